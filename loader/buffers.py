@@ -1,0 +1,65 @@
+"""Aligned anonymous memory, on huge pages where they pay.
+
+One O_DIRECT read into 4 KiB pages pins each of them: reads of 4 MB took three times the CPU that they
+take on 2 MB pages (docs/architecture.md, "Measured").
+"""
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HUGE_PAGE_BYTES = 2 << 20
+PAGE_BYTES = mmap.PAGESIZE
+
+
+class Buffer:
+    """``n_bytes`` of zeroed memory at a page-aligned (from 2 MiB on: huge-page-aligned) address.
+
+    Memory is taken from the kernel page by page as it is touched. ``close`` gives it back; views
+    that outlive the buffer keep it alive instead of dangling.
+    """
+
+    def __init__(self, n_bytes: int, huge_pages: bool = True) -> None:
+        self.n_bytes = n_bytes
+        self.huge_pages = huge_pages and n_bytes >= HUGE_PAGE_BYTES
+        slack = HUGE_PAGE_BYTES if self.huge_pages else 0
+        self._map: mmap.mmap | None = mmap.mmap(
+            -1, max(n_bytes, 1) + slack, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        start = np.frombuffer(self._map, np.uint8).ctypes.data
+        skip = -start % HUGE_PAGE_BYTES if self.huge_pages else 0
+        if self.huge_pages:
+            self._advise_huge(skip)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, n_bytes, skip)
+
+    def _advise_huge(self, skip: int) -> None:
+        assert self._map is not None
+        length = -(-self.n_bytes // PAGE_BYTES) * PAGE_BYTES
+        try:
+            self._map.madvise(mmap.MADV_HUGEPAGE, skip, length)
+        except (OSError, AttributeError):  # a kernel without transparent huge pages
+            self.huge_pages = False
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+    def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a view of ``shape`` and ``dtype`` that starts ``offset`` bytes into the buffer."""
+        return np.ndarray(shape, dtype, self.bytes.data, offset)
+
+    def close(self) -> None:
+        """Give the memory back to the kernel (now, or when the last view of it goes)."""
+        self.bytes = np.empty(0, np.uint8)
+        if self._map is None:
+            return
+        with contextlib.suppress(BufferError):  # views are alive: the last of them frees it
+            self._map.close()
+        self._map = None
+
+    def __repr__(self) -> str:
+        pages = "huge pages" if self.huge_pages else "pages"
+        return f"<Buffer {self.n_bytes} bytes on {pages}>"

@@ -1,0 +1,17 @@
+"""What can go wrong with a read. Messages name the file and the range."""
+
+
+class LoaderError(Exception):
+    """The base of the errors of loader/."""
+
+
+class ReadError(LoaderError):
+    """The disk did not give the bytes asked for: an IO error or an early end of the file."""
+
+
+class ChecksumError(ReadError):
+    """The bytes read are not the bytes that were written."""
+
+
+class ClosedError(LoaderError):
+    """The reader or pool was closed by its owner; nothing is broken."""

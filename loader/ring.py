@@ -1,0 +1,74 @@
+"""Where each read group lies in the ring, decided once for all sweeps.
+
+Groups are placed one after the other; one that does not fit before the end starts again at 0, and the
+rest stays a gap. Because places are known beforehand, "is there room?" (seed 003, Eq. 3, target
+buffer constraint) becomes a number: how many groups must have been used up first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loader.errors import LoaderError
+
+
+@dataclass(frozen=True)
+class Group:
+    """Positions [first_span, end_span) in the list of streamed spans, which one read brings."""
+
+    first_span: int
+    end_span: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A group's bytes [offset, offset + length) of the ring, free once groups [0, after) are used up."""
+
+    offset: int
+    length: int
+    after: int
+
+
+def group_spans(spans: Sequence[tuple[int, int]], read_bytes: int) -> list[Group]:
+    """Join spans (offset in the file, length) that follow each other to reads.
+
+    A read has at most ``read_bytes``; a longer span is a read of its own.
+    """
+    groups: list[Group] = []
+    end_offset = None
+    for number, (offset, length) in enumerate(spans):
+        last = groups[-1] if groups else None
+        if last is not None and offset == end_offset and last.length + length <= read_bytes:
+            groups[-1] = Group(last.first_span, number + 1, last.length + length)
+        else:
+            groups.append(Group(number, number + 1, length))
+        end_offset = offset + length
+    return groups
+
+
+def place(groups: Sequence[Group], ring_bytes: int) -> list[Place]:
+    """Return the place of each group.
+
+    Raises:
+        LoaderError: a group is larger than the ring.
+    """
+    places: list[Place] = []
+    position = 0
+    for number, group in enumerate(groups):
+        if group.length > ring_bytes:
+            raise LoaderError(
+                f"a ring of {ring_bytes} bytes cannot hold a read of {group.length} bytes"
+            )
+        if position + group.length > ring_bytes:
+            position = 0
+        end = position + group.length
+        overlapping = (
+            earlier + 1
+            for earlier in range(number - 1, -1, -1)
+            if places[earlier].offset < end
+            and position < places[earlier].offset + places[earlier].length
+        )
+        # Groups are used up in order: the latest one in the way comes after all others.
+        places.append(Place(position, group.length, next(overlapping, 0)))
+        position = end
+    return places

@@ -1,0 +1,33 @@
+"""From a vector of scores to labels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.manifest import Classification
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class: its index in the output, its label (the index as text if unnamed), 0..1."""
+
+    index: int
+    label: str
+    probability: float
+
+
+def top_classes(
+    classification: Classification, scores: NDArray[Any], count: int
+) -> list[Prediction]:
+    """Return the ``count`` most probable classes, best first; ties by index."""
+    flat = scores.ravel()
+    if classification.scores == "logits":
+        powers = np.exp(flat.astype(np.float64) - flat.max())
+        flat = powers / powers.sum()
+    order = np.argsort(-flat, kind="stable")[:count]
+    labels = classification.labels
+    return [
+        Prediction(int(i), labels[i] if labels else str(i), float(flat[i])) for i in order.tolist()
+    ]

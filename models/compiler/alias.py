@@ -1,0 +1,94 @@
+"""Values that can live inside another value, so that no kernel has to copy them.
+
+Three cases: the inputs of a concatenation are written straight into its output; a reshaped tensor
+is the tensor; a convolution that adds a tensor no one reads afterwards writes over it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import onnx
+
+from models.compiler.graph import NCHWC_DOMAIN, Graph, attributes
+
+_RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+SUM_INPUT = 3
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """``parents``: value -> (value it lives in, byte offset); ``elided``: nodes without a kernel."""
+
+    parents: dict[str, tuple[str, int]]
+    elided: frozenset[int]
+
+    def root(self, name: str) -> str:
+        while name in self.parents:
+            name = self.parents[name][0]
+        return name
+
+
+def find_aliases(graph: Graph) -> Aliases:
+    """Return the aliases of ``graph``; every value has at most one parent and none is its own."""
+    parents: dict[str, tuple[str, int]] = {}
+    elided = set()
+    for index, node in enumerate(graph.nodes):
+        if _is_reshape(graph, node):
+            parents[node.output[0]] = (node.input[0], 0)
+            elided.add(index)
+    for index, node in enumerate(graph.nodes):
+        if node.op_type == "Concat" and _joins_in_place(graph, node, parents):
+            offset = 0
+            for name in node.input:
+                parents[name] = (node.output[0], offset)
+                offset += graph.values[name].n_bytes
+            elided.add(index)
+    aliases = Aliases(parents, frozenset(elided))
+    _add_sums(graph, aliases)
+    return aliases
+
+
+def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
+    extra_outputs = [name for name in node.output[1:] if name]
+    return node.op_type in _RESHAPES and node.input[0] in graph.values and not extra_outputs
+
+
+def _joins_in_place(
+    graph: Graph, node: onnx.NodeProto, parents: dict[str, tuple[str, int]]
+) -> bool:
+    """Return whether all inputs are contiguous in the output and free to be placed there."""
+    shape = graph.values[node.output[0]].shape
+    outer = math.prod(shape[: attributes(node)["axis"] % len(shape)])
+    return (
+        outer == 1
+        and len(set(node.input)) == len(node.input)
+        and all(
+            name in graph.values and name not in parents and name not in graph.inputs
+            for name in node.input
+        )
+    )
+
+
+def _add_sums(graph: Graph, aliases: Aliases) -> None:
+    """Let ``Conv(x, w, b, sum)`` write over ``sum`` where its storage is dead afterwards."""
+    readers = graph.readers()
+    storage: dict[str, set[str]] = {}
+    for name in graph.values:
+        storage.setdefault(aliases.root(name), set()).add(name)
+    for index, node in enumerate(graph.nodes):
+        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+            continue
+        addend, result = node.input[SUM_INPUT], node.output[0]
+        shared = storage.get(aliases.root(addend), set())
+        dead = all(
+            name not in graph.outputs and all(reader <= index for reader in readers.get(name, ()))
+            for name in shared
+        )
+        apart = not (shared & set(node.input[:SUM_INPUT]))
+        fits = addend in graph.values and (
+            graph.values[addend].n_bytes == graph.values[result].n_bytes
+        )
+        if dead and apart and fits and result not in aliases.parents:
+            aliases.parents[result] = (addend, 0)
+            moved = storage.pop(result, {result})
+            storage[aliases.root(addend)] |= moved

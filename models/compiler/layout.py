@@ -1,0 +1,110 @@
+"""Place the weights of pieces in weights.bin: spans in execution order, nothing twice in a span."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.compiler.cut import CutPiece, Slice
+from models.compiler.graph import Graph
+from models.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT
+
+
+def align(n_bytes: int, alignment: int) -> int:
+    """Return ``n_bytes`` rounded up to a multiple of ``alignment``."""
+    return -(-n_bytes // alignment) * alignment
+
+
+@dataclass
+class PlannedSpan:
+    """One span: where it starts, how long it is, and the slices in it by offset from its start."""
+
+    offset: int
+    resident: bool = False
+    length: int = 0
+    parts: dict[Slice, int] = field(default_factory=dict)
+
+    def add(self, part: Slice, n_bytes: int) -> None:
+        if part not in self.parts:
+            self.parts[part] = align(self.length, TENSOR_ALIGNMENT)
+            self.length = self.parts[part] + n_bytes
+
+    def close(self) -> None:
+        self.length = align(self.length, SPAN_ALIGNMENT)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``spans`` of the file; ``span_of[i]`` is the span that piece ``i`` streams, or None."""
+
+    spans: list[PlannedSpan]
+    span_of: list[int | None]
+
+    def locate(self, part: Slice, piece: int) -> tuple[int, int]:
+        """Return span and offset inside it of a weight slice that ``piece`` reads."""
+        own = self.span_of[piece]
+        if own is not None and part in self.spans[own].parts:
+            return own, self.spans[own].parts[part]
+        return 0, self.spans[0].parts[part]
+
+    def file_offset(self, constant: str) -> int | None:
+        """Return where the whole of ``constant`` starts in the file, None if it has no such place.
+
+        The chunks of a weight follow each other, so the place of the first is that of the whole.
+        """
+        for span in self.spans:
+            for part, offset in span.parts.items():
+                if part.name == constant and part.offset == 0:
+                    return span.offset + offset
+        return None
+
+
+def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
+    """Return the layout; the vectors that chunks share come first, in one resident span."""
+    spans: list[PlannedSpan] = []
+    shared = PlannedSpan(0, resident=True)
+    # A vector is shared whole, so that model.onnx can refer to it as one tensor.
+    for name in dict.fromkeys(part.name for piece in pieces for part in piece.shared_weights):
+        whole = Slice(name, graph.constants[name].shape)
+        shared.add(whole, graph.constants[name].nbytes)
+    for piece in pieces:
+        for part in piece.shared_weights:
+            whole = Slice(part.name, graph.constants[part.name].shape)
+            shared.parts.setdefault(part, shared.parts[whole] + part.offset)
+    if shared.parts:
+        shared.close()
+        spans.append(shared)
+    span_of: list[int | None] = []
+    for piece in pieces:
+        if not piece.weights:
+            span_of.append(None)
+            continue
+        span = PlannedSpan(spans[-1].end if spans else 0)
+        for part in piece.weights:
+            span.add(part, slice_bytes(graph, part).nbytes)
+        span.close()
+        span_of.append(len(spans))
+        spans.append(span)
+    return Layout(spans, span_of)
+
+
+def slice_bytes(graph: Graph, part: Slice) -> NDArray[np.uint8]:
+    """Return the bytes of a slice of a constant, uint8."""
+    constant: NDArray[Any] = np.ascontiguousarray(graph.constants[part.name])
+    flat = constant.reshape(-1).view(np.uint8)
+    n_bytes = int(np.prod(part.shape, dtype=np.int64)) * constant.dtype.itemsize
+    return flat[part.offset : part.offset + n_bytes]
+
+
+def span_bytes(graph: Graph, span: PlannedSpan) -> NDArray[np.uint8]:
+    """Return the content of ``span``, padding zero, uint8 [span.length]."""
+    content = np.zeros(span.length, np.uint8)
+    for part, offset in span.parts.items():
+        data = slice_bytes(graph, part)
+        content[offset : offset + len(data)] = data
+    return content

@@ -1,0 +1,120 @@
+"""Write a pack so that it appears whole or not at all: temporary folder, fsync, rename."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from models.checksum import checksum
+from models.compiler.graph import Graph
+from models.compiler.layout import Layout, span_bytes
+from models.errors import CompileError
+from models.manifest import Span
+
+_PREFIX = ".compiling-"
+
+# From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
+_RENAME_EXCHANGE = 2
+_HERE = -100
+
+
+@contextlib.contextmanager
+def building(destination: Path, force: bool) -> Iterator[Path]:
+    """Yield an empty folder that becomes ``destination`` when the block ends without an error.
+
+    Raises:
+        CompileError: the destination exists and ``force`` is not given, or cannot be written.
+    """
+    if destination.exists() and not force:
+        raise CompileError(f"{destination}: exists; replace it with --force or use --version")
+    folder = destination.parent / f"{_PREFIX}{destination.name}-{os.getpid()}"
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(destination.parent)
+        folder.mkdir()
+        yield folder
+        for file in folder.iterdir():
+            _fsync(file)
+        _fsync(folder)
+        _replace(folder, destination)
+        _fsync(destination.parent)
+    except OSError as exc:
+        where = exc.filename or destination
+        raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            destination.parent.rmdir()  # succeeds only where nothing was built in it
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what compilations left that were killed: their process is gone."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        process = folder.name.rpartition("-")[2]
+        if not Path("/proc", process).exists() or process == str(os.getpid()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(folder: Path, destination: Path) -> None:
+    """Put ``folder`` at ``destination``; what was there is exchanged in one step, then removed."""
+    if not destination.exists():
+        folder.rename(destination)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = (os.fsencode(folder), os.fsencode(destination))
+    if libc.renameat2(_HERE, paths[0], _HERE, paths[1], _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(destination))
+
+
+def write_weights(graph: Graph, layout: Layout, path: Path) -> tuple[Span, ...]:
+    """Write weights.bin and return its spans."""
+    spans = []
+    with path.open("wb") as file:
+        for planned in layout.spans:
+            content = span_bytes(graph, planned)
+            file.write(content.data)
+            spans.append(
+                Span(
+                    offset=planned.offset,
+                    length=planned.length,
+                    checksum=checksum(content.data),
+                    resident=planned.resident,
+                )
+            )
+    return tuple(spans)
+
+
+def write_model(model: onnx.ModelProto, graph: Graph, layout: Layout, path: Path) -> None:
+    """Write model.onnx: weights refer to weights.bin, operator constants stay inside."""
+    for tensor in model.graph.initializer:
+        if not graph.is_weight(tensor.name):
+            continue
+        offset = layout.file_offset(tensor.name)
+        if offset is None:
+            continue
+        n_bytes = graph.constants[tensor.name].nbytes
+        tensor.ClearField("raw_data")
+        for field in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+            tensor.ClearField(field)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        del tensor.external_data[:]
+        for key, value in (
+            ("location", "weights.bin"),
+            ("offset", str(offset)),
+            ("length", str(n_bytes)),
+        ):
+            tensor.external_data.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())

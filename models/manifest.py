@@ -1,0 +1,166 @@
+"""The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
+
+Checks that need the files beside it live in models/pack.py.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from models.preprocess import Preprocess
+from models.target import Target
+
+FORMAT_VERSION = 1
+SPAN_ALIGNMENT = 4096
+TENSOR_ALIGNMENT = 64
+
+
+def _known_dtype(name: str) -> str:
+    if np.dtype(name).hasobject:
+        raise ValueError("not a numeric type")
+    return np.dtype(name).name
+
+
+DType = Annotated[str, AfterValidator(_known_dtype)]
+Shape = tuple[NonNegativeInt, ...]
+Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Array(_Record):
+    """Something with a dtype and a shape."""
+
+    dtype: DType
+    shape: Shape
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Source(_Record):
+    """The file that was compiled."""
+
+    file: str
+    n_bytes: NonNegativeInt
+    sha256: str
+
+
+class FileRecord(_Record):
+    """A file of the pack; ``checksum`` is None for weights.bin, whose spans have their own."""
+
+    n_bytes: NonNegativeInt
+    checksum: Checksum | None = None
+
+
+class Span(_Record):
+    """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
+
+    offset: NonNegativeInt
+    length: PositiveInt
+    checksum: Checksum
+    resident: bool = False
+
+
+class GraphRange(_Record):
+    """One serialised piece in pieces.bin."""
+
+    offset: NonNegativeInt
+    length: PositiveInt
+
+
+class Value(Array):
+    """An activation between pieces; with ``parent`` it lives ``offset`` bytes inside that value."""
+
+    name: str
+    parent: NonNegativeInt | None = None
+    offset: NonNegativeInt = 0
+
+
+class Operand(Array):
+    """A byte range that a piece reads or writes: of value ``index`` or of span ``index``."""
+
+    kind: Literal["value", "span"]
+    index: NonNegativeInt
+    offset: NonNegativeInt = 0
+
+
+class Piece(_Record):
+    """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...)."""
+
+    graph: NonNegativeInt
+    span: NonNegativeInt | None
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+
+
+class Layer(_Record):
+    """A node of the optimised graph; its pieces are [first_piece, end_piece)."""
+
+    name: str
+    operator: str
+    weight_bytes: NonNegativeInt
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+
+
+class Port(Array):
+    """A graph input or output and the value that holds it."""
+
+    name: str
+    value: NonNegativeInt
+
+
+class Classification(_Record):
+    """How scores become labels: which output, what it holds, and the label of each index."""
+
+    output: str
+    scores: Literal["probabilities", "logits"]
+    labels: tuple[str, ...] = ()
+
+
+class Manifest(_Record):
+    """See docs/pack-format.md."""
+
+    format_version: Literal[1] = 1
+    name: str
+    target: Target
+    source: Source
+    files: dict[str, FileRecord]
+    spans: tuple[Span, ...]
+    graphs: tuple[GraphRange, ...]
+    values: tuple[Value, ...]
+    pieces: tuple[Piece, ...]
+    layers: tuple[Layer, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    preprocess: Preprocess | None = None
+    classification: Classification | None = None
+    parameters: NonNegativeInt
+    scratch_bytes: NonNegativeInt
+    session_bytes: NonNegativeInt
+
+    @property
+    def weight_bytes(self) -> int:
+        """Sum of the layers' weights, without padding."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def largest_layer_bytes(self) -> int:
+        return max((layer.weight_bytes for layer in self.layers), default=0)
+
+    @property
+    def largest_chunk_bytes(self) -> int:
+        """The longest streamed span: the smallest ring that can run this pack."""
+        return max((span.length for span in self.spans if not span.resident), default=0)
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write ``manifest`` as JSON; fields that have their default are left out."""
+    path.write_text(manifest.model_dump_json(indent=1, exclude_defaults=True) + "\n", "utf-8")

@@ -1,0 +1,178 @@
+"""Read an ONNX file that nobody vouches for: parse, validate, load external data, fix shapes.
+
+Invariant: the model returned has every weight inside the message, static shapes on every graph
+input, and no initializer among its inputs.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, external_data_helper, helper
+
+from models.errors import OnnxError
+
+# Larger tensors are refused: a product of dimensions beyond this is a mistake or an attack.
+MAX_TENSOR_BYTES = 1 << 40
+
+
+def read_onnx(
+    path: Path, batch: int = 1, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> onnx.ModelProto:
+    """Read and validate the model in ``path`` and fix the shapes of its inputs.
+
+    Args:
+        path: the ONNX file; external data is looked for beside it, never above it.
+        batch: what an unknown first dimension becomes.
+        shapes: whole shapes by input name, for inputs whose other dimensions are unknown too.
+
+    Raises:
+        OnnxError: the file is missing, is not ONNX, refers to missing or outside data, has
+            impossible dimensions, or an input whose shape stays unknown.
+    """
+    model = _parse(path)
+    for tensor in _tensors(model):
+        _check_tensor(path, tensor)
+    try:
+        external_data_helper.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as exc:
+        raise OnnxError(f"{path}: external data: {exc}") from exc
+    _drop_initializer_inputs(model)
+    _fix_inputs(path, model, batch, shapes or {})
+    return model
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError as exc:
+        raise OnnxError(f"{path}: {exc.strerror or exc}") from exc
+    except (DecodeError, ValueError) as exc:
+        raise OnnxError(f"{path}: not an ONNX model ({exc})") from exc
+    if not model.ir_version or not model.graph.node:
+        raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no nodes)")
+    if model.graph.sparse_initializer:
+        raise OnnxError(f"{path}: sparse initializers are not supported")
+    return model
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    yield from model.graph.initializer
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _check_tensor(path: Path, tensor: TensorProto) -> None:
+    """Check data type, dimensions and where the bytes come from, before any of them is read."""
+    where = f"{path}: tensor {tensor.name!r}"
+    if tensor.data_type == TensorProto.STRING:
+        raise OnnxError(f"{where}: strings are not supported")
+    try:
+        item_bytes = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except (KeyError, ValueError) as exc:
+        raise OnnxError(f"{where}: unknown data type {tensor.data_type}") from exc
+    if any(dim < 0 for dim in tensor.dims):
+        raise OnnxError(f"{where}: negative dimension in {list(tensor.dims)}")
+    n_bytes = math.prod(tensor.dims) * item_bytes
+    if n_bytes > MAX_TENSOR_BYTES:
+        raise OnnxError(f"{where}: dimensions {list(tensor.dims)} overflow ({n_bytes} bytes)")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        _check_external(path, tensor, n_bytes)
+    elif tensor.HasField("raw_data") and _packed_bytes(tensor, n_bytes) != len(tensor.raw_data):
+        raise OnnxError(
+            f"{where}: holds {len(tensor.raw_data)} bytes, its dimensions say {n_bytes}"
+        )
+
+
+def _packed_bytes(tensor: TensorProto, n_bytes: int) -> int:
+    """Return the stored size: two 4-bit (four 2-bit) elements share a byte."""
+    name = TensorProto.DataType.Name(tensor.data_type)
+    for suffix, per_byte in (("INT4", 2), ("FLOAT4E2M1", 2), ("INT2", 4)):
+        if name.endswith(suffix):
+            return -(-math.prod(tensor.dims) // per_byte)
+    return n_bytes
+
+
+def _check_external(path: Path, tensor: TensorProto, n_bytes: int) -> None:
+    where = f"{path}: tensor {tensor.name!r}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    folder = path.parent.resolve()
+    target = (folder / location).resolve()
+    if not location or not target.is_relative_to(folder):
+        raise OnnxError(f"{where}: external data path {location!r} leaves the model's folder")
+    if not target.is_file():
+        raise OnnxError(f"{where}: external data file {location!r} is missing")
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", n_bytes))
+    except ValueError as exc:
+        raise OnnxError(f"{where}: external data range is not a number") from exc
+    size = target.stat().st_size
+    if offset < 0 or length != _packed_bytes(tensor, n_bytes) or offset + length > size:
+        raise OnnxError(
+            f"{where}: external data [{offset}, {offset + length}) does not fit: "
+            f"{n_bytes} bytes needed, {location!r} has {size}"
+        )
+
+
+def _drop_initializer_inputs(model: onnx.ModelProto) -> None:
+    """Make weights constants: IR versions before 4 listed every initializer as an input too."""
+    names = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, 4)
+
+
+def _fix_inputs(
+    path: Path, model: onnx.ModelProto, batch: int, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    unknown = set(shapes) - {value.name for value in model.graph.input}
+    if unknown:
+        raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}")
+    for value in model.graph.input:
+        if not value.type.HasField("tensor_type"):
+            raise OnnxError(f"{path}: input {value.name!r} is not a tensor")
+        shape = shapes.get(value.name) or _static_shape(path, value, batch)
+        declared = value.type.tensor_type.shape
+        if len(declared.dim) not in (0, len(shape)):
+            raise OnnxError(
+                f"{path}: input {value.name!r} has {len(declared.dim)} dimensions, not {len(shape)}"
+            )
+        del declared.dim[:]
+        for length in shape:
+            declared.dim.add().dim_value = length
+    # Stale shapes of inner and output values would contradict the fixed ones: they are inferred anew.
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
+def _static_shape(path: Path, value: onnx.ValueInfoProto, batch: int) -> tuple[int, ...]:
+    where = f"{path}: input {value.name!r}"
+    if not value.type.tensor_type.HasField("shape"):
+        raise OnnxError(f"{where}: shape unknown; fix it with --shape {value.name}=1,3,224,224")
+    shape = []
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value != 0:
+            length = dim.dim_value
+        elif axis == 0:
+            length = batch
+        else:
+            label = dim.dim_param or "?"
+            raise OnnxError(
+                f"{where}: dimension {axis} ({label}) is dynamic; fix it with "
+                f"--shape {value.name}=N,N,..."
+            )
+        if length <= 0:
+            raise OnnxError(f"{where}: dimension {axis} is {length}")
+        shape.append(length)
+    if math.prod(shape) > MAX_TENSOR_BYTES:
+        raise OnnxError(f"{where}: dimensions {shape} overflow")
+    return tuple(shape)
