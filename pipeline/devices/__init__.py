@@ -1,0 +1,1 @@
+"""Where kernels run: the interface in base.py, one device a file."""

@@ -1,0 +1,44 @@
+"""What the engine asks of a device: load a piece once, bind it to memory, launch it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+#: Runs a bound kernel to its end. Raises KernelError.
+Launch = Callable[[], None]
+
+
+class DeviceError(Exception):
+    """A device cannot load a piece."""
+
+
+class KernelError(DeviceError):
+    """A kernel failed while it ran."""
+
+
+class Kernel(ABC):
+    """A loaded piece, not yet tied to any memory."""
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+        """Return a launcher that reads ``inputs`` and writes ``outputs``, in the piece's order.
+
+        The arrays are views of the ring and the arena: same shapes and dtypes as the piece's ports,
+        C-contiguous, and alive as long as the launcher. An output may be the memory of an input.
+        """
+
+
+class Device(ABC):
+    """Loads pieces; the same bytes give the same kernel."""
+
+    name: str
+
+    @abstractmethod
+    def load(self, graph: bytes) -> Kernel:
+        """Load a serialised piece.
+
+        Raises:
+            DeviceError: it cannot be loaded here.
+        """

@@ -1,0 +1,53 @@
+"""The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from models.sessions import SessionError, open_piece, use_threads
+from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
+
+
+class _CpuKernel(Kernel):
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._inputs = [port.name for port in session.get_inputs()]
+        self._outputs = [port.name for port in session.get_outputs()]
+
+    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+        binding = self._session.io_binding()
+        for name, array in zip(self._inputs, inputs, strict=True):
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in zip(self._outputs, outputs, strict=True):
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+        def launch() -> None:
+            try:
+                self._session.run_with_iobinding(binding)
+            except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
+                raise KernelError(str(exc)) from exc
+
+        return launch
+
+
+class CpuDevice(Device):
+    """Runs pieces with ``threads`` threads, one pool for the whole process."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = use_threads(threads)
+        # A session lives as long as a launcher uses it; models that share a piece share it.
+        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
+
+    def load(self, graph: bytes) -> Kernel:
+        kernel = self._kernels.get(graph)
+        if kernel is None:
+            try:
+                kernel = self._kernels[graph] = _CpuKernel(open_piece(graph))
+            except SessionError as exc:
+                raise DeviceError(str(exc)) from exc
+        return kernel

@@ -1,0 +1,29 @@
+"""Frozen figures of what happened: the engine fills them, metrics and benchmarks read them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SweepStatistics:
+    """One sweep. Seconds; ``read_seconds`` is the sum over reads, which overlap each other.
+
+    ``stall_seconds`` is the time in which the kernel stage waited for weights.
+    """
+
+    delay_seconds: float
+    kernel_seconds: float
+    stall_seconds: float
+    read_seconds: float
+    read_bytes: int
+    verified: bool
+
+
+@dataclass(frozen=True)
+class EngineStatistics:
+    """An engine since it was opened; ``memory`` is measured bytes by kind (Plan.memory's kinds)."""
+
+    sweeps: int
+    failures: int
+    read_bytes: int
+    stall_seconds: float
+    memory: dict[str, int]
