@@ -1,0 +1,1 @@
+"""The service: HTTP, the budget over all models, metrics, settings, command line."""

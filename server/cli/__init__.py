@@ -1,0 +1,55 @@
+"""The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
+
+import sys
+
+import click
+import typer
+
+from loader.errors import LoaderError
+from models.errors import ModelError
+from pipeline.devices.base import DeviceError
+from pipeline.errors import EngineError, InputError
+from pipeline.planning.plan import PlanError
+from server.cli import bench, packs, run, serve, zoo
+from server.cli.output import fail
+from server.errors import ServiceError
+from server.serve import PortError
+from server.settings import SettingsError
+
+BAD_INPUT, FAILURE = 2, 1
+
+app = typer.Typer(
+    name="layerstream",
+    help="Serve CNNs whose weights stream from disk, all inside one memory budget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(zoo.app, name="zoo")
+app.add_typer(bench.app, name="bench")
+app.command("compile")(packs.compile_)
+app.command("inspect")(packs.inspect)
+app.command("run")(run.run)
+app.command("serve")(serve.serve)
+
+# Everything here is something that the user gave: a file, a setting, a name, too small a budget.
+_BAD_INPUT = (ModelError, PlanError, InputError, SettingsError, ServiceError, PortError)
+_FAILURES = (LoaderError, DeviceError, EngineError, OSError)
+
+
+def main() -> None:
+    """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as exc:
+        sys.stderr.write(f"{exc.format_message()}\n")
+        sys.exit(BAD_INPUT)
+    except click.ClickException as exc:
+        fail(exc.format_message(), BAD_INPUT)
+    except click.Abort:
+        fail("interrupted", FAILURE)
+    except _BAD_INPUT as exc:
+        fail(str(exc), BAD_INPUT)
+    except _FAILURES as exc:
+        fail(str(exc), FAILURE)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,141 @@
+"""``layerstream compile`` and ``inspect``: from an ONNX file to a pack, and what is in one."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from models.pack import Pack, open_pack
+from models.preprocess import read_labels, read_preprocess
+from pipeline.architectures import ARCHITECTURES
+from pipeline.planning.plan import make_plan
+from server.budget import smallest_plan
+from server.cli.options import Json, PackPath, size
+from server.cli.output import console, errors, print_json, print_table
+from server.sizes import format_size
+
+
+def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for text in texts:
+        name, _, dims = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(dim) for dim in dims.split(","))
+        except ValueError:
+            shapes[name] = ()
+        if not name or not shapes[name] or min(shapes[name]) < 1:
+            raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
+    return shapes
+
+
+def compile_(
+    source: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
+    labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
+    preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What the output holds: probabilities or logits.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="What an unknown batch becomes.")] = 1,
+    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
+    chunk: Annotated[str | None, typer.Option(help="Largest chunk of a layer, e.g. 1MiB.")] = None,
+    version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
+    force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile an ONNX file to a pack for this machine."""
+    from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+
+    if scores not in (None, "probabilities", "logits"):
+        raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    options = CompileOptions(
+        version=version,
+        batch=batch,
+        shapes=_shapes(shape or []),
+        chunk_bytes=size(chunk, "--chunk"),
+        labels=read_labels(labels) if labels else (),
+        preprocess=read_preprocess(preprocess) if preprocess else None,
+        scores=scores,  # type: ignore[arg-type]
+        force=force,
+    )
+    with errors.status(f"compiling {source.name}") as status:
+        folder = compile_onnx(
+            source, output, options, lambda step: status.update(f"{source.name}: {step}")
+        )
+    pack = open_pack(folder)
+    summary = _summary(pack)
+    if as_json:
+        print_json(summary)
+    else:
+        console.print(
+            f"{folder}: {format_size(summary['weight_bytes'])} of weights in "
+            f"{len(pack.manifest.spans)} spans, {len(pack.manifest.pieces)} pieces; "
+            f"serves from a budget of {format_size(summary['smallest_budget_bytes'])} up",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _summary(pack: Pack) -> dict[str, Any]:
+    manifest = pack.manifest
+    return {
+        "model": pack.name,
+        "version": pack.version,
+        "folder": str(pack.folder),
+        "target": manifest.target.model_dump(),
+        "layers": len(manifest.layers),
+        "parameters": manifest.parameters,
+        "weight_bytes": manifest.weight_bytes,
+        "largest_layer_bytes": manifest.largest_layer_bytes,
+        "largest_chunk_bytes": manifest.largest_chunk_bytes,
+        "spans": len(manifest.spans),
+        "pieces": len(manifest.pieces),
+        "sessions": len(manifest.graphs),
+        "smallest_budget_bytes": smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes,
+        "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
+        "scratch_bytes": manifest.scratch_bytes,
+        "session_bytes": manifest.session_bytes,
+        "inputs": [port.model_dump(exclude={"value"}) for port in manifest.inputs],
+        "outputs": [port.model_dump(exclude={"value"}) for port in manifest.outputs],
+        "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
+        "labels": len(manifest.classification.labels) if manifest.classification else 0,
+    }
+
+
+def inspect(
+    pack: PackPath,
+    layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a pack holds and what it needs."""
+    opened = open_pack(pack)
+    summary = _summary(opened)
+    table = [
+        {
+            "name": layer.name,
+            "operator": layer.operator,
+            "weight_bytes": layer.weight_bytes,
+            "pieces": layer.end_piece - layer.first_piece,
+        }
+        for layer in opened.manifest.layers
+    ]
+    if as_json:
+        print_json({**summary, "layer_table": table} if layers else summary)
+        return
+    for key, value in summary.items():
+        shown = format_size(value) if key.endswith("_bytes") else value
+        console.print(f"{key:>22}  {shown}", highlight=False, soft_wrap=True)
+    if layers:
+        print_table(
+            "Layers",
+            ("name", "operator", "weights", "pieces"),
+            (
+                (
+                    str(row["name"]),
+                    str(row["operator"]),
+                    format_size(int(str(row["weight_bytes"]))),
+                    str(row["pieces"]),
+                )
+                for row in table
+            ),
+        )

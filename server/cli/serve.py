@@ -1,0 +1,58 @@
+"""``layerstream serve``: the HTTP service."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.settings import load_settings
+
+
+def serve(
+    repository: Annotated[Path | None, typer.Option(help="Folder of packs.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Memory for all models together, e.g. 256MiB.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; default 8080, 0: a free one.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Serve only this one; repeatable.")
+    ] = None,
+    architecture: Annotated[str | None, typer.Option(help="2s (default), seq or pre.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    verify: Annotated[
+        str | None, typer.Option(help="Checksums: first sweep (default) or always.")
+    ] = None,
+    exit_on_error: Annotated[
+        bool | None, typer.Option("--exit-on-error", help="End if one model cannot be served.")
+    ] = None,
+    queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
+    request_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="json (default) or text.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same settings.")] = None,
+) -> None:
+    """Serve the packs of a repository over HTTP, inside one memory budget.
+
+    Settings come from flags, then LAYERSTREAM_* variables, then --config, then defaults.
+    """
+    flags = {
+        "repository": repository,
+        "budget": budget,
+        "host": host,
+        "port": port,
+        "models": tuple(model) if model else None,
+        "architecture": architecture,
+        "threads": threads,
+        "verify": verify,
+        "exit_on_error": exit_on_error,
+        "queue_limit": queue_limit,
+        "request_timeout": request_timeout,
+        "log_format": log_format,
+    }
+    settings = load_settings(flags, config)
+
+    from server import logs
+    from server.serve import run
+
+    logs.configure(settings.log_format)
+    run(settings)

@@ -1,0 +1,61 @@
+"""``layerstream zoo``: networks to try and to measure with."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from models.errors import CompileError
+from server.cli.options import Json
+from server.cli.output import errors, print_json, print_table
+
+app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the networks."""
+    from models import zoo  # onnx: not for the service
+
+    entries = zoo.ENTRIES.values()
+    if as_json:
+        fields = ("name", "description", "parameters", "resolution")
+        print_json([{name: getattr(entry, name) for name in fields} for entry in entries])
+        return
+    print_table(
+        "Zoo",
+        ("name", "parameters", "fp32 MiB", "resolution", "what"),
+        (
+            (
+                entry.name,
+                f"{entry.parameters:,}",
+                f"{entry.parameters * 4 / 2**20:.1f}",
+                str(entry.resolution),
+                entry.description,
+            )
+            for entry in entries
+        ),
+    )
+
+
+@app.command()
+def build(
+    name: Annotated[str, typer.Argument(help="A name from `zoo list`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    resolution: Annotated[int | None, typer.Option(min=1, help="Input size in pixels.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Build a network and write it as ONNX."""
+    from models import zoo
+
+    with errors.status(f"building {name}"):
+        model = zoo.build(name, resolution)
+        try:
+            zoo.save(model, output)
+        except OSError as exc:
+            raise CompileError(f"{output}: {exc.strerror or exc}") from exc
+    n_bytes = output.stat().st_size
+    if as_json:
+        print_json({"name": name, "file": str(output), "bytes": n_bytes})
+    else:
+        typer.echo(f"{output}: {n_bytes / 2**20:.1f} MiB")

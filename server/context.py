@@ -1,0 +1,90 @@
+"""What one server consists of, from start to stop; request handlers get it from the application."""
+
+import asyncio
+import logging
+import os
+
+from loader.pool import ReadPool
+from pipeline.devices.cpu import CpuDevice
+from server.budget import Budget
+from server.errors import ServiceError
+from server.metrics import Metrics
+from server.notify import Notifier, beat
+from server.process import resident_bytes
+from server.repository import Repository
+from server.settings import Settings
+from server.sizes import format_size
+
+_log = logging.getLogger(__name__)
+
+# How much longer than its timeout a request may keep an engine busy before it counts as hung.
+_HUNG_SECONDS = 30.0
+
+
+class StartupError(ServiceError):
+    """Nothing can be served; the message says why."""
+
+
+class Context:
+    """Owns budget, read pool, device, models and metrics."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.budget = Budget(settings.budget)
+        self.notifier = Notifier.from_environment(os.environ)
+        self._pool = ReadPool()
+        self._device = CpuDevice(settings.threads)
+        self.repository = Repository(settings, self.budget, self._device, self._pool)
+        self.metrics.watch(self.repository, self.budget)
+        self._heart: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """All models were tried, and at least one serves."""
+        return self._heart is not None and any(
+            entry.worker is not None for entry in self.repository.entries()
+        )
+
+    async def start(self) -> None:
+        """Load the models; does nothing when already started.
+
+        Raises:
+            StartupError: the repository is empty, no model could be loaded, or one could not and
+                ``exit_on_error`` is set.
+            NotFoundError: the repository does not exist.
+        """
+        if self._heart is not None:
+            return
+        self.metrics.base.set(resident_bytes())
+        await self.repository.load_all()
+        entries = self.repository.entries()
+        failed = [entry for entry in entries if entry.worker is None]
+        if not entries:
+            raise StartupError(f"repository {self.settings.repository}: no packs in it")
+        if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
+            raise StartupError("; ".join(entry.reason for entry in failed))
+        self._heart = asyncio.create_task(beat(self.notifier, self._is_alive))
+
+    async def stop(self) -> None:
+        """Drain the models and end all threads."""
+        heart, self._heart = self._heart, None
+        if heart is not None:
+            heart.cancel()
+            await asyncio.gather(heart, return_exceptions=True)
+        await self.repository.close()
+        await asyncio.to_thread(self._pool.close)
+
+    def describe(self) -> str:
+        """Return one line for logs and for the service manager."""
+        names = [entry.name for entry in self.repository.entries() if entry.worker is not None]
+        used, total = self.budget.used_bytes, self.budget.total_bytes
+        return f"serving {', '.join(names)} in {format_size(used)} of {format_size(total)}"
+
+    def _is_alive(self) -> bool:
+        limit = self.settings.request_timeout + _HUNG_SECONDS
+        return all(
+            entry.worker.stuck_seconds() < limit
+            for entry in self.repository.entries()
+            if entry.worker is not None
+        )

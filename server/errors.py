@@ -1,0 +1,33 @@
+"""Why a request or a model is turned away. Each error has one HTTP status (protocol/errors.py)."""
+
+
+class ServiceError(Exception):
+    """The base of the errors of the service."""
+
+
+class NotFoundError(ServiceError):
+    """No such model, version or output."""
+
+
+class InvalidRequestError(ServiceError):
+    """The request is not what the protocol or the model asks for; the message names the field."""
+
+
+class TooLargeError(ServiceError):
+    """The body is over the limit."""
+
+
+class RefusedError(ServiceError):
+    """A model does not fit into the budget; the message has what it needs and what is free."""
+
+
+class NotServingError(ServiceError):
+    """The model is known but not loaded, or left service."""
+
+
+class BusyError(ServiceError):
+    """The queue of the model is full; try again."""
+
+
+class DisconnectedError(ServiceError):
+    """The client went away."""

@@ -1,0 +1,93 @@
+"""Service notifications for systemd (sd_notify), for units with ``Type=notify``.
+
+Written out here because the packages do not fit: sdnotify was last released in 2017, and
+systemd-python and cysystemd bind libsystemd; the protocol itself is one datagram per message.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Self
+
+_LOG = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Sends the state of this process to its service manager.
+
+    Without an address every method does nothing. No method raises on a socket error: the first
+    failed message is logged as a warning, later ones are dropped silently. A message is
+    delivered or given up within a second.
+    """
+
+    def __init__(self, address: str | None, watchdog_interval_seconds: float | None) -> None:
+        self._address = address
+        self._watchdog_interval_seconds = watchdog_interval_seconds if address else None
+        self._warned = False
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; an absent or bad value is off."""
+        return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval(environ))
+
+    @property
+    def watchdog_interval_seconds(self) -> float | None:
+        """Half of the manager's watchdog limit; None when this process is not watched."""
+        return self._watchdog_interval_seconds
+
+    def ready(self, status: str) -> None:
+        """Report that start-up is complete, with a line for ``systemctl status``."""
+        self._send(f"READY=1\nSTATUS={' '.join(status.splitlines())}")
+
+    def status(self, text: str) -> None:
+        """Replace the line that ``systemctl status`` shows."""
+        self._send(f"STATUS={' '.join(text.splitlines())}")
+
+    def stopping(self) -> None:
+        """Report that shutdown has begun."""
+        self._send("STOPPING=1")
+
+    def watchdog(self) -> None:
+        """Report that the process is alive; due at least once per watchdog limit."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> None:
+        if self._address is None:
+            return
+        # A leading '@' stands for the NUL byte that starts a name in the abstract namespace.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(1.0)
+                sender.sendto(message.encode(), address)
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("cannot notify the service manager at %s: %s", self._address, error)
+
+
+async def beat(notifier: Notifier, alive: Callable[[], bool]) -> None:
+    """Send the watchdog heartbeat while ``alive()`` is true; runs until cancelled.
+
+    A process whose ``alive()`` stays false is silent, so the service manager restarts it. An
+    exception from ``alive`` ends the heartbeat and propagates.
+    """
+    interval = notifier.watchdog_interval_seconds
+    if interval is None:
+        await asyncio.Event().wait()
+        return
+    while True:
+        if alive():
+            notifier.watchdog()
+        await asyncio.sleep(interval)
+
+
+def _watchdog_interval(environ: Mapping[str, str]) -> float | None:
+    try:
+        limit_usec = int(environ["WATCHDOG_USEC"])
+        watched_pid = int(environ.get("WATCHDOG_PID") or os.getpid())
+    except (KeyError, ValueError):
+        return None
+    return limit_usec / 2e6 if limit_usec > 0 and watched_pid == os.getpid() else None

@@ -1,0 +1,58 @@
+"""Classification of an image: photograph in, labels out."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from numpy.typing import NDArray
+
+from models.classification import top_classes
+from models.pack import Pack
+from server.errors import InvalidRequestError
+from server.images import decode, uploaded
+from server.protocol.serving import ContextDependency, run_model
+
+router = APIRouter(tags=["inference"])
+
+
+@router.post("/v2/models/{name}:classify")
+@router.post("/v2/models/{name}/versions/{version}:classify")
+async def classify(
+    context: ContextDependency,
+    request: Request,
+    name: str,
+    version: str | None = None,
+    top_k: Annotated[int, Query(ge=1)] = 5,
+) -> dict[str, Any]:
+    """Name what is in the image (raw body, or the file of a multipart form), best label first."""
+    context.repository.get(name, version)
+
+    async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
+        async with uploaded(request) as path:
+            started = time.perf_counter()
+            recipe = pack.manifest.preprocess
+            if recipe is None or pack.manifest.classification is None:
+                raise InvalidRequestError(
+                    f"model {name!r} does not classify images: it was compiled without "
+                    "--preprocess, or its output is not a vector of scores"
+                )
+            image = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
+            tensor = await asyncio.to_thread(recipe.apply, image)
+            context.metrics.preprocess(name, time.perf_counter() - started)
+            return {pack.manifest.inputs[0].name: tensor}
+
+    answer, pack = await run_model(context, request, name, version, prepare)
+    classification = pack.manifest.classification
+    assert classification is not None
+    best = top_classes(classification, answer.outputs[classification.output], top_k)
+    return {
+        "model_name": name,
+        "model_version": pack.version,
+        "predictions": [
+            {"label": item.label, "probability": item.probability, "index": item.index}
+            for item in best
+        ],
+        "delay_ms": answer.statistics.delay_seconds * 1e3,
+    }

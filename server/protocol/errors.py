@@ -1,0 +1,94 @@
+"""Every error becomes ``{"error": "..."}`` with one status. Domain errors know nothing of HTTP."""
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from loader.errors import LoaderError
+from models.errors import ModelError
+from pipeline.devices.base import DeviceError
+from pipeline.errors import CancelledError, DeadlineError, EngineError, InputError
+from pipeline.planning.plan import PlanError
+from server.errors import (
+    BusyError,
+    DisconnectedError,
+    InvalidRequestError,
+    NotFoundError,
+    NotServingError,
+    RefusedError,
+    ServiceError,
+    TooLargeError,
+)
+
+_log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = 499
+
+# The most derived class that is listed decides.
+STATUSES: dict[type[Exception], int] = {
+    InvalidRequestError: 400,
+    InputError: 400,
+    NotFoundError: 404,
+    RefusedError: 409,
+    TooLargeError: 413,
+    CancelledError: CLIENT_CLOSED,
+    DisconnectedError: CLIENT_CLOSED,
+    ServiceError: 500,
+    DeviceError: 500,
+    PlanError: 500,
+    EngineError: 503,
+    LoaderError: 503,
+    ModelError: 503,
+    NotServingError: 503,
+    BusyError: 503,
+    DeadlineError: 504,
+}
+
+_OUTCOMES = {400: "invalid", 413: "invalid", CLIENT_CLOSED: "cancelled", 504: "deadline"}
+
+
+def status_of(exc: Exception) -> int:
+    """Return the HTTP status of ``exc``; 500 for what is not listed."""
+    return next((STATUSES[kind] for kind in type(exc).__mro__ if kind in STATUSES), 500)
+
+
+def outcome_of(exc: Exception) -> str:
+    """Return the outcome under which a request that ended with ``exc`` is counted."""
+    return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
+
+
+def register_handlers(app: FastAPI) -> None:
+    """Install the handlers of all errors on ``app``."""
+    for kind in STATUSES:
+        app.add_exception_handler(kind, _known)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unknown)
+
+
+async def _known(request: Request, exc: Exception) -> JSONResponse:
+    status = status_of(exc)
+    if status >= 500:
+        _log.warning("%s: %s", type(exc).__name__, exc)
+    headers = {"Retry-After": "1"} if isinstance(exc, BusyError) else None
+    return JSONResponse({"error": str(exc)}, status, headers)
+
+
+async def _validation(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, RequestValidationError)
+    first = exc.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return JSONResponse({"error": f"{field}: {first['msg']}"}, 400)
+
+
+async def _http(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, HTTPException)
+    return JSONResponse({"error": str(exc.detail)}, exc.status_code, exc.headers)
+
+
+async def _unknown(request: Request, exc: Exception) -> JSONResponse:
+    _log.error("unexpected error", exc_info=exc)
+    return JSONResponse({"error": "internal error; the log has the details"}, 500)

@@ -1,0 +1,40 @@
+"""Server metadata, health and metrics."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from server.protocol.serving import ContextDependency
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/v2")
+async def server_metadata() -> dict[str, object]:
+    """Name, version, and the extensions of the protocol that are served."""
+    try:
+        number = version("layerstream")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        number = "unknown"
+    extensions = ["classification_image", "model_repository", "metrics"]
+    return {"name": "layerstream", "version": number, "extensions": extensions}
+
+
+@router.get("/v2/health/live")
+async def live() -> dict[str, bool]:
+    """The process answers."""
+    return {"live": True}
+
+
+@router.get("/v2/health/ready")
+async def ready(context: ContextDependency) -> JSONResponse:
+    """200 when the models have been loaded and serve, 503 otherwise."""
+    return JSONResponse({"ready": context.ready}, 200 if context.ready else 503)
+
+
+@router.get("/metrics")
+async def metrics(context: ContextDependency) -> Response:
+    """Prometheus' text format."""
+    return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,47 @@
+"""Metadata and readiness of one model."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from models.manifest import Port
+from server.protocol.serving import ContextDependency
+from server.tensors import datatype
+
+router = APIRouter(tags=["models"])
+
+
+def _tensor(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "datatype": datatype(port.dtype), "shape": list(port.shape)}
+
+
+@router.get("/v2/models/{name}")
+@router.get("/v2/models/{name}/versions/{version}")
+async def model_metadata(
+    context: ContextDependency, name: str, version: str | None = None
+) -> dict[str, Any]:
+    """Inputs and outputs, and how the model is held in memory."""
+    entry, pack = context.repository.get(name, version)
+    plan = entry.plan
+    return {
+        "name": name,
+        "versions": [pack.version],
+        "platform": "onnx_layerstream",
+        "inputs": [_tensor(port) for port in pack.manifest.inputs],
+        "outputs": [_tensor(port) for port in pack.manifest.outputs],
+        "parameters": {
+            "weight_bytes": pack.manifest.weight_bytes,
+            "architecture": plan.architecture.name if plan else None,
+            "memory_bytes": plan.memory if plan else None,
+        },
+    }
+
+
+@router.get("/v2/models/{name}/ready")
+@router.get("/v2/models/{name}/versions/{version}/ready")
+async def model_ready(
+    context: ContextDependency, name: str, version: str | None = None
+) -> dict[str, Any]:
+    """200 when the model serves; 409 when it was refused for want of memory, 503 otherwise."""
+    context.repository.get(name, version)
+    return {"name": name, "ready": True}

@@ -1,0 +1,176 @@
+"""JSON tensors of the Open Inference Protocol, version 2, to and from NumPy."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.manifest import Port
+from server.errors import InvalidRequestError, ServiceError
+
+DATATYPES = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+
+
+class InputTensor(BaseModel):
+    """One entry of "inputs"; data is flat or nested, row-major."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    shape: list[int] = Field(max_length=16)
+    datatype: str
+    data: list[Any]
+    parameters: dict[str, Any] = {}
+
+
+class RequestedOutput(BaseModel):
+    """One entry of "outputs"."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferRequest(BaseModel):
+    """The body of an infer request."""
+
+    id: str | None = None
+    inputs: list[InputTensor]
+    outputs: list[RequestedOutput] | None = None
+    parameters: dict[str, Any] = {}
+
+
+def datatype(dtype: str) -> str:
+    """Return the protocol's name of a NumPy dtype ("FP32" for "float32")."""
+    return _NAMES.get(dtype, dtype.upper())
+
+
+def parse_request(body: bytes) -> InferRequest:
+    """Parse the body of an infer request.
+
+    Raises:
+        InvalidRequestError: empty, not JSON, NaN or infinite numbers in it, or a field is wrong.
+    """
+    if not body:
+        raise InvalidRequestError("the body is empty; an infer request is a JSON object")
+    try:
+        document = json.loads(body, parse_constant=_refuse_constant)
+    except InvalidRequestError:
+        raise
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequestError(f"the body is not JSON: {exc}") from exc
+    try:
+        return InferRequest.model_validate(document)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "body"
+        raise InvalidRequestError(f"{field}: {first['msg']}") from exc
+
+
+def _refuse_constant(name: str) -> float:
+    raise InvalidRequestError(f"the body has {name}, which is not JSON")
+
+
+def to_arrays(tensors: Iterable[InputTensor], ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
+    """Return the arrays that the tensors hold, each with the dtype and shape of its port.
+
+    Raises:
+        InvalidRequestError: a tensor is unknown, missing, given twice, or not what its port takes.
+    """
+    expected = {port.name: port for port in ports}
+    arrays: dict[str, NDArray[Any]] = {}
+    for tensor in tensors:
+        if tensor.name not in expected:
+            names = ", ".join(repr(name) for name in expected)
+            raise InvalidRequestError(f"unknown input {tensor.name!r}; the model takes {names}")
+        if tensor.name in arrays:
+            raise InvalidRequestError(f"input {tensor.name!r} is given twice")
+        arrays[tensor.name] = _array(tensor, expected[tensor.name])
+    for name in expected:
+        if name not in arrays:
+            raise InvalidRequestError(f"input {name!r} is missing")
+    return arrays
+
+
+def _array(tensor: InputTensor, port: Port) -> NDArray[Any]:
+    where = f"input {tensor.name!r}"
+    if tensor.datatype != datatype(port.dtype):
+        raise InvalidRequestError(
+            f"{where}: datatype {tensor.datatype!r}, the model takes {datatype(port.dtype)}"
+        )
+    if tuple(tensor.shape) != port.shape:
+        raise InvalidRequestError(
+            f"{where}: shape {tensor.shape}, the model takes {list(port.shape)}"
+        )
+    try:
+        data = np.array(tensor.data)
+        # JSON has one kind of number and no promise of its width: the value must survive.
+        if data.dtype.kind not in _KINDS[np.dtype(port.dtype).kind] and data.size:
+            raise InvalidRequestError(f"{where}: data holds {_kind_name(data)}, not {port.dtype}")
+        array = np.array(tensor.data, port.dtype)
+    except InvalidRequestError:
+        raise
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise InvalidRequestError(f"{where}: data: {exc}") from exc
+    if array.size != math.prod(port.shape):
+        raise InvalidRequestError(
+            f"{where}: {array.size} elements, shape {tensor.shape} has {math.prod(port.shape)}"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InvalidRequestError(f"{where}: data has numbers that {tensor.datatype} cannot hold")
+    return array.reshape(port.shape)
+
+
+# Kinds of what NumPy makes of JSON data that may become a kind of tensor.
+_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+
+
+def _kind_name(data: NDArray[Any]) -> str:
+    names = {"f": "fractions", "b": "booleans", "U": "strings", "O": "mixed or ragged values"}
+    return names.get(data.dtype.kind, str(data.dtype))
+
+
+def to_json(
+    outputs: Mapping[str, NDArray[Any]], wanted: list[RequestedOutput] | None
+) -> list[dict[str, Any]]:
+    """Return "outputs" of an infer response: those wanted, in that order, or all.
+
+    Raises:
+        InvalidRequestError: an output wanted is not one of the model's.
+        ServiceError: an output has NaN or infinite values, which JSON cannot carry.
+    """
+    names = list(outputs) if not wanted else [output.name for output in wanted]
+    for name in names:
+        if name not in outputs:
+            raise InvalidRequestError(f"unknown output {name!r}; there is {', '.join(outputs)}")
+    for name in names:
+        if outputs[name].dtype.kind == "f" and not np.isfinite(outputs[name]).all():
+            raise ServiceError(
+                f"output {name!r} has NaN or infinite values; JSON cannot carry them"
+            )
+    return [
+        {
+            "name": name,
+            "datatype": datatype(outputs[name].dtype.name),
+            "shape": list(outputs[name].shape),
+            "data": outputs[name].ravel().tolist(),
+        }
+        for name in names
+    ]

@@ -1,0 +1,113 @@
+"""One thread a model: it takes requests from a bounded queue and runs the engine.
+
+Invariant: every job that was accepted gets a result or an error, also when the worker closes.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pipeline.engine import Engine
+from pipeline.errors import DeadlineError
+from pipeline.statistics import SweepStatistics
+from server.errors import BusyError, NotServingError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Outputs by name, what the sweep took, and how long the request waited for its turn."""
+
+    outputs: dict[str, NDArray[Any]]
+    statistics: SweepStatistics
+    queue_seconds: float
+
+
+@dataclass
+class _Job:
+    inputs: Mapping[str, NDArray[Any]]
+    deadline: float
+    queued_at: float = field(default_factory=time.monotonic)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    future: "Future[Answer]" = field(default_factory=Future)
+
+
+class Worker:
+    """Runs ``engine`` for requests, one after the other; at most ``limit`` wait."""
+
+    def __init__(self, engine: Engine, limit: int) -> None:
+        self.engine = engine
+        self._queue: queue.Queue[_Job | None] = queue.Queue(limit)
+        self._closing = False
+        self._running_since: float | None = None
+        self._thread = threading.Thread(
+            target=self._work, name=f"engine-{engine.pack.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return self._queue.qsize()
+
+    def stuck_seconds(self) -> float:
+        """How long the request that runs now has been running; 0 when none does."""
+        since = self._running_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
+        """Queue a request and wait for its answer; cancelling this call cancels only its own work.
+
+        Raises:
+            BusyError: the queue is full. NotServingError: the worker is closing.
+            DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.run.
+        """
+        if self._closing:
+            raise NotServingError(f"model {self.engine.pack.name!r} is leaving service")
+        job = _Job(inputs, time.monotonic() + limit_seconds)
+        try:
+            self._queue.put_nowait(job)
+        except queue.Full:
+            raise BusyError(
+                f"model {self.engine.pack.name!r}: {self._queue.maxsize} requests are waiting"
+            ) from None
+        try:
+            async with asyncio.timeout(limit_seconds):
+                return await asyncio.wrap_future(job.future)
+        except TimeoutError:
+            raise DeadlineError(f"no answer within {limit_seconds:g} s") from None
+        finally:
+            job.cancelled.set()
+
+    async def close(self) -> None:
+        """Refuse new requests, answer those accepted, end the thread, close the engine."""
+        self._closing = True
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        self.engine.close()
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            if job.future.set_running_or_notify_cancel():
+                self._running_since = time.monotonic()
+                self._run(job)
+                self._running_since = None
+            del job  # a request must not live on while the worker waits for the next one
+
+    def _run(self, job: _Job) -> None:
+        waited = time.monotonic() - job.queued_at
+        try:
+            outputs, statistics = self.engine.run(job.inputs, job.deadline, job.cancelled.is_set)
+        except Exception as exc:  # noqa: BLE001  the thread outlives every fault of one request
+            job.future.set_exception(exc)
+        else:
+            job.future.set_result(Answer(outputs, statistics, waited))
