@@ -1,0 +1,36 @@
+.DEFAULT_GOAL := help
+.PHONY: demo test check bench format clean help
+
+BIN := .venv/bin
+SETUP := @sh tools/bootstrap.sh
+
+demo: ## compile, load and query a model on this machine, step by step
+	$(SETUP) run
+	$(BIN)/python -m server.demo $(ARGS)
+
+test: ## run the tests (more: make test ARGS="-m slow")
+	$(SETUP) dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: ## formatting, lint, types and import rules
+	$(SETUP) dev
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: ## run the benchmarks
+	$(SETUP) dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+format: ## format the code and fix what ruff can fix
+	$(SETUP) dev
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+clean: ## remove .venv, caches and build results
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile

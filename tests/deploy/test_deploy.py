@@ -1,0 +1,270 @@
+"""The files an operator installs: unit, alerts and dashboard agree with the server and tools."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from server.metrics import METRIC_NAMES
+from server.settings import Settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = DEPLOY / "layerstream.service"
+PROMETHEUS = DEPLOY / "prometheus"
+DASHBOARD = DEPLOY / "grafana" / "layerstream.json"
+
+MIB = 1 << 20
+PROCESS_BASE = 96 * MIB  # what the unit takes the process base to be
+MARGIN = 64 * MIB
+
+PROMQL_WORDS = {"and", "or", "unless", "by", "on", "without", "ignoring", "group_left", "bool"}
+
+
+def directives(path: Path) -> dict[str, list[str]]:
+    """Every directive of a unit file or drop-in with its values in order of appearance."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def environment(unit: dict[str, list[str]]) -> dict[str, str]:
+    return dict(value.split("=", 1) for value in unit["Environment"])
+
+
+def dashboard_expressions() -> list[str]:
+    dashboard = json.loads(DASHBOARD.read_text())
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def alert_expressions() -> list[str]:
+    """The expressions of alerts.yml, folded blocks included; no YAML parser is a dependency."""
+    text = (PROMETHEUS / "alerts.yml").read_text()
+    found = re.findall(r"^ +expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels): )", text, re.M | re.S)
+    assert len(found) == text.count("- alert: ")
+    return found
+
+
+def metrics_in(expression: str) -> set[str]:
+    """The metric names of a PromQL expression: what is left without everything else."""
+    text = re.sub(r'\{[^}]*\}|\[[^]]*\]|"[^"]*"', " ", expression)
+    text = re.sub(r"\b(by|on|without|ignoring)\s*\([^)]*\)", " ", text)
+    return set(re.findall(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()", text)) - PROMQL_WORDS
+
+
+def family(name: str) -> str:
+    return re.sub(r"_(bucket|count|sum|total)$", "", name)
+
+
+def tool(name: str) -> str:
+    """The path of a system tool; skips without it unless LAYERSTREAM_REQUIRE_TOOLS=1."""
+    path = shutil.which(name)
+    if path is None:
+        report = pytest.fail if os.environ.get("LAYERSTREAM_REQUIRE_TOOLS") == "1" else pytest.skip
+        report(f"{name} is not installed")
+    return path
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_unit_reports_readiness_and_is_watched() -> None:
+    unit = directives(UNIT)
+    assert unit["Type"] == ["notify"]
+    assert unit["NotifyAccess"] == ["main"]
+    assert unit["KillSignal"] == ["SIGTERM"]
+    assert unit["Restart"] == ["on-failure"]
+    assert "WatchdogSec" in unit
+    assert "TimeoutStopSec" in unit
+
+
+def test_unit_starts_the_installed_command() -> None:
+    unit = directives(UNIT)
+    (installed,) = unit["AssertFileIsExecutable"]
+    (command,) = unit["ExecStart"]
+    assert environment(unit)["PATH"].split(":")[0] == str(Path(installed).parent)
+    assert command.split()[:3] == ["/usr/bin/env", Path(installed).name, "serve"]
+    assert environment(unit)["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+def test_unit_and_configuration_fit_the_settings() -> None:
+    fields = Settings.model_fields
+    configuration = tomllib.loads((DEPLOY / "layerstream.toml").read_text())
+    assert set(configuration) | {"budget"} <= set(fields)
+    assert "budget" not in configuration  # it stands in the unit, beside MemoryMax
+    (limit,) = directives(UNIT)["TimeoutStopSec"]
+    assert float(limit.removesuffix("s")) > fields["drain_timeout"].default
+
+
+@pytest.mark.parametrize("name", ["layerstream.service", "budget.conf"])
+def test_memory_limit_is_budget_base_and_margin(name: str) -> None:
+    unit = directives(DEPLOY / name)
+    budget = int(environment(unit)["LAYERSTREAM_BUDGET"].removesuffix("MiB")) * MIB
+    (limit,) = unit["MemoryMax"]
+    assert int(limit.removesuffix("M")) * MIB == budget + PROCESS_BASE + MARGIN
+
+
+def test_unit_keeps_what_the_server_needs() -> None:
+    unit = directives(UNIT)
+    assert unit["User"] == ["layerstream"]
+    assert "ProcSubset" not in unit  # onnxruntime reads /proc/cpuinfo on Arm
+    assert unit["SystemCallFilter"][0] == "@system-service"
+    assert unit["SystemCallFilter"][-1] == "sched_setaffinity"
+    assert set(unit["RestrictAddressFamilies"][0].split()) == {"AF_UNIX", "AF_INET", "AF_INET6"}
+
+
+@pytest.mark.tools
+def test_systemd_accepts_the_unit() -> None:
+    assert run(tool("systemd-analyze"), "verify", UNIT) == ""
+
+
+@pytest.mark.tools
+def test_unit_exposure_is_low() -> None:
+    # The threshold is in tenths: at most 2.0 of 10.
+    run(tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", UNIT)
+
+
+def test_onnxruntime_runs_with_memory_deny_write_execute() -> None:
+    """A model runs under the kernel's form of MemoryDenyWriteExecute (PR_SET_MDWE, Linux 6.3)."""
+    script = """
+import ctypes
+import sys
+
+PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
+if ctypes.CDLL(None).prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
+    sys.exit("unsupported")
+import numpy as np
+import onnxruntime
+from onnx.parser import parse_model
+
+model = parse_model(
+    '<ir_version: 9, opset_import: ["" : 17]> g (float[1,3,16,16] x, float[4,3,3,3] w)'
+    " => (float[1,4,14,14] y) { y = Conv(x, w) }"
+)
+session = onnxruntime.InferenceSession(
+    model.SerializeToString(), providers=["CPUExecutionProvider"]
+)
+x, w = np.ones((1, 3, 16, 16), np.float32), np.ones((4, 3, 3, 3), np.float32)
+assert (session.run(None, {"x": x, "w": w})[0] == 27).all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment(directives(UNIT)), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.stderr.strip() == "unsupported":
+        pytest.skip("the kernel has no PR_SET_MDWE")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        (
+            'sum by (le) (rate(a_bucket{model=~"$model"}[5m])) / on (x) group_left b > 1e3',
+            "a_bucket b",
+        ),
+        ('c{x="y"} unless on (job, model) d == 1 or vector(0)', "c d"),
+    ],
+)
+def test_metrics_in(expression: str, names: str) -> None:
+    assert metrics_in(expression) == set(names.split())
+
+
+def test_metric_names_are_the_servers() -> None:
+    known = {family(name) for name in METRIC_NAMES}
+    known |= {family(item.name) for item in prometheus_client.REGISTRY.collect()}
+    known.add("up")  # Prometheus makes it for every target
+    for expression in dashboard_expressions() + alert_expressions():
+        named = metrics_in(expression)
+        assert named, expression
+        assert {family(name) for name in named} <= known, expression
+
+
+def test_dashboard_is_portable() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    variables = {item["name"]: item for item in dashboard["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["model"]["allValue"] == ".*"
+    panels: list[dict[str, Any]] = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        for source in (panel, *panel["targets"]):
+            assert source["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+@pytest.mark.tools
+def test_promtool_accepts_configuration_and_rules() -> None:
+    run(tool("promtool"), "check", "config", PROMETHEUS / "prometheus.yml")
+    run(tool("promtool"), "test", "rules", PROMETHEUS / "alerts_test.yml")
+
+
+@pytest.mark.tools
+def test_dashboard_shows_data_before_anything_is_refused(tmp_path: Path) -> None:
+    """Every query has a result on a server that served one resident model without a fault.
+
+    Such a server has no series for refusals, reads and stalls.
+    """
+    model, target = 'model="m"', 'job="layerstream",instance="a"'
+    series = [
+        f"layerstream_{name}{{{target}{labels}}}"
+        for name, labels in {
+            "budget_bytes": "",
+            "budget_used_bytes": "",
+            "process_base_bytes": "",
+            "memory_bytes": f',{model},kind="resident"',
+            "model_ready": f",{model}",
+            "model_weight_bytes": f",{model}",
+            "queue_length": f",{model}",
+            "request_seconds_bucket": f',{model},le="+Inf"',
+            "request_seconds_count": f",{model}",
+            "request_seconds_sum": f",{model}",
+            "stage_seconds_sum": f',{model},stage="kernel"',
+            "requests_total": f',{model},outcome="ok"',
+        }.items()
+    ]
+    series.append(f"process_resident_memory_bytes{{{target}}}")
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": item, "values": "0+60x40"} for item in series],
+        "promql_expr_test": [
+            {
+                "expr": f"count({filled}) >= bool 1",
+                "eval_time": "8m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+            for expression in dashboard_expressions()
+            for filled in [
+                expression.replace("$__rate_interval", "1m").replace("$model", ".*"),
+            ]
+        ],
+    }
+    rules = tmp_path / "dashboard_test.yml"
+    rules.write_text(json.dumps({"evaluation_interval": "15s", "tests": [test]}))
+    run(tool("promtool"), "test", "rules", rules)

@@ -1,0 +1,126 @@
+#!/bin/sh
+# bootstrap.sh run|dev           install the project into .venv, unless that is done; `dev` adds the tools
+# bootstrap.sh packages NAME...  install Debian packages, as root, without starting their services
+set -eu
+cd "$(dirname "$0")/.."
+here=$(pwd -P)
+
+say() { printf 'layerstream: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -qq -y \
+        -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+# The package lists are fetched only when it does not work without.
+apt_install() {
+    say "apt-get install $*"
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap 'rm -f "$policy"' EXIT
+        trap 'exit 1' HUP INT TERM
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    apt_get install --no-install-recommends "$@" >/dev/null 2>&1 || {
+        apt_get update >/dev/null && apt_get install --no-install-recommends "$@" >/dev/null
+    }
+}
+
+# Sets `python` to one that can make a virtual environment; else, `bare` to one that lacks only that.
+find_python() {
+    python='' bare=''
+    for name in "${PYTHON:-python3}" python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        # The interpreter behind a virtual environment: the one in .venv may be about to go.
+        found=$("$name" -c 'import sys
+if sys.version_info >= (3, 11): print(sys._base_executable)' 2>/dev/null) || continue
+        [ -n "$found" ] || continue
+        if "$found" -c 'import ensurepip, venv' 2>/dev/null; then
+            python=$found
+            return
+        fi
+        bare=${bare:-$found}
+    done
+    return 1
+}
+
+need_python() {
+    find_python && return
+    if can_apt; then
+        apt_install python3 python3-venv ca-certificates || die "apt-get could not install python3-venv"
+        find_python && return
+        # An older default; newer ones have their own packages.
+        apt_install python3.11 python3.11-venv && find_python && return
+    fi
+    if [ -z "$bare" ]; then
+        die "no Python 3.11 or newer here; install it, or name one with PYTHON=/path/to/python3"
+    elif command -v apt-get >/dev/null; then
+        die "python3 -m venv does not work here; install it with: sudo apt-get install $(basename "$bare")-venv"
+    else
+        die "$bare -m venv does not work here; install venv and ensurepip for it"
+    fi
+}
+
+# What an installation depends on. Fails when .venv cannot be used.
+state() {
+    .venv/bin/python -I -c '
+import pip, sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    config = tomllib.load(file)
+print(sys.version, sys.prefix, config["build-system"], config["project"], config["tool"]["hatch"])
+' 2>/dev/null
+}
+
+# A folder that was moved has scripts that point elsewhere.
+usable() {
+    state >/dev/null || return 1
+    case "$(.venv/bin/pip --version 2>/dev/null)" in *"$here/.venv/"*) ;; *) return 1 ;; esac
+}
+
+install() {
+    unset PIP_PREFIX PIP_TARGET PYTHONHOME
+    export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+    export PIP_RETRIES="${PIP_RETRIES:-5}" PIP_DEFAULT_TIMEOUT="${PIP_DEFAULT_TIMEOUT:-60}"
+    [ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
+    say "installing $1 into .venv"
+    set -- .venv/bin/python -m pip install --quiet --progress-bar off --editable "$1"
+    # Once more: pip does not retry a download that breaks off.
+    "$@" </dev/null || { say "trying once more" && "$@" </dev/null; } || die "pip install failed"
+}
+
+setup() {
+    stamps=".venv/.layerstream-dev"
+    [ "$1" = dev ] || stamps="$stamps .venv/.layerstream-run"
+    if now=$(state); then
+        for stamp in $stamps; do
+            if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ]; then return; fi
+        done
+    fi
+    if command -v flock >/dev/null; then
+        exec 9<pyproject.toml
+        flock 9
+    fi
+    [ -w . ] && { [ ! -e .venv ] || [ -w .venv ]; } || die "no right to write $here/.venv; use a clone of your own"
+    if ! usable; then
+        need_python
+        [ ! -e .venv ] && [ ! -L .venv ] || say ".venv does not work any more; making a new one"
+        rm -rf .venv
+        "$python" -m venv .venv || die "$python could not make .venv"
+    fi
+    rm -f .venv/.layerstream-*
+    case $1 in dev) install '.[dev]' ;; *) install . ;; esac
+    state >".venv/.layerstream-$1"
+}
+
+case "${1:-}" in
+    run | dev) setup "$1" ;;
+    packages)
+        shift
+        can_apt || die "these packages are missing: $*"
+        apt_install "$@" || die "apt-get could not install $*"
+        ;;
+    *) die "usage: bootstrap.sh run|dev|packages NAME..." ;;
+esac

@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# Tries `make demo` and `make test` on a bare Debian 12, as root and as an ordinary user, on the
+# last commit of this checkout. Needs root and debootstrap. Prints PASS or FAIL for each case.
+#
+#   LAYERSTREAM_BARE_ROOT=DIR        keep the bare system in DIR and use it again; it is never changed
+#   LAYERSTREAM_DEBIAN_MIRROR=URL    default http://deb.debian.org/debian
+set -euo pipefail
+
+suite=bookworm
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+if [ -z "${LAYERSTREAM_BARE_WORK:-}" ]; then
+    [ "$(id -u)" = 0 ] || { echo "check_bare_debian: run it as root" >&2; exit 2; }
+    for tool in debootstrap git unshare; do
+        command -v "$tool" >/dev/null || { echo "check_bare_debian: $tool is missing" >&2; exit 2; }
+    done
+    work=$(mktemp -d "${TMPDIR:-/tmp}/layerstream-bare.XXXXXX")
+    # Mounts and processes live in namespaces of their own and vanish with them: no mount is left
+    # when the folder is removed.
+    child=
+    trap '[ -z "$child" ] || kill "$child" 2>/dev/null; wait; rm -rf --one-file-system "$work"' EXIT
+    trap 'exit 130' HUP INT TERM
+    LAYERSTREAM_BARE_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc \
+        bash "$here/tools/check_bare_debian.sh" </dev/null &
+    child=$!
+    status=0
+    wait "$child" || status=$?
+    child=
+    exit "$status"
+fi
+
+work=$LAYERSTREAM_BARE_WORK
+base=${LAYERSTREAM_BARE_ROOT:-$work/base}
+root=$work/root
+
+if [ ! -x "$base/usr/bin/make" ]; then
+    echo "debootstrap $suite"
+    mkdir -p "$base"
+    debootstrap --variant=minbase --include=python3,make,git,ca-certificates "$suite" "$base" \
+        "${LAYERSTREAM_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
+        { tail -n 20 "$work/log"; exit 1; }
+fi
+cp -a --reflink=auto "$base" "$root"
+
+# How this machine reaches the network and its package sources.
+for file in /etc/resolv.conf /etc/hosts; do
+    [ ! -e "$file" ] || cp -L "$file" "$root$file"
+done
+if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
+    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
+    chroot "$root" update-ca-certificates >/dev/null 2>&1
+fi
+if command -v apt-config >/dev/null; then
+    apt-config dump | grep '^Acquire::' | grep -v 'IndexTargets' >"$root/etc/apt/apt.conf.d/99host" || true
+    cp -a /etc/apt/auth.conf* "$root/etc/apt/" 2>/dev/null || true
+    if grep -q "^VERSION_CODENAME=$suite$" /etc/os-release; then
+        for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
+            [ ! -s "$file" ] || { rm -f "$root/etc/apt/sources.list"; cp "$file" "$root$file"; }
+        done
+    fi
+fi
+# pip's settings, from files and environment, go into one file; the local paths in them are printed.
+for python in "$here/.venv/bin/python" python3; do
+    "$python" -m pip --version >/dev/null 2>&1 || continue
+    "$python" - "$root/etc/pip.conf" >"$work/paths" <<'PYTHON'
+import ast, configparser, subprocess, sys
+
+config = configparser.RawConfigParser()
+listing = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
+# The environment wins over files, so it is written last.
+for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+    name, _, value = line.partition("=")
+    section, _, key = name.rpartition(".")
+    section, value = section.replace(":env:", "global"), ast.literal_eval(value)
+    if key == "config-file":
+        continue
+    if not config.has_section(section):
+        config.add_section(section)
+    config.set(section, key, value)
+    for word in value.split():
+        path = word.removeprefix("file://")
+        if path.startswith("/"):
+            print(path.removesuffix("/").removesuffix("/simple"))
+with open(sys.argv[1], "w") as file:
+    config.write(file)
+PYTHON
+    break
+done
+for path in $(sort -u "$work/paths" 2>/dev/null); do
+    if [ -d "$path" ]; then
+        mkdir -p "$root$path"
+        mount --bind "$path" "$root$path"
+        mount -o remount,bind,ro "$root$path"
+    elif [ -f "$path" ] && [ ! -e "$root$path" ]; then
+        install -D -m 644 "$path" "$root$path"
+    fi
+done
+
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+chroot "$root" useradd --create-home --uid 1000 tester
+
+settings=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin CI=true)
+for name in http_proxy https_proxy no_proxy; do
+    [ -z "${!name:-}" ] || settings+=("$name=${!name}")
+done
+
+# As USER in FOLDER, with hardly any environment, no HOME and no standard input.
+as() { # USER FOLDER COMMAND...
+    local user=$1 folder=$2
+    shift 2
+    timeout -k 20 900 chroot --userspec="$user:$user" "$root" env -i "${settings[@]}" \
+        sh -c 'cd "$1" && shift && exec "$@"' - "$folder" "$@" </dev/null
+}
+
+# A fresh clone that belongs to the ordinary user; git refuses other people's folders unless told.
+printf '[safe]\n\tdirectory = *\n' >"$work/gitconfig"
+clone() { # FOLDER
+    GIT_CONFIG_GLOBAL=$work/gitconfig git clone --quiet --no-hardlinks "$here" "$root$1"
+    chroot "$root" chown -R tester:tester "$1"
+}
+
+failed=0
+verdict() { # STATUS CASE
+    if [ "$1" = 0 ]; then
+        echo "PASS $2"
+    else
+        failed=1
+        sed 's/^/    /' "$work/log" | tail -n 40
+        echo "FAIL $2"
+    fi
+}
+try() { # CASE USER FOLDER COMMAND...
+    local case=$1 status=0
+    shift
+    as "$@" >"$work/log" 2>&1 || status=$?
+    verdict "$status" "$case"
+}
+
+user='/home/tester/layer stream'
+clone "$user"
+status=0
+as tester "$user" make demo >"$work/log" 2>&1 && status=1
+# One line beside make's own, and the command before it.
+[ "$(grep -vcE '^(make: |$)' "$work/log")" = 1 ] && grep -q '^layerstream: .*python3-venv$' "$work/log" || status=1
+verdict "$status" "ordinary user without python3-venv: one line says what to install"
+
+theirs='/srv/layer stream'
+clone "$theirs"
+try "root, in another user's clone: make demo" root "$theirs" make demo
+try "root, in another user's clone: make test" root "$theirs" make test
+
+as root "$theirs" sh tools/bootstrap.sh packages python3-venv >/dev/null 2>&1 || true
+try "ordinary user with python3-venv: make demo" tester "$user" make demo
+try "ordinary user with python3-venv: make test" tester "$user" make test
+exit "$failed"
