@@ -6,7 +6,7 @@ SETUP := @sh tools/bootstrap.sh
 
 demo: ## compile, load and query a model on this machine, step by step
 	$(SETUP) run
-	$(BIN)/python -m server.demo $(ARGS)
+	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 test: ## run the tests (more: make test ARGS="-m slow")
 	$(SETUP) dev

@@ -2,7 +2,13 @@
 
 
 class ModelError(Exception):
-    """A model, or a file that belongs to it, cannot be used; the base of all errors of models/."""
+    """A model, or a file that belongs to it, cannot be used; the base of all errors of models/.
+
+    Messages quote files that nobody vouches for: what is not printable in them is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
 
 
 class OnnxError(ModelError):

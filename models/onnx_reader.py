@@ -46,7 +46,8 @@ def read_onnx(
 
 def _parse(path: Path) -> onnx.ModelProto:
     try:
-        model = onnx.load(path, load_external_data=False)
+        # Without a format onnx chooses one by the file's name.
+        model = onnx.load(path, format="protobuf", load_external_data=False)
     except OSError as exc:
         raise OnnxError(f"{path}: {exc.strerror or exc}") from exc
     except (DecodeError, ValueError) as exc:
@@ -83,10 +84,23 @@ def _check_tensor(path: Path, tensor: TensorProto) -> None:
         raise OnnxError(f"{where}: dimensions {list(tensor.dims)} overflow ({n_bytes} bytes)")
     if tensor.data_location == TensorProto.EXTERNAL:
         _check_external(path, tensor, n_bytes)
-    elif tensor.HasField("raw_data") and _packed_bytes(tensor, n_bytes) != len(tensor.raw_data):
-        raise OnnxError(
-            f"{where}: holds {len(tensor.raw_data)} bytes, its dimensions say {n_bytes}"
-        )
+    elif tensor.HasField("raw_data"):
+        if _packed_bytes(tensor, n_bytes) != len(tensor.raw_data):
+            raise OnnxError(
+                f"{where}: holds {len(tensor.raw_data)} bytes, its dimensions say {n_bytes}"
+            )
+    else:
+        _check_numbers(where, tensor)
+
+
+def _check_numbers(where: str, tensor: TensorProto) -> None:
+    """Check the count of numbers in a typed field."""
+    expected = _packed_bytes(tensor, math.prod(tensor.dims))
+    if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        expected *= 2
+    count = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+    if count != expected:
+        raise OnnxError(f"{where}: holds {count} numbers, its dimensions say {expected}")
 
 
 def _packed_bytes(tensor: TensorProto, n_bytes: int) -> int:
@@ -103,20 +117,26 @@ def _check_external(path: Path, tensor: TensorProto, n_bytes: int) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     folder = path.parent.resolve()
-    target = (folder / location).resolve()
+    try:
+        target = (folder / location).resolve()
+        size = target.stat().st_size if target.is_file() else None
+    except (OSError, RuntimeError, ValueError) as exc:  # too long, a loop, a zero byte
+        raise OnnxError(f"{where}: external data path {location!r}: {exc}") from exc
     if not location or not target.is_relative_to(folder):
         raise OnnxError(f"{where}: external data path {location!r} leaves the model's folder")
-    if not target.is_file():
+    if size is None:
         raise OnnxError(f"{where}: external data file {location!r} is missing")
+    expected = _packed_bytes(tensor, n_bytes)
+    if "length" not in entries:  # it would be read to the end of the file
+        tensor.external_data.add(key="length", value=str(expected))
     try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", n_bytes))
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))
     except ValueError as exc:
         raise OnnxError(f"{where}: external data range is not a number") from exc
-    size = target.stat().st_size
-    if offset < 0 or length != _packed_bytes(tensor, n_bytes) or offset + length > size:
+    if offset < 0 or length != expected or offset + length > size:
         raise OnnxError(
             f"{where}: external data [{offset}, {offset + length}) does not fit: "
-            f"{n_bytes} bytes needed, {location!r} has {size}"
+            f"{expected} bytes needed, {location!r} has {size}"
         )
 
 
@@ -139,6 +159,7 @@ def _fix_inputs(
         if not value.type.HasField("tensor_type"):
             raise OnnxError(f"{path}: input {value.name!r} is not a tensor")
         shape = shapes.get(value.name) or _static_shape(path, value, batch)
+        _check_shape(path, value, shape)
         declared = value.type.tensor_type.shape
         if len(declared.dim) not in (0, len(shape)):
             raise OnnxError(
@@ -170,9 +191,14 @@ def _static_shape(path: Path, value: onnx.ValueInfoProto, batch: int) -> tuple[i
                 f"{where}: dimension {axis} ({label}) is dynamic; fix it with "
                 f"--shape {value.name}=N,N,..."
             )
+        shape.append(length)
+    return tuple(shape)
+
+
+def _check_shape(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
+    where = f"{path}: input {value.name!r}"
+    for axis, length in enumerate(shape):
         if length <= 0:
             raise OnnxError(f"{where}: dimension {axis} is {length}")
-        shape.append(length)
     if math.prod(shape) > MAX_TENSOR_BYTES:
-        raise OnnxError(f"{where}: dimensions {shape} overflow")
-    return tuple(shape)
+        raise OnnxError(f"{where}: dimensions {list(shape)} overflow")

@@ -1,7 +1,9 @@
-"""ONNX Runtime sessions for pieces: one thread pool for all of them, no memory of their own.
+"""ONNX Runtime sessions: one thread pool for all of them where the process is ours.
 
-Invariant: ``use_threads`` runs before the first session of the process, since ONNX Runtime makes its
-global pool when its environment starts.
+A pool a session means many pools that spin against each other; ONNX Runtime can have one for the whole
+process instead, but then refuses every session that does not use it. So only a process that calls
+``claim_process`` (the command line does) gets the shared pool; in a process of someone else each session
+has threads of its own, which sleep between runs.
 """
 
 import os
@@ -16,40 +18,68 @@ _WARM_UP = bytes.fromhex(
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
 
-_lock = threading.Lock()
-_threads: int | None = None
-
 
 class SessionError(Exception):
     """ONNX Runtime cannot load a graph."""
 
 
+class _Process:
+    """What is decided once for the process."""
+
+    lock = threading.Lock()
+    claimed = False
+    threads: int | None = None
+
+
+def claim_process() -> None:
+    """Say that no one else uses ONNX Runtime in this process; call it before anything else here."""
+    _Process.claimed = True
+
+
 def use_threads(threads: int | None = None) -> int:
-    """Start ONNX Runtime with one pool of ``threads`` (default: one a core); return its size.
+    """Start ONNX Runtime for ``threads`` threads (default: one a core); return their number.
 
     The first call of the process decides; later ones return what it chose.
     """
-    global _threads  # noqa: PLW0603  ONNX Runtime's pool is one a process, too
-    with _lock:
-        if _threads is None:
-            _threads = threads or len(os.sched_getaffinity(0))
-            ort.set_global_thread_pool_sizes(_threads, 1)
-            ort.InferenceSession(_WARM_UP, _pooled_options(), providers=["CPUExecutionProvider"])
-        return _threads
+    with _Process.lock:
+        if _Process.threads is None:
+            _Process.threads = threads or len(os.sched_getaffinity(0))
+            if _Process.claimed:
+                ort.set_global_thread_pool_sizes(_Process.threads, 1)
+            ort.InferenceSession(_WARM_UP, _threaded(), providers=["CPUExecutionProvider"])
+        return _Process.threads
 
 
-def _pooled_options() -> ort.SessionOptions:
+def _threaded() -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.use_per_session_threads = False
+    if _Process.claimed:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = _Process.threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
-def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+def session_options(optimise: bool) -> ort.SessionOptions:
+    """Return options for a session of this process: all graph optimisations, or none."""
     use_threads()
-    options = _pooled_options()
-    options.graph_optimization_level = level
+    options = _threaded()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     return options
+
+
+def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:
+    """Load a model from its bytes or its path, on the CPU.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+        raise SessionError(str(exc)) from exc
 
 
 def open_piece(graph: bytes) -> ort.InferenceSession:
@@ -58,14 +88,11 @@ def open_piece(graph: bytes) -> ort.InferenceSession:
     Raises:
         SessionError: ONNX Runtime refuses it.
     """
-    options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    options = session_options(optimise=False)
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")
-    try:
-        return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-        raise SessionError(str(exc)) from exc
+    return open_session(graph, options)
 
 
 def open_resident(path: str) -> ort.InferenceSession:
@@ -74,8 +101,4 @@ def open_resident(path: str) -> ort.InferenceSession:
     Raises:
         SessionError: ONNX Runtime refuses it.
     """
-    options = _options(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    try:
-        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as exc:
-        raise SessionError(str(exc)) from exc
+    return open_session(path, session_options(optimise=True))

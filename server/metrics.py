@@ -58,7 +58,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "layerstream_request_seconds",
-            "Delay of a request, end to end",
+            "Delay of an answered request, end to end",
             ["model"],
             buckets=_DELAY_BUCKETS,
             registry=self.registry,
@@ -87,9 +87,13 @@ class Metrics:
         self.registry.register(_ModelCollector(repository, budget))
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
-        """Count one request of a known model; ``outcome`` is one of OUTCOMES."""
+        """Count one request of a known model; ``outcome`` is one of OUTCOMES.
+
+        Only answers count as delays: quick refusals under load would make them look better.
+        """
         self._requests.labels(model, outcome).inc()
-        self._seconds.labels(model).observe(seconds)
+        if outcome == "ok":
+            self._seconds.labels(model).observe(seconds)
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.graph import Graph, attributes, label
 from models.errors import CompileError, OnnxError
 from models.manifest import Array
+from models.sessions import SessionError, open_session, session_options
 
 _SHAPE_UNKNOWN = "has a shape that is known only at run time"
 
@@ -45,23 +45,16 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
     return optimised, _graph(optimised, path)
 
 
-def _session_options() -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    return options
-
-
 def _optimised(source: Path, path: Path, folder: Path) -> onnx.ModelProto:
     result = folder / "optimised.onnx"
-    options = _session_options()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options = session_options(optimise=True)
     options.optimized_model_filepath = str(result)
     key = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(f"{key}file_name", "optimised.data")
     options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
     try:
-        ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
+        open_session(str(source), options)
+    except SessionError as exc:
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {_one_line(exc)}") from exc
     return onnx.load(result)
 
@@ -134,12 +127,9 @@ def _values(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
         for name in node.output:
             if name and name not in known:
                 probe.graph.output.add().name = name
-    options = _session_options()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = session_options(optimise=False)
     options.add_session_config_entry("session.disable_prepacking", "1")
-    session = ort.InferenceSession(
-        probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_session(probe.SerializeToString(), options)
     return {
         port.name: _array(port.name, port.type, port.shape, path)
         for port in (*session.get_inputs(), *session.get_outputs())

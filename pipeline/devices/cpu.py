@@ -34,7 +34,7 @@ class _CpuKernel(Kernel):
 
 
 class CpuDevice(Device):
-    """Runs pieces with ``threads`` threads, one pool for the whole process."""
+    """Runs pieces with ``threads`` threads (models/sessions.py: whose they are)."""
 
     name = "cpu"
 

@@ -7,6 +7,7 @@ import typer
 
 from loader.errors import LoaderError
 from models.errors import ModelError
+from models.sessions import claim_process
 from pipeline.devices.base import DeviceError
 from pipeline.errors import EngineError, InputError
 from pipeline.planning.plan import PlanError
@@ -39,6 +40,7 @@ _FAILURES = (LoaderError, DeviceError, EngineError, OSError)
 
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure."""
+    claim_process()
     try:
         code = app(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:

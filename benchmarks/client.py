@@ -1,0 +1,50 @@
+"""A client of the Open Inference Protocol with the standard library alone, for benchmarks."""
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def post_tensor(url: str, name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Send one FP32 tensor to an infer endpoint; return the first output, flat."""
+    tensor = {
+        "name": name,
+        "shape": array.shape,
+        "datatype": "FP32",
+        "data": array.ravel().tolist(),
+    }
+    request = urllib.request.Request(
+        url, json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        answer: Mapping[str, Any] = json.load(response)
+    return np.asarray(answer["outputs"][0]["data"], np.float32)
+
+
+def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) -> bool:
+    """Wait until the server answers that it is ready; False when its process ended before."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{base}/v2/health/ready", timeout=2) as response:
+                if response.status == 200:
+                    return True
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    return False
+
+
+def process_memory(pid: int) -> dict[str, int]:
+    """Return the resident set of ``pid`` in bytes: now, at its peak, and its anonymous part."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    names = {"rss_bytes": "VmRSS", "rss_peak_bytes": "VmHWM", "rss_anonymous_bytes": "RssAnon"}
+    return {key: int(fields[name].split()[0]) << 10 for key, name in names.items()}

@@ -1,0 +1,79 @@
+"""Manifests made of numbers alone: spans of given lengths and pieces that use them."""
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from models.manifest import GraphRange, Manifest, Operand, Piece, Source, Span, Value
+from models.target import host_target
+
+PAGE = 4096
+
+
+def manifest(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int = 0) -> Manifest:
+    """Return a manifest with one span a ``True`` of ``uses_span``; lengths in pages."""
+    spans: list[Span] = []
+    offset = 0
+    lengths = iter(pages)
+    pieces = []
+    if resident_pages:
+        spans.append(_span(0, resident_pages * PAGE, resident=True))
+        offset = resident_pages * PAGE
+    for uses in uses_span:
+        number = None
+        if uses:
+            length = next(lengths) * PAGE
+            number = len(spans)
+            spans.append(_span(offset, length))
+            offset += length
+        pieces.append(Piece(graph=0, span=number, inputs=(), outputs=()))
+    return Manifest(
+        name="synthetic",
+        target=host_target(),
+        source=Source(file="none", n_bytes=0, sha256=""),
+        files={},
+        spans=tuple(spans),
+        graphs=(GraphRange(offset=0, length=1),),
+        values=(),
+        pieces=tuple(pieces),
+        layers=(),
+        inputs=(),
+        outputs=(),
+        parameters=0,
+        scratch_bytes=0,
+        session_bytes=0,
+    )
+
+
+def _span(offset: int, length: int, *, resident: bool = False) -> Span:
+    return Span(offset=offset, length=length, checksum="0" * 16, resident=resident)
+
+
+@st.composite
+def manifests(draw: st.DrawFn, max_pieces: int = 24) -> Manifest:
+    """Draw a manifest with random span lengths and pieces without weights in between."""
+    uses = draw(st.lists(st.booleans(), min_size=1, max_size=max_pieces))
+    count = sum(uses)
+    pages = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    return manifest(pages, uses, draw(st.integers(0, 3)))
+
+
+def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Manifest:
+    """Return a manifest of values alone: piece i reads values ``reads[i]`` and writes value i + 1."""
+    values = tuple(
+        Value(name=f"v{number}", dtype="uint8", shape=(size,)) for number, size in enumerate(sizes)
+    )
+
+    def operand(number: int) -> Operand:
+        return Operand(kind="value", index=number, dtype="uint8", shape=(sizes[number],))
+
+    pieces = tuple(
+        Piece(
+            graph=0,
+            span=None,
+            inputs=tuple(operand(number) for number in inputs),
+            outputs=(operand(step + 1),),
+        )
+        for step, inputs in enumerate(reads)
+    )
+    return manifest([], []).model_copy(update={"values": values, "pieces": pieces})
