@@ -11,16 +11,14 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import models.default
 from benchmarks.cgroup import MemoryGroup, memory_group
 from benchmarks.client import process_memory, wait_ready
 from benchmarks.served_memory import free_port
+from models.default import FOLDER as DEFAULT
 from server.sizes import format_size
 
-DEFAULT = Path(models.default.__file__).parent
 BUDGET = "1536KiB"
 NAME = "cifar10"
 

@@ -40,3 +40,24 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
         return
+
+
+# From malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGE_BYTES = 256 << 10
+_ARENAS = 2
+
+
+def bound_heap() -> None:
+    """Make the C heap give memory back: few arenas, large blocks mapped and unmapped on their own.
+
+    By default every thread may have an arena, and the first large block that is freed raises the
+    threshold above which blocks go back to the kernel, up to 32 MiB.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_ARENA_MAX, _ARENAS)
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)

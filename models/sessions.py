@@ -11,6 +11,8 @@ import threading
 
 import onnxruntime as ort
 
+from models.heap import bound_heap
+
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
 _WARM_UP = bytes.fromhex(
@@ -32,8 +34,12 @@ class _Process:
 
 
 def claim_process() -> None:
-    """Say that no one else uses ONNX Runtime in this process; call it before anything else here."""
+    """Say that this process is ours: set its heap, and let all sessions share one thread pool.
+
+    Call it before anything else here.
+    """
     _Process.claimed = True
+    bound_heap()
 
 
 def use_threads(threads: int | None = None) -> int:
@@ -77,7 +83,10 @@ def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.Inferen
         SessionError: ONNX Runtime refuses it.
     """
     try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        # Its fallback would print to stdout and try the same provider again.
+        return ort.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as exc:  # ONNX Runtime's errors share no base class of their own
         raise SessionError(str(exc)) from exc
 

@@ -37,6 +37,8 @@ class Context:
         self._device = CpuDevice(settings.threads)
         self.repository = Repository(settings, self.budget, self._device, self._pool)
         self.metrics.watch(self.repository, self.budget)
+        #: Held while the body of an infer request is parsed.
+        self.parsing = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
 
     @property
@@ -59,6 +61,8 @@ class Context:
         self.metrics.base.set(resident_bytes())
         await self.repository.load_all()
         entries = self.repository.entries()
+        for entry in entries:
+            self.metrics.expect(entry.name)
         failed = [entry for entry in entries if entry.worker is None]
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")

@@ -35,6 +35,7 @@ METRIC_NAMES = frozenset(
         "layerstream_model_weight_bytes",
     }
 )
+STAGES = ("queue", "read", "kernel", "stall", "preprocess")
 OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (
@@ -85,6 +86,15 @@ class Metrics:
     def watch(self, repository: Repository, budget: Budget) -> None:
         """Read memory and states from ``repository`` and ``budget`` at each scrape."""
         self.registry.register(_ModelCollector(repository, budget))
+
+    def expect(self, model: str) -> None:
+        """Make the series of ``model`` exist before its first request, so that rates start at 0."""
+        for outcome in OUTCOMES:
+            self._requests.labels(model, outcome)
+        for stage in STAGES:
+            self._stages.labels(model, stage)
+        self._seconds.labels(model)
+        self._read.labels(model)
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request of a known model; ``outcome`` is one of OUTCOMES.

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from models.pack import Pack
 from server.errors import DisconnectedError
 from server.protocol.serving import ContextDependency, run_model
-from server.tensors import parse_request, to_arrays, to_json
+from server.tensors import check_outputs, parse_request, to_arrays, to_json
 
 router = APIRouter(tags=["inference"])
 
@@ -24,18 +24,22 @@ async def infer(
     """Run the model on the tensors of the body."""
     context.repository.get(name, version)  # an unknown model is said before its body is read
     try:
-        body = await request.body()
+        # Not request.body(), which would keep it until the answer is sent.
+        body = b"".join([chunk async for chunk in request.stream()])
     except ClientDisconnect as exc:
         raise DisconnectedError("the client went away while sending") from exc
     wanted = None
     identity = None
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        nonlocal wanted, identity
-        # Parsing megabytes of numbers would hold up every other request of the event loop.
-        parsed = await asyncio.to_thread(parse_request, body)
-        wanted, identity = parsed.outputs, parsed.id
-        return await asyncio.to_thread(to_arrays, parsed.inputs, pack.manifest.inputs)
+        nonlocal body, wanted, identity
+        # Parsing megabytes of numbers would hold up every other request of the event loop. As Python
+        # objects they take forty bytes each: one request at a time may have them.
+        async with context.parsing:
+            parsed = await asyncio.to_thread(parse_request, body)
+            body, wanted, identity = b"", parsed.outputs, parsed.id
+            check_outputs(wanted, pack.manifest.outputs)
+            return await asyncio.to_thread(to_arrays, parsed.inputs, pack.manifest.inputs)
 
     answer, pack = await run_model(context, request, name, version, prepare)
     outputs = await asyncio.to_thread(to_json, answer.outputs, wanted)

@@ -31,6 +31,7 @@ async def index(context: ContextDependency) -> list[dict[str, Any]]:
 async def load(context: ContextDependency, name: str) -> dict[str, Any]:
     """Load the latest version; 409 with the figures when it does not fit in the budget."""
     entry = await context.repository.load(name)
+    context.metrics.expect(name)
     return {"name": name, "state": entry.state}
 
 
