@@ -22,7 +22,7 @@ MERGED_WEIGHT_BYTES = 64 << 10
 MERGED_INNER_BYTES = 128 << 10
 
 _MIN_CHUNK_BYTES = 64 << 10
-_MAX_CHUNK_BYTES = 2 << 20
+_MAX_CHUNK_BYTES = 4 << 20
 _CHUNKS_A_MODEL = 16
 
 
@@ -51,7 +51,7 @@ class CutPiece:
 
 
 def default_chunk_bytes(weight_bytes: int) -> int:
-    """Return the chunk limit for a network: a sixteenth of it, from 64 KiB to 2 MiB."""
+    """Return the chunk limit for a network: a sixteenth of it, from 64 KiB to 4 MiB."""
     return min(max(weight_bytes // _CHUNKS_A_MODEL, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
 
 

@@ -6,7 +6,7 @@ from models.zoo.builder import Builder, Tensor
 
 # With random weights every block would double the variance of what it adds to; a small gain on the
 # last norm of each block keeps the activations of 50 blocks in a range where they carry information.
-RESIDUAL_GAIN = 0.2
+RESIDUAL_GAIN = 0.1
 
 
 def _shortcut(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:

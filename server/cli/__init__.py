@@ -2,7 +2,6 @@
 
 import sys
 
-import click
 import typer
 
 from loader.errors import LoaderError
@@ -33,6 +32,9 @@ app.command("inspect")(packs.inspect)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 
+# Typer's base of usage errors, which has been click's and is by now a copy of its own.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
 # Everything here is something that the user gave: a file, a setting, a name, too small a budget.
 _BAD_INPUT = (ModelError, PlanError, InputError, SettingsError, ServiceError, PortError)
 _FAILURES = (LoaderError, DeviceError, EngineError, OSError)
@@ -43,12 +45,10 @@ def main() -> None:
     claim_process()
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as exc:
-        sys.stderr.write(f"{exc.format_message()}\n")
-        sys.exit(BAD_INPUT)
-    except click.ClickException as exc:
-        fail(exc.format_message(), BAD_INPUT)
-    except click.Abort:
+    except _UsageError as exc:
+        message = getattr(exc, "format_message", exc.__str__)()
+        fail(message or "no command given", BAD_INPUT)
+    except typer.Abort:
         fail("interrupted", FAILURE)
     except _BAD_INPUT as exc:
         fail(str(exc), BAD_INPUT)
