@@ -34,7 +34,9 @@ OPERATORS: Mapping[str, Mapping[str, Operator]] = {
         | shape.OPERATORS
         | slicing.OPERATORS
     ),
-    "com.microsoft": convolution.FUSED_OPERATORS | matrix.FUSED_OPERATORS,
+    "com.microsoft": (
+        activation.MICROSOFT_OPERATORS | convolution.FUSED_OPERATORS | matrix.FUSED_OPERATORS
+    ),
     "com.microsoft.nchwc": blocked.OPERATORS,
 }
 

@@ -36,6 +36,14 @@ def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
     return np.clip(alpha * x + beta, 0, 1)
 
 
+def _hard_swish(x: Array) -> Array:
+    return x * np.clip(x / 6 + 0.5, 0, 1)
+
+
+def _quick_gelu(x: Array, alpha: float) -> Array:
+    return x * _sigmoid(alpha * x)
+
+
 def _softplus(x: Array) -> Array:
     return np.logaddexp(0, x)
 
@@ -50,6 +58,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "Elu": Activation(_elu, (("alpha", 1.0),)),
     "Sigmoid": Activation(_sigmoid),
     "HardSigmoid": Activation(_hard_sigmoid, (("alpha", 0.2), ("beta", 0.5))),
+    "HardSwish": Activation(_hard_swish),
     "Tanh": Activation(np.tanh),
     "Softplus": Activation(_softplus),
     "Clip": Activation(_clip, (("min", -np.inf), ("max", np.inf))),
@@ -94,4 +103,8 @@ def _clip_operator(call: Call) -> list[Array]:
 OPERATORS: dict[str, Operator] = {
     **{name: _operator(chosen) for name, chosen in ACTIVATIONS.items()},
     "Clip": _clip_operator,
+}
+#: In the domain com.microsoft; alpha 1 is SiLU.
+MICROSOFT_OPERATORS: dict[str, Operator] = {
+    "QuickGelu": _operator(Activation(_quick_gelu, (("alpha", 1.702),))),
 }

@@ -1,0 +1,214 @@
+"""Whole networks, compiled and streamed, on the CPU device and on the reference device.
+
+Both are held against ONNX Runtime on the file that was compiled.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+import models.default
+from loader.files import open_reader
+from loader.pool import ReadPool
+from models.compiler import CompileOptions, compile_onnx
+from models.manifest import Manifest
+from models.pack import Pack, open_pack
+from models.sessions import open_resident
+from models.zoo.builder import Builder, Tensor
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.reference import ReferenceDevice
+from pipeline.engine import Engine
+from pipeline.planning.plan import make_plan
+from tests.pipeline.nodes import needs_blocks
+
+Tensors = dict[str, NDArray[Any]]
+
+CHUNK_BYTES = 4 << 10  # a fraction of the larger layers below
+CIFAR10 = Path(models.default.__file__).with_name("cifar10.onnx")
+
+
+def concat(b: Builder, *parts: Tensor) -> Tensor:
+    shape = (1, sum(part.channels for part in parts), *parts[0].shape[2:])
+    return b._add("Concat", [part.name for part in parts], shape, axis=1)
+
+
+def fire(b: Builder, x: Tensor, squeezed: int, expanded: int) -> Tensor:
+    """Add SqueezeNet's module: one narrow convolution, then two whose results are joined."""
+    x = b.relu(b.conv(x, squeezed, 1, bias=True))
+    parts = (b.relu(b.conv(x, expanded, kernel, bias=True)) for kernel in (1, 3))
+    return concat(b, *parts)
+
+
+def residual() -> onnx.ModelProto:
+    b = Builder("residual", 16)
+    x = b.relu(b.norm(b.conv(b.image, 16, 3)))
+    for width, stride in ((16, 1), (64, 2), (64, 1)):
+        y = b.relu(b.norm(b.conv(x, width, 3, stride)))
+        y = b.norm(b.conv(y, width, 3), 0.5)
+        x = b.relu(b.add(y, x if stride == 1 else b.norm(b.conv(x, width, 1, stride))))
+    return b.model(b.linear(b.flatten(b.global_pool(x)), 10))
+
+
+def squeeze() -> onnx.ModelProto:
+    b = Builder("squeeze", 17, seed=1)
+    x = b.max_pool(b.relu(b.conv(b.image, 32, 3, 2, bias=True)), 3, 2)
+    x = fire(b, fire(b, x, 16, 32), 32, 64)
+    return b.model(b.global_pool(b.relu(b.conv(x, 10, 1, bias=True))))
+
+
+def dense() -> onnx.ModelProto:
+    """Join inputs that are read elsewhere, too, and of which one is joined twice."""
+    b = Builder("dense", 9, seed=2)
+    x = b.relu(b.conv(b.image, 32, 3))
+    for _ in range(3):
+        x = concat(b, x, b.relu(b.norm(b.conv(x, 64, 3))))
+    return b.model(b.linear(b.flatten(b.max_pool(x, 2, 2)), 7))
+
+
+def vgg() -> onnx.ModelProto:
+    """End in matrices far above the chunk limit."""
+    b = Builder("vgg", 12, seed=3)
+    x = b.image
+    for width in (16, 48):
+        x = b.max_pool(b.relu(b.conv(x, width, 3, bias=True)), 2, 2)
+    x = b.relu(b.linear(b.relu(b.linear(b.flatten(x), 130)), 70))
+    return b.model(b.linear(x, 11))
+
+
+def separable() -> onnx.ModelProto:
+    """Alternate convolutions of one channel a group with pointwise ones, some not in blocks."""
+    b = Builder("separable", 11, seed=4)
+    x = b.relu(b.norm(b.conv(b.image, 24, 3, 2)))
+    for width in (32, 40):
+        x = b.relu(b.norm(b.conv(x, x.channels, 3)))
+        x = b.relu(b.norm(b.conv(x, width, 1)))
+    model = b.model(b.linear(b.flatten(b.global_pool(x)), 5))
+    for name in ("conv2", "conv4"):
+        _group(model, name)
+    return model
+
+
+def _group(model: onnx.ModelProto, name: str) -> None:
+    """Make the convolution ``name`` one with a channel a group, its weight [C, 1, 3, 3]."""
+    node = next(node for node in model.graph.node if node.name == name)
+    tensor = next(item for item in model.graph.initializer if item.name == f"{name}.weight")
+    weight = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array(weight[:, :1] * np.float32(3), tensor.name))
+    node.attribute.append(helper.make_attribute("group", len(weight)))
+
+
+def cifar10() -> onnx.ModelProto:
+    return onnx.load(CIFAR10)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> onnx.ModelProto:
+    """Draw layers one by one, each on any tensors before it; what nothing read is joined at the end."""
+    b = Builder("drawn", 8, seed=draw(st.integers(0, 99)))
+    widths = st.sampled_from([8, 16, 20, 32])
+    tensors = [b.conv(b.image, draw(widths), 3)]
+    for _ in range(draw(st.integers(2, 9))):
+        x = draw(st.sampled_from(tensors))
+        y = draw(st.sampled_from([tensor for tensor in tensors if tensor.shape == x.shape]))
+        layers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+            "conv": lambda x, _: b.norm(b.conv(x, draw(widths), draw(st.sampled_from([1, 3])))),
+            "conv+add": lambda x, y: b.add(b.conv(x, x.channels, 3), y),
+            "add": b.add,
+            "concat": lambda x, y: concat(b, x, y),
+            "pool": lambda x, _: b.max_pool(x, 3, 1, pad=1),
+            "relu": lambda x, _: b.relu(x),
+        }
+        kinds = [kind for kind in layers if kind != "concat" or x.channels <= 64]
+        tensors.append(layers[draw(st.sampled_from(kinds))](x, y))
+    read = {name for node in b._nodes for name in node.input}
+    last = concat(b, *(tensor for tensor in tensors if tensor.name not in read))
+    return b.model(b.linear(b.flatten(b.global_pool(last)), 3))
+
+
+def compiled(model: onnx.ModelProto, folder: Path, chunk_bytes: int = CHUNK_BYTES) -> Pack:
+    onnx.save(model, folder / "source.onnx")
+    options = CompileOptions(chunk_bytes=chunk_bytes, force=True)
+    return open_pack(compile_onnx(folder / "source.onnx", folder / "net", options))
+
+
+def random_inputs(manifest: Manifest, seed: int) -> Tensors:
+    generator = np.random.default_rng(seed)
+    return {
+        port.name: generator.standard_normal(port.shape).astype(port.dtype)
+        for port in manifest.inputs
+    }
+
+
+def plans(pack: Pack) -> Iterator[tuple[str, int | None]]:
+    """Yield architectures with the smallest ring, some larger ones, and the one of their choice."""
+    least = pack.manifest.largest_chunk_bytes
+    yield "pre", None
+    yield from (("seq", ring) for ring in (least, 3 * least))
+    yield from (("2s", ring) for ring in (least, least + 4096, 2 * least, None))
+
+
+def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
+    """Assert that all plans on all devices give what ONNX Runtime makes of the source."""
+    session = open_resident(str(pack.folder.parent.with_name("source.onnx")))
+    # The second sweep of an engine starts on what the first one left in its memory.
+    images = [random_inputs(pack.manifest, seed) for seed in range(2)]
+    expected = [session.run(None, image)[0] for image in images]
+    for device, (architecture, ring_bytes) in itertools.product(devices, plans(pack)):
+        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring_bytes)
+        engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
+        try:
+            engine.open()
+            for image, wanted in zip(images, expected, strict=True):
+                (result,) = engine.run(image)[0].values()
+                error = np.abs(result - wanted).max() / np.abs(wanted).max()
+                assert error < 1e-4, (device.name, architecture, ring_bytes)
+        finally:
+            engine.close()
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ReadPool]:
+    pool = ReadPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module", params=[residual, squeeze, dense, vgg, separable, cifar10])
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return compiled(request.param(), tmp_path_factory.mktemp("pack"))
+
+
+@pytest.mark.parametrize("device", [CpuDevice, ReferenceDevice])
+def test_devices_agree_with_the_source(
+    pack: Pack, pool: ReadPool, device: Callable[[], Device]
+) -> None:
+    assert_agree(pack, pool, [device()])
+
+
+@needs_blocks
+def test_networks_have_layers_in_chunks(pack: Pack) -> None:
+    """Without chunks the networks would not test what they are here for."""
+    assert any(layer.end_piece - layer.first_piece > 1 for layer in pack.manifest.layers)
+
+
+@given(networks(), st.sampled_from([2 << 10, 16 << 10, 1 << 20]))
+@settings(deadline=None, max_examples=5, database=None)
+def test_drawn_networks(
+    tmp_path_factory: pytest.TempPathFactory,
+    pool: ReadPool,
+    model: onnx.ModelProto,
+    chunk_bytes: int,
+) -> None:
+    pack = compiled(model, tmp_path_factory.mktemp("drawn"), chunk_bytes)
+    assert_agree(pack, pool, [CpuDevice(), ReferenceDevice()])
