@@ -1,0 +1,34 @@
+"""``make bench``: every benchmark, one after the other; each can be run alone by its name.
+
+    python -m benchmarks                    all of them
+    python -m benchmarks.served_memory -h   one, with its options
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_MEMORY = ("benchmarks.served_memory", "benchmarks.tight_memory")
+
+
+def _run(*arguments: str) -> int:
+    print(f"\n== {' '.join(arguments)}", flush=True)
+    return subprocess.run([sys.executable, "-m", *arguments], check=False).returncode
+
+
+def main() -> None:
+    """Run all; exit 1 when one of them failed."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        source, pack = Path(folder, "resnet50.onnx"), Path(folder, "resnet50")
+        codes = [
+            _run("server.cli", "zoo", "build", "resnet50", "-o", str(source)),
+            _run("server.cli", "compile", str(source), "-o", str(pack)),
+            _run("server.cli", "bench", "pipeline", str(pack)),
+        ]
+    codes += [_run(name) for name in _MEMORY]
+    sys.exit(1 if any(codes) else 0)
+
+
+if __name__ == "__main__":
+    main()
