@@ -1,7 +1,6 @@
 """``make bench``: every benchmark, one after the other; each can be run alone by its name.
 
-    python -m benchmarks                    all of them
-    python -m benchmarks.served_memory -h   one, with its options
+``python -m benchmarks.served_memory -h`` shows the options of one.
 """
 
 import subprocess
