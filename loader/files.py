@@ -35,12 +35,13 @@ class _FileReader(Reader):
             except OSError as exc:
                 where = f"{self._path}: bytes [{offset}, {offset + len(target)})"
                 raise ReadError(f"{where}: {exc.strerror or exc}") from exc
-            if count == 0:
+            usable = self._usable(count, done + count == len(target))
+            if usable == 0:
                 raise ReadError(
-                    f"{self._path}: ends at {offset + done}, "
-                    f"{len(target) - done} bytes short of [{offset}, {offset + len(target)})"
+                    f"{self._path}: ends at {offset + done + count}, "
+                    f"{len(target) - done - count} bytes short of [{offset}, {offset + len(target)})"
                 )
-            done += self._usable(count, done + count == len(target))
+            done += usable
 
     def _usable(self, count: int, complete: bool) -> int:
         return count
@@ -61,8 +62,8 @@ class DirectReader(_FileReader):
         super().__init__(path, os.O_DIRECT)
 
     def _usable(self, count: int, complete: bool) -> int:
-        # What follows a short read must start on a block again.
-        return count if complete else count - count % self.alignment or count
+        # What follows a short read must start on a block again; less than one is the file's end.
+        return count if complete else count - count % self.alignment
 
 
 class BufferedReader(_FileReader):
@@ -88,12 +89,16 @@ def open_reader(path: Path, direct: Callable[[Path], Reader] = DirectReader) -> 
     Raises:
         ReadError: the file cannot be read at all.
     """
-    if not path.stat().st_size:
+    try:
+        size = path.stat().st_size
+    except OSError as exc:
+        raise ReadError(f"{path}: {exc.strerror or exc}") from exc
+    if not size:
         return BufferedReader(path)
     try:
         reader = direct(path)
         try:
-            block = Buffer(min(PAGE_BYTES, path.stat().st_size))
+            block = Buffer(min(PAGE_BYTES, size))
             reader.read_into(0, block.bytes.data)
             block.close()
         except ReadError:

@@ -3,6 +3,7 @@
 Invariant: every job accepted is called back exactly once, also while the pool closes.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -13,6 +14,8 @@ import xxhash
 
 from loader.errors import ChecksumError, ClosedError, LoaderError
 from loader.reader import Range, Reader
+
+_log = logging.getLogger(__name__)
 
 # More than the reads that all rings together can hold in flight; beyond it ``submit`` waits.
 _QUEUE_LIMIT = 1024
@@ -56,6 +59,7 @@ class ReadPool:
 
     def __init__(self, threads: int = 2) -> None:
         self._queue: queue.Queue[ReadJob | None] = queue.Queue(_QUEUE_LIMIT)
+        self._lock = threading.Lock()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"reader-{number}", daemon=True)
@@ -70,15 +74,17 @@ class ReadPool:
         Raises:
             ClosedError: the pool is closed.
         """
-        if self._closed:
-            raise ClosedError("read pool closed")
-        self._queue.put(job)
+        with self._lock:  # no job may come behind those that end the threads
+            if self._closed:
+                raise ClosedError("read pool closed")
+            self._queue.put(job)
 
     def close(self) -> None:
         """Finish the reads accepted, then end the threads."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -94,6 +100,9 @@ class ReadPool:
                 error = exc
             except Exception as exc:  # noqa: BLE001  a fault of ours must not strand the sweep that waits
                 error = LoaderError(f"read failed: {exc!r}")
-            job.done(error, time.perf_counter() - started)
+            try:
+                job.done(error, time.perf_counter() - started)
+            except Exception:  # noqa: BLE001  a thread that ends would strand the jobs of all models
+                _log.exception("a callback failed; the reader goes on")
             # A reference kept while waiting would keep the model's buffer alive.
             del job, error

@@ -16,16 +16,33 @@ from models.target import Target
 FORMAT_VERSION = 1
 SPAN_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 64
+_MAX_DIMENSIONS = 64
+_MAX_ELEMENTS = 1 << 48
+
+
+#: Element types that NumPy and ONNX Runtime both have.
+DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"}
+    | {"uint8", "uint16", "uint32", "uint64"}
+)
 
 
 def _known_dtype(name: str) -> str:
-    if np.dtype(name).hasobject:
-        raise ValueError("not a numeric type")
-    return np.dtype(name).name
+    if name not in DTYPES:
+        raise ValueError(f"{name!r} is not an element type")
+    return name
+
+
+def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    # NumPy counts the elements of an empty array, too, as if no dimension was zero.
+    if len(shape) > _MAX_DIMENSIONS or math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
+        raise ValueError("no array can have this shape")
+    return shape
 
 
 DType = Annotated[str, AfterValidator(_known_dtype)]
-Shape = tuple[NonNegativeInt, ...]
+Shape = Annotated[tuple[NonNegativeInt, ...], AfterValidator(_possible_shape)]
+Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
@@ -121,7 +138,7 @@ class Classification(_Record):
     """How scores become labels: which output, what it holds, and the label of each index."""
 
     output: str
-    scores: Literal["probabilities", "logits"]
+    scores: Scores
     labels: tuple[str, ...] = ()
 
 

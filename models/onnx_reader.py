@@ -33,8 +33,15 @@ def read_onnx(
             impossible dimensions, or an input whose shape stays unknown.
     """
     model = _parse(path)
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise OnnxError(f"{path}: a name in it is not UTF-8")
     for tensor in _tensors(model):
         _check_tensor(path, tensor)
+    for node in model.graph.node:
+        if any(attribute.ref_attr_name for attribute in node.attribute):
+            raise OnnxError(
+                f"{path}: node {node.name!r}: refers to an attribute outside of functions"
+            )
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as exc:
@@ -54,9 +61,23 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise OnnxError(f"{path}: not an ONNX model ({exc})") from exc
     if not model.ir_version or not model.graph.node:
         raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no nodes)")
+    if not model.graph.output:
+        raise OnnxError(f"{path}: the graph has no outputs")
     if model.graph.sparse_initializer:
         raise OnnxError(f"{path}: sparse initializers are not supported")
     return model
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield every name that is used; protobuf gives bytes where one is not UTF-8."""
+    for node in model.graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    yield from (value.name for value in (*model.graph.input, *model.graph.output))
+    for tensor in _tensors(model):
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield from (entry.key, entry.value)
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
@@ -73,6 +94,8 @@ def _check_tensor(path: Path, tensor: TensorProto) -> None:
     where = f"{path}: tensor {tensor.name!r}"
     if tensor.data_type == TensorProto.STRING:
         raise OnnxError(f"{where}: strings are not supported")
+    if tensor.HasField("segment"):
+        raise OnnxError(f"{where}: segments are not supported")
     try:
         item_bytes = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (KeyError, ValueError) as exc:
@@ -127,8 +150,6 @@ def _check_external(path: Path, tensor: TensorProto, n_bytes: int) -> None:
     if size is None:
         raise OnnxError(f"{where}: external data file {location!r} is missing")
     expected = _packed_bytes(tensor, n_bytes)
-    if "length" not in entries:  # it would be read to the end of the file
-        tensor.external_data.add(key="length", value=str(expected))
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))
     except ValueError as exc:
@@ -138,6 +159,10 @@ def _check_external(path: Path, tensor: TensorProto, n_bytes: int) -> None:
             f"{where}: external data [{offset}, {offset + length}) does not fit: "
             f"{expected} bytes needed, {location!r} has {size}"
         )
+    # Nothing else is left to onnx, which without a length reads to the end of the file.
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def _drop_initializer_inputs(model: onnx.ModelProto) -> None:

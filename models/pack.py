@@ -1,6 +1,8 @@
 """Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from models.target import Target, host_target
 
 FILES = ("model.onnx", "pieces.bin", "weights.bin")
 _MAX_MANIFEST_BYTES = 64 << 20
+_VERSION = re.compile("[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Pack:
 
 
 def versions(folder: Path) -> list[Path]:
-    """Return the version folders of a model, lowest first; names that are not numbers are no packs."""
-    found = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
+    """Return the version folders of a model, lowest first; other names than 1, 2, ... are no packs."""
+    found = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=lambda path: int(path.name))
 
 
@@ -54,6 +57,8 @@ def find_pack(path: Path) -> Path:
     """
     if not path.is_dir():
         raise PackError(f"{path}: no such folder")
+    if path.resolve().name.startswith("."):
+        raise PackError(f"{path}: not a pack: its name starts with a dot")
     if (path / "manifest.json").exists():
         return path
     found = versions(path)
@@ -83,10 +88,13 @@ def open_pack(path: Path, target: Target | None = None) -> Pack:
     _check_spans(folder, manifest)
     _check_values(folder, manifest)
     _check_pieces(folder, manifest)
+    _check_recipes(folder, manifest)
     return Pack(folder, manifest, _graphs(folder, manifest))
 
 
 def _manifest(path: Path) -> Manifest:
+    if path.exists():
+        _check_inside(path)
     try:
         if path.stat().st_size > _MAX_MANIFEST_BYTES:
             raise PackError(f"{path}: larger than {_MAX_MANIFEST_BYTES} bytes")
@@ -109,14 +117,19 @@ def _manifest(path: Path) -> Manifest:
         raise PackError(f"{path}: {field}: {first['msg']}") from exc
 
 
+def _check_inside(file: Path) -> None:
+    """Check that ``file`` is a plain file and no link that leaves its folder."""
+    if not file.is_file() or not file.resolve().is_relative_to(file.parent.resolve()):
+        raise PackError(f"{file}: missing, or not a file inside the pack")
+
+
 def _check_files(folder: Path, manifest: Manifest) -> None:
     path = folder / "manifest.json"
     if set(manifest.files) != set(FILES):
         raise PackError(f"{path}: files: expected {', '.join(FILES)}, got {list(manifest.files)}")
     for name, record in manifest.files.items():
         file = folder / name
-        if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
-            raise PackError(f"{file}: missing, or not a file inside the pack")
+        _check_inside(file)
         size = file.stat().st_size
         if size != record.n_bytes:
             state = "truncated" if size < record.n_bytes else "too long"
@@ -134,6 +147,8 @@ def _check_spans(folder: Path, manifest: Manifest) -> None:
             raise PackError(f"{where}: overlaps the span before it, which ends at {end}")
         if span.offset > end:
             raise PackError(f"{where}: leaves a hole from {end} to {span.offset}")
+        if span.resident and number and not manifest.spans[number - 1].resident:
+            raise PackError(f"{where}: resident, after one that is not")
         end = span.offset + span.length
         size = manifest.files["weights.bin"].n_bytes
         if end > size:
@@ -160,13 +175,15 @@ def _check_values(folder: Path, manifest: Manifest) -> None:
             parent = values[parent].parent
     for kind, ports in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         for number, port in enumerate(ports):
-            if port.value >= len(values) or values[port.value].n_bytes != port.n_bytes:
+            held = values[port.value] if port.value < len(values) else None
+            if held is None or (held.dtype, held.shape) != (port.dtype, port.shape):
                 raise PackError(f"{path}: {kind}.{number}.value: {port.value} does not hold it")
 
 
 def _check_pieces(folder: Path, manifest: Manifest) -> None:
     path = folder / "manifest.json"
     last_span = -1
+    unused = {number for number, span in enumerate(manifest.spans) if not span.resident}
     for number, piece in enumerate(manifest.pieces):
         where = f"{path}: pieces.{number}"
         if piece.graph >= len(manifest.graphs):
@@ -174,11 +191,16 @@ def _check_pieces(folder: Path, manifest: Manifest) -> None:
         if piece.span is not None:
             if piece.span >= len(manifest.spans) or piece.span <= last_span:
                 raise PackError(f"{where}.span: {piece.span} is out of range or out of order")
+            if manifest.spans[piece.span].resident:
+                raise PackError(f"{where}.span: {piece.span} is resident, not streamed")
             last_span = piece.span
+            unused.remove(piece.span)
         for operand in (*piece.inputs, *piece.outputs):
             _check_operand(where, manifest, piece.span, operand)
         if any(operand.kind == "span" for operand in piece.outputs):
             raise PackError(f"{where}.outputs: a piece cannot write to weights")
+    if unused:
+        raise PackError(f"{path}: spans.{min(unused)}: no piece streams it")
     for number, layer in enumerate(manifest.layers):
         if not layer.first_piece < layer.end_piece <= len(manifest.pieces):
             raise PackError(f"{path}: layers.{number}: its pieces are out of range")
@@ -200,6 +222,21 @@ def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Ope
             f"{where}: bytes [{operand.offset}, +{operand.n_bytes}) are outside "
             f"{operand.kind} {operand.index} ({room} bytes)"
         )
+
+
+def _check_recipes(folder: Path, manifest: Manifest) -> None:
+    path = folder / "manifest.json"
+    inputs = [(port.dtype, port.shape) for port in manifest.inputs]
+    if manifest.preprocess is not None and inputs != [("float32", manifest.preprocess.shape)]:
+        raise PackError(f"{path}: preprocess: its tensor is not the input")
+    if manifest.classification is None:
+        return
+    scores = {port.name: math.prod(port.shape) for port in manifest.outputs}
+    count = scores.get(manifest.classification.output)
+    if count is None:
+        raise PackError(f"{path}: classification.output: no such output")
+    if len(manifest.classification.labels) not in (0, count):
+        raise PackError(f"{path}: classification.labels: not one for each of {count} scores")
 
 
 def _graphs(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:

@@ -5,16 +5,32 @@ The recipe comes as a TOML file at compile time and is kept in the manifest.
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PositiveInt,
+    ValidationError,
+)
 
 from models.errors import ModelError
 
-Channels = tuple[float, float, float]
+
+def _not_zero(value: float) -> float:
+    if value == 0:
+        raise ValueError("zero cannot divide")
+    return value
+
+
+Channels = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -39,9 +55,9 @@ class Preprocess(BaseModel):
     color: Literal["RGB", "BGR"] = "RGB"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     mean: Channels = (0.0, 0.0, 0.0)
-    std: Channels = (1.0, 1.0, 1.0)
-    scale: float = 1.0
-    pad_value: float = 127.5
+    std: tuple[Divisor, Divisor, Divisor] = (1.0, 1.0, 1.0)
+    scale: FiniteFloat = 1.0
+    pad_value: float = Field(127.5, ge=0, le=255)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

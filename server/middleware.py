@@ -1,4 +1,4 @@
-"""What happens to every request: an id, a limit on its body, one line in the log."""
+"""What happens to every request: an id, a limit on its body, one line in the log, an answer."""
 
 import logging
 import re
@@ -34,11 +34,12 @@ class RequestMiddleware:
         token = request_id.set(identity)
         started = time.perf_counter()
         status = 499  # what nginx calls a client that closed the connection before an answer
+        answered = False
 
         async def tagged_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], True
                 MutableHeaders(scope=message)["x-request-id"] = identity
             await send(message)
 
@@ -48,6 +49,12 @@ class RequestMiddleware:
                 await response(scope, receive, tagged_send)
             else:
                 await self._app(scope, self._limited(receive), tagged_send)
+        except Exception:
+            if answered:
+                raise
+            logging.getLogger(__name__).exception("unexpected error")
+            response = JSONResponse({"error": "internal error; the log has the details"}, 500)
+            await response(scope, receive, tagged_send)
         finally:
             _log.info(
                 "request",
@@ -79,4 +86,4 @@ class RequestMiddleware:
 
 def _declared_length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
-    return int(text) if text.isdecimal() else 0
+    return int(text[:20]) if text.isdecimal() else 0  # int() refuses thousands of digits

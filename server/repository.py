@@ -95,7 +95,7 @@ class Repository:
         """
         async with self._lock:
             folder = self._settings.repository / name
-            if not name or name[0] == "." or "/" in name or not folder.is_dir():
+            if not name or name[0] == "." or "/" in name or not _is_folder(folder):
                 raise NotFoundError(f"model {name!r}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
             if entry.worker is not None:
@@ -187,3 +187,10 @@ class Repository:
             self._budget.release(name)
             raise
         return pack, plan, Worker(engine, self._settings.queue_limit)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name longer than the file system has
+        return False

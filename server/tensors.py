@@ -3,11 +3,11 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from models.manifest import Port
 from server.errors import InvalidRequestError, ServiceError
@@ -29,6 +29,12 @@ DATATYPES = {
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 
+def _list(value: object) -> object:
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
+
+
 class InputTensor(BaseModel):
     """One entry of "inputs"; data is flat or nested, row-major."""
 
@@ -37,7 +43,7 @@ class InputTensor(BaseModel):
     name: str
     shape: list[int] = Field(max_length=16)
     datatype: str
-    data: list[Any]
+    data: Annotated[Any, AfterValidator(_list)]  # as list[Any] pydantic would copy it
     parameters: dict[str, Any] = {}
 
 
@@ -55,6 +61,13 @@ class InferRequest(BaseModel):
     inputs: list[InputTensor]
     outputs: list[RequestedOutput] | None = None
     parameters: dict[str, Any] = {}
+
+    @field_validator("id")
+    @classmethod
+    def _can_be_sent_back(cls, value: str | None) -> str | None:
+        if value is not None:
+            value.encode()  # JSON can escape half a character; no response can carry it
+        return value
 
 
 def datatype(dtype: str) -> str:
@@ -121,19 +134,22 @@ def _array(tensor: InputTensor, port: Port) -> NDArray[Any]:
         )
     try:
         data = np.array(tensor.data)
-        # JSON has one kind of number and no promise of its width: the value must survive.
-        if data.dtype.kind not in _KINDS[np.dtype(port.dtype).kind] and data.size:
-            raise InvalidRequestError(f"{where}: data holds {_kind_name(data)}, not {port.dtype}")
-        array = np.array(tensor.data, port.dtype)
-    except InvalidRequestError:
-        raise
     except (ValueError, TypeError, OverflowError) as exc:
         raise InvalidRequestError(f"{where}: data: {exc}") from exc
-    if array.size != math.prod(port.shape):
+    dtype = np.dtype(port.dtype)
+    # JSON has one kind of number and no promise of its width: the value must survive.
+    if data.size and data.dtype.kind not in _KINDS[dtype.kind]:
+        raise InvalidRequestError(f"{where}: data holds {_kind_name(data)}, not {port.dtype}")
+    if data.size and dtype.kind != "b" and _has_booleans(tensor.data):
+        raise InvalidRequestError(f"{where}: data holds booleans, not {port.dtype}")
+    if data.size != math.prod(port.shape):
         raise InvalidRequestError(
-            f"{where}: {array.size} elements, shape {tensor.shape} has {math.prod(port.shape)}"
+            f"{where}: {data.size} elements, shape {tensor.shape} has {math.prod(port.shape)}"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    with np.errstate(over="ignore"):
+        array = data.astype(dtype)
+    survived = np.isfinite(array).all() if dtype.kind == "f" else np.array_equal(array, data)
+    if not survived:
         raise InvalidRequestError(f"{where}: data has numbers that {tensor.datatype} cannot hold")
     return array.reshape(port.shape)
 
@@ -147,19 +163,35 @@ def _kind_name(data: NDArray[Any]) -> str:
     return names.get(data.dtype.kind, str(data.dtype))
 
 
+def _has_booleans(data: list[Any]) -> bool:
+    """Return whether a boolean is among numbers, where NumPy takes it for one."""
+    kinds = set(map(type, data))
+    return bool in kinds or (list in kinds and any(_has_booleans(part) for part in data))
+
+
+def check_outputs(wanted: list[RequestedOutput] | None, ports: Iterable[Port]) -> None:
+    """Check that every output wanted is one of the model's.
+
+    Raises:
+        InvalidRequestError: one is not.
+    """
+    names = [port.name for port in ports]
+    for output in wanted or ():
+        if output.name not in names:
+            raise InvalidRequestError(
+                f"unknown output {output.name!r}; there is {', '.join(names)}"
+            )
+
+
 def to_json(
     outputs: Mapping[str, NDArray[Any]], wanted: list[RequestedOutput] | None
 ) -> list[dict[str, Any]]:
     """Return "outputs" of an infer response: those wanted, in that order, or all.
 
     Raises:
-        InvalidRequestError: an output wanted is not one of the model's.
         ServiceError: an output has NaN or infinite values, which JSON cannot carry.
     """
     names = list(outputs) if not wanted else [output.name for output in wanted]
-    for name in names:
-        if name not in outputs:
-            raise InvalidRequestError(f"unknown output {name!r}; there is {', '.join(outputs)}")
     for name in names:
         if outputs[name].dtype.kind == "f" and not np.isfinite(outputs[name]).all():
             raise ServiceError(

@@ -86,7 +86,7 @@ install() {
     export PIP_RETRIES="${PIP_RETRIES:-5}" PIP_DEFAULT_TIMEOUT="${PIP_DEFAULT_TIMEOUT:-60}"
     [ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
     say "installing $1 into .venv"
-    set -- .venv/bin/python -m pip install --quiet --progress-bar off --editable "$1"
+    set -- .venv/bin/python -m pip install -qq --progress-bar off --editable "$1"
     # Once more: pip does not retry a download that breaks off.
     "$@" </dev/null || { say "trying once more" && "$@" </dev/null; } || die "pip install failed"
 }
@@ -103,10 +103,12 @@ setup() {
         exec 9<pyproject.toml
         flock 9
     fi
-    [ -w . ] && { [ ! -e .venv ] || [ -w .venv ]; } || die "no right to write $here/.venv; use a clone of your own"
+    if [ ! -w . ] || { [ -e .venv ] && [ ! -w .venv ]; }; then
+        die "no right to write $here/.venv; use a clone of your own"
+    fi
     if ! usable; then
         need_python
-        [ ! -e .venv ] && [ ! -L .venv ] || say ".venv does not work any more; making a new one"
+        if [ -e .venv ] || [ -L .venv ]; then say ".venv does not work; making a new one"; fi
         rm -rf .venv
         "$python" -m venv .venv || die "$python could not make .venv"
     fi

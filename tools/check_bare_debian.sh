@@ -18,7 +18,8 @@ if [ -z "${LAYERSTREAM_BARE_WORK:-}" ]; then
     # Mounts and processes live in namespaces of their own and vanish with them: no mount is left
     # when the folder is removed.
     child=
-    trap '[ -z "$child" ] || kill "$child" 2>/dev/null; wait; rm -rf --one-file-system "$work"' EXIT
+    trap '[ -z "$child" ] || { kill -KILL "$child"; wait; sleep 1; } 2>/dev/null
+        rm -rf --one-file-system "$work"' EXIT
     trap 'exit 130' HUP INT TERM
     LAYERSTREAM_BARE_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc \
         bash "$here/tools/check_bare_debian.sh" </dev/null &
@@ -86,7 +87,8 @@ with open(sys.argv[1], "w") as file:
 PYTHON
     break
 done
-for path in $(sort -u "$work/paths" 2>/dev/null); do
+touch "$work/paths"
+sort -u "$work/paths" | while read -r path; do
     if [ -d "$path" ]; then
         mkdir -p "$root$path"
         mount --bind "$path" "$root$path"

@@ -1,40 +1,35 @@
 """Compile an ONNX file to a pack: read, optimise, alias, cut, lay out, write."""
 
-import hashlib
-import itertools
 import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import onnx
 
-from models.checksum import checksum
 from models.compiler.alias import Aliases, find_aliases
-from models.compiler.cut import CutPiece, Slice, cut, default_chunk_bytes
-from models.compiler.graph import Graph, label
-from models.compiler.layout import Layout, lay_out
+from models.compiler.cut import CutPiece, cut, default_chunk_bytes
+from models.compiler.describe import (
+    checked_preprocess,
+    classification_record,
+    file_records,
+    graph_records,
+    layer_records,
+    piece_records,
+    port_records,
+    source_record,
+    value_records,
+)
+from models.compiler.graph import Graph
+from models.compiler.layout import lay_out
 from models.compiler.optimise import optimise
 from models.compiler.pieces import serialise
 from models.compiler.scratch import scratch_bytes, session_bytes
 from models.compiler.write import building, write_model, write_weights
 from models.errors import CompileError
-from models.manifest import (
-    Classification,
-    FileRecord,
-    GraphRange,
-    Layer,
-    Manifest,
-    Operand,
-    Piece,
-    Port,
-    Source,
-    Value,
-    write_manifest,
-)
+from models.manifest import Manifest, Scores, write_manifest
 from models.onnx_reader import read_onnx
 from models.preprocess import Preprocess
 from models.target import host_target
@@ -55,7 +50,7 @@ class CompileOptions:
     chunk_bytes: int | None = None
     labels: tuple[str, ...] = ()
     preprocess: Preprocess | None = None
-    scores: Literal["probabilities", "logits"] | None = None
+    scores: Scores | None = None
     force: bool = False
 
 
@@ -77,6 +72,10 @@ def compile_onnx(
     name = destination.name
     if not _NAME.fullmatch(name):
         raise CompileError(f"{destination}: {name!r} is not a model name (letters, digits, ._-)")
+    if options.version < 1:
+        raise CompileError(f"{destination}: version {options.version} is not a positive integer")
+    if options.chunk_bytes is not None and options.chunk_bytes < 1:
+        raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
     progress("read")
     model = read_onnx(source, options.batch, options.shapes)
     parameters = _parameters(model)
@@ -102,22 +101,22 @@ def compile_onnx(
         progress("measure")
         measured = session_bytes(graph, pieces, graphs)
         shutil.rmtree(work)
-        values = _values(graph, aliases)
+        values = value_records(graph, aliases)
         index = {value.name: position for position, value in enumerate(values)}
         manifest = Manifest(
             name=name,
             target=host_target(),
-            source=_source(source),
-            files=_files(folder),
+            source=source_record(source),
+            files=file_records(folder),
             spans=spans,
-            graphs=_ranges(graphs),
+            graphs=graph_records(graphs),
             values=values,
-            pieces=_pieces(graph, pieces, layout, graph_of, index),
-            layers=_layers(graph, pieces, aliases),
-            inputs=_ports(graph, graph.inputs, index),
-            outputs=_ports(graph, graph.outputs, index),
-            preprocess=_checked_preprocess(graph, options.preprocess),
-            classification=_classification(graph, options),
+            pieces=piece_records(graph, pieces, layout, graph_of, index),
+            layers=layer_records(graph, pieces, aliases),
+            inputs=port_records(graph, graph.inputs, index),
+            outputs=port_records(graph, graph.outputs, index),
+            preprocess=checked_preprocess(source, graph, options.preprocess),
+            classification=classification_record(source, graph, options.labels, options.scores),
             parameters=parameters,
             scratch_bytes=scratch_bytes(graph, pieces),
             session_bytes=measured,
@@ -166,135 +165,3 @@ def _serialised(
         graphs.setdefault(data, position)
         graph_of.append(numbers.setdefault(data, len(numbers)))
     return graphs, graph_of
-
-
-def _source(path: Path) -> Source:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Source(file=path.name, n_bytes=path.stat().st_size, sha256=digest)
-
-
-def _files(folder: Path) -> dict[str, FileRecord]:
-    records = {"weights.bin": FileRecord(n_bytes=(folder / "weights.bin").stat().st_size)}
-    for name in ("model.onnx", "pieces.bin"):
-        data = (folder / name).read_bytes()
-        records[name] = FileRecord(n_bytes=len(data), checksum=checksum(data))
-    return records
-
-
-def _ranges(graphs: dict[bytes, int]) -> tuple[GraphRange, ...]:
-    offsets = itertools.accumulate((len(data) for data in graphs), initial=0)
-    return tuple(
-        GraphRange(offset=offset, length=len(data))
-        for offset, data in zip(offsets, graphs, strict=False)
-    )
-
-
-def _values(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
-    names = list(graph.values)
-    index = {name: position for position, name in enumerate(names)}
-    values = []
-    for name in names:
-        parent, offset = aliases.parents.get(name, (None, 0))
-        array = graph.values[name]
-        values.append(
-            Value(
-                name=name,
-                dtype=array.dtype,
-                shape=array.shape,
-                parent=None if parent is None else index[parent],
-                offset=offset,
-            )
-        )
-    return tuple(values)
-
-
-def _pieces(
-    graph: Graph,
-    pieces: list[CutPiece],
-    layout: Layout,
-    graph_of: list[int],
-    index: dict[str, int],
-) -> tuple[Piece, ...]:
-    def operand(part: Slice, piece: int) -> Operand:
-        dtype = graph.array(part.name).dtype
-        if part.name in index:
-            return Operand(
-                kind="value",
-                index=index[part.name],
-                offset=part.offset,
-                dtype=dtype,
-                shape=part.shape,
-            )
-        span, offset = layout.locate(part, piece)
-        return Operand(kind="span", index=span, offset=offset, dtype=dtype, shape=part.shape)
-
-    return tuple(
-        Piece(
-            graph=graph_of[position],
-            span=layout.span_of[position],
-            inputs=tuple(operand(part, position) for part in piece.inputs.values()),
-            outputs=tuple(operand(part, position) for part in piece.outputs.values()),
-        )
-        for position, piece in enumerate(pieces)
-    )
-
-
-def _layers(graph: Graph, pieces: list[CutPiece], aliases: Aliases) -> tuple[Layer, ...]:
-    """Return one entry a node with a kernel; nodes merged into one piece share its range."""
-    layers = []
-    for index, node in enumerate(graph.nodes):
-        if index in aliases.elided:
-            continue
-        own = [i for i, piece in enumerate(pieces) if piece.first_node <= index < piece.end_node]
-        layers.append(
-            Layer(
-                name=label(node),
-                operator=node.op_type,
-                weight_bytes=graph.weight_bytes(node),
-                first_piece=own[0],
-                end_piece=own[-1] + 1,
-            )
-        )
-    return tuple(layers)
-
-
-def _ports(graph: Graph, names: tuple[str, ...], index: dict[str, int]) -> tuple[Port, ...]:
-    return tuple(
-        Port(
-            name=name,
-            dtype=graph.values[name].dtype,
-            shape=graph.values[name].shape,
-            value=index[name],
-        )
-        for name in names
-    )
-
-
-def _checked_preprocess(graph: Graph, preprocess: Preprocess | None) -> Preprocess | None:
-    if preprocess is None:
-        return None
-    shape = graph.values[graph.inputs[0]].shape
-    if len(graph.inputs) != 1 or shape != preprocess.shape:
-        raise CompileError(
-            f"preprocessing makes one tensor of shape {list(preprocess.shape)}; "
-            f"input {graph.inputs[0]!r} has {list(shape)}"
-        )
-    return preprocess
-
-
-def _classification(graph: Graph, options: CompileOptions) -> Classification | None:
-    """Describe the scores where labels are given or the only output is a vector of scores."""
-    output = graph.outputs[0]
-    array = graph.values[output]
-    classes = array.shape[1] if len(array.shape) > 1 else 0
-    is_vector = len(graph.outputs) == 1 and classes > 1 and math.prod(array.shape) == classes
-    if options.labels and (not is_vector or len(options.labels) != classes):
-        raise CompileError(
-            f"{len(options.labels)} labels given; output {output!r} has shape {list(array.shape)}"
-        )
-    if not is_vector or array.dtype != "float32":
-        return None
-    maker = next(node for node in reversed(graph.nodes) if output in node.output)
-    scores = options.scores or ("probabilities" if maker.op_type == "Softmax" else "logits")
-    return Classification(output=output, scores=scores, labels=options.labels)

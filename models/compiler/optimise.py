@@ -5,6 +5,7 @@ here; the pieces cut from its result later take the reordered weights as inputs.
 """
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.graph import Graph, attributes, label
 from models.errors import CompileError, OnnxError
-from models.manifest import Array
+from models.manifest import DTYPES, Array
 from models.sessions import SessionError, open_session, session_options
+
+# Smaller constants stay inside the message: ONNX Runtime infers shapes from some, and only from there.
+_SMALL_BYTES = 1024
 
 _SHAPE_UNKNOWN = "has a shape that is known only at run time"
 
@@ -34,7 +38,13 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
         CompileError: something in it cannot be streamed (control flow, dynamic inner shapes).
     """
     source = folder / "source.onnx"
-    onnx.save(model, source, save_as_external_data=True, location="source.data", size_threshold=0)
+    onnx.save(
+        model,
+        source,
+        save_as_external_data=True,
+        location="source.data",
+        size_threshold=_SMALL_BYTES,
+    )
     try:
         onnx.checker.check_model(source)
     except onnx.checker.ValidationError as exc:
@@ -51,10 +61,14 @@ def _optimised(source: Path, path: Path, folder: Path) -> onnx.ModelProto:
     options.optimized_model_filepath = str(result)
     key = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(f"{key}file_name", "optimised.data")
-    options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
+    options.add_session_config_entry(f"{key}min_size_in_bytes", str(_SMALL_BYTES))
     try:
         open_session(str(source), options)
     except SessionError as exc:
+        # ONNX Runtime has no error of its own for a full disk.
+        needed = sum(file.stat().st_size for file in folder.glob("source.*"))
+        if shutil.disk_usage(folder).free < needed:
+            raise CompileError(f"{result}: cannot write the pack: No space left on device") from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {_one_line(exc)}") from exc
     return onnx.load(result)
 
@@ -99,6 +113,9 @@ def _graph(model: onnx.ModelProto, path: Path) -> Graph:
     constants: dict[str, NDArray[Any]] = {
         tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
     }
+    for name, constant in constants.items():
+        if constant.dtype.name not in DTYPES:
+            raise CompileError(f"{path}: constant {name!r} has type {constant.dtype.name}")
     graph = Graph(
         nodes=tuple(model.graph.node),
         values=_values(model, path),
@@ -129,10 +146,15 @@ def _values(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
                 probe.graph.output.add().name = name
     options = session_options(optimise=False)
     options.add_session_config_entry("session.disable_prepacking", "1")
-    session = open_session(probe.SerializeToString(), options)
+    try:
+        session = open_session(probe.SerializeToString(), options)
+    except SessionError as exc:
+        raise CompileError(f"{path}: its optimised graph does not load: {_one_line(exc)}") from exc
+    constants = {tensor.name for tensor in model.graph.initializer}
     return {
         port.name: _array(port.name, port.type, port.shape, path)
         for port in (*session.get_inputs(), *session.get_outputs())
+        if port.name not in constants
     }
 
 

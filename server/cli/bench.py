@@ -30,7 +30,7 @@ def pipeline(
 ) -> None:
     """Compare architectures with each other and with ONNX Runtime holding all weights."""
     names = [architecture(name.strip()).name for name in architectures.split(",")]
-    with Progress(console=errors, transient=True) as progress:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("measuring", total=iterations)
         result = bench_pipeline(
             open_pack(pack),

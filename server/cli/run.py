@@ -1,7 +1,9 @@
 """``layerstream run``: answer one request on the command line."""
 
+import zlib
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -81,11 +83,12 @@ def _inputs(pack: Pack, image: Path | None, tensors: Path | None) -> dict[str, N
 
 def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        return {name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return {name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
-    except (ValueError, EOFError) as exc:
+    except (ValueError, EOFError, BadZipFile, zlib.error) as exc:
         raise InputError(f"{path}: not a .npy or .npz file: {exc}") from exc
 
 

@@ -61,12 +61,11 @@ def outcome_of(exc: Exception) -> str:
 
 
 def register_handlers(app: FastAPI) -> None:
-    """Install the handlers of all errors on ``app``."""
+    """Install the handlers of all known errors on ``app``; RequestMiddleware answers for others."""
     for kind in STATUSES:
         app.add_exception_handler(kind, _known)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unknown)
 
 
 async def _known(request: Request, exc: Exception) -> JSONResponse:
@@ -87,8 +86,3 @@ async def _validation(request: Request, exc: Exception) -> JSONResponse:
 async def _http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
     return JSONResponse({"error": str(exc.detail)}, exc.status_code, exc.headers)
-
-
-async def _unknown(request: Request, exc: Exception) -> JSONResponse:
-    _log.error("unexpected error", exc_info=exc)
-    return JSONResponse({"error": "internal error; the log has the details"}, 500)

@@ -1,0 +1,36 @@
+"""A tiny compiled model: small enough to compile in a moment, cut into many spans and pieces."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from models.compiler import CompileOptions, compile_onnx
+from models.pack import Pack, open_pack
+from tests.models.nets import CHUNK_BYTES, residual, written
+
+# Examples that compile or read files take as long as the machine needs.
+settings.register_profile("layerstream", deadline=None)
+settings.load_profile("layerstream")
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of ``tiny_pack``: input "image" [1, 3, 8, 8], output "logits" [1, 10]."""
+    return written(residual(), tmp_path_factory.mktemp("source") / "tiny.onnx")
+
+
+@pytest.fixture(scope="session")
+def tiny_pack(tiny_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """A pack with layers cut in chunks and a resident span. Shared by all tests: not to be changed."""
+    repository = tmp_path_factory.mktemp("repository")
+    return open_pack(
+        compile_onnx(tiny_onnx, repository / "tiny", CompileOptions(chunk_bytes=CHUNK_BYTES))
+    )
+
+
+@pytest.fixture
+def pack_folder(tiny_pack: Pack, tmp_path: Path) -> Path:
+    """A copy of ``tiny_pack`` that the test may damage."""
+    return Path(shutil.copytree(tiny_pack.folder, tmp_path / "tiny" / "1"))

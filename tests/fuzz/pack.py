@@ -1,0 +1,195 @@
+"""Fuzz the pack reader: ``python -m tests.fuzz.pack [seconds] [first example]``.
+
+Each example damages the manifest or the pieces of a real pack and opens it. The reader may refuse it with
+PackError; what it accepts must be plannable. Anything else ends the run with the example's number.
+"""
+
+import itertools
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from models.checksum import checksum
+from models.compiler import CompileOptions, compile_onnx
+from models.errors import PackError
+from models.pack import open_pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.planning.plan import PlanError, make_plan
+from tests.models.nets import CHUNK_BYTES, residual, written
+
+#: Values that programs forget about.
+ODD_VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        3,
+        4095,
+        4096,
+        1 << 31,
+        1 << 32,
+        (1 << 63) - 1,
+        1 << 63,
+        1 << 70,
+    ),
+    *(
+        0.5,
+        1e308,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        "",
+        "0",
+        "x",
+        "\n",
+        "\ud800",
+        "../x",
+        "/",
+        "\0",
+    ),
+    *([], {}, [None], [[]], {"": 1}, [0] * 70, [1 << 40] * 3),
+)
+
+
+def attempt(folder: Path) -> bool:
+    """Open the pack in ``folder`` and plan it; return whether it was accepted."""
+    try:
+        pack = open_pack(folder)
+    except PackError as exc:
+        if not str(exc).isprintable() or str(folder) not in str(exc):
+            raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
+        return False
+    for architecture in ARCHITECTURES.values():
+        for ring_bytes in (None, 0, pack.manifest.largest_chunk_bytes, 1 << 60):
+            try:
+                make_plan(pack.manifest, architecture, ring_bytes)
+            except PlanError as exc:
+                if not str(exc):
+                    raise
+    return True
+
+
+def leaves(document: Any) -> list[tuple[Any, Any]]:
+    """Return (container, key) of everything inside ``document``."""
+    if not isinstance(document, dict | list):
+        return []
+    items = list(document.items() if isinstance(document, dict) else enumerate(document))
+    return [(document, key) for key, _ in items] + [
+        leaf for _, value in items for leaf in leaves(value)
+    ]
+
+
+def change_leaf(document: Any, rng: random.Random) -> None:
+    """Replace, remove, repeat or swap something in ``document``."""
+    places = leaves(document)
+    container, key = rng.choice(places)
+    match rng.randrange(5):
+        case 0:
+            container[key] = rng.choice(ODD_VALUES)
+        case 1:
+            del container[key]
+        case 2:
+            other, name = rng.choice(places)
+            container[key] = json.loads(json.dumps(other[name]))
+        case 3 if isinstance(container, list):
+            container.insert(rng.randrange(len(container) + 1), container[key])
+        case _:
+            if isinstance(container[key], int):
+                container[key] += rng.choice((-4096, -64, -1, 1, 2, 64, 4096))
+
+
+def change_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flip, cut, remove or repeat bytes."""
+    damaged = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(damaged) + 1)
+        match rng.randrange(4):
+            case 0 if at < len(damaged):
+                damaged[at] = rng.randrange(256)
+            case 1:
+                del damaged[at : at + rng.randint(1, 40)]
+            case 2:
+                damaged[at:at] = damaged[at : at + rng.randint(1, 40)]
+            case _:
+                del damaged[rng.randrange(len(damaged) // 2, len(damaged) + 1) :]
+    return bytes(damaged)
+
+
+Main = Callable[[list[str]], int]
+
+
+class PackFuzzer:
+    """Damages a copy of one pack in ``folder``; example ``number`` is always the same."""
+
+    def __init__(self, sound: Path, folder: Path) -> None:
+        self._folder = Path(shutil.copytree(sound, folder / "1"))
+        self._manifest = (sound / "manifest.json").read_bytes()
+        self._pieces = (sound / "pieces.bin").read_bytes()
+
+    def run(self, number: int) -> bool:
+        """Damage, open, plan; return whether it was accepted."""
+        rng = random.Random(number)
+        damage: Callable[[random.Random], tuple[bytes, bytes]]
+        damage = rng.choice([self._leaves, self._leaves, self._text, self._graphs])
+        manifest, pieces = damage(rng)
+        (self._folder / "manifest.json").write_bytes(manifest)
+        (self._folder / "pieces.bin").write_bytes(pieces)
+        return attempt(self._folder)
+
+    def _leaves(self, rng: random.Random) -> tuple[bytes, bytes]:
+        document = json.loads(self._manifest)
+        for _ in range(rng.randint(1, 3)):
+            if document:
+                change_leaf(document, rng)
+        return json.dumps(document).encode(), self._pieces
+
+    def _text(self, rng: random.Random) -> tuple[bytes, bytes]:
+        return change_bytes(self._manifest, rng), self._pieces
+
+    def _graphs(self, rng: random.Random) -> tuple[bytes, bytes]:
+        """Damage the pieces; half of the time the manifest agrees with what came of them."""
+        pieces = change_bytes(self._pieces, rng)
+        document = json.loads(self._manifest)
+        if rng.random() < 0.5:
+            record = {"n_bytes": len(pieces), "checksum": checksum(pieces)}
+            document["files"]["pieces.bin"] = record
+        return json.dumps(document).encode(), pieces
+
+
+def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
+    """Run examples from ``first`` on for ``seconds``; return the exit status."""
+    ends = time.monotonic() + seconds
+    accepted = 0
+    for number in itertools.count(first):
+        if time.monotonic() > ends:
+            print(f"{number - first} examples, {accepted} accepted, no fault found")
+            return 0
+        try:
+            accepted += run(number)
+        except BaseException:
+            print(f"example {number} failed", file=sys.stderr)
+            raise
+    raise AssertionError("numbers do not end")
+
+
+def main(arguments: list[str]) -> int:
+    seconds = float(arguments[0]) if arguments else 60.0
+    first = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().randrange(1 << 40)
+    with tempfile.TemporaryDirectory() as name:
+        source = written(residual(), Path(name, "tiny.onnx"))
+        options = CompileOptions(chunk_bytes=CHUNK_BYTES)
+        sound = compile_onnx(source, Path(name, "sound", "tiny"), options)
+        return run_examples(PackFuzzer(sound, Path(name, "damaged")).run, seconds, first)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

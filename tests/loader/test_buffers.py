@@ -1,0 +1,104 @@
+"""Aligned memory that outlives its buffer where someone still looks at it."""
+
+import gc
+import mmap
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, Buffer
+
+SIZES = [1, 100, PAGE_BYTES, PAGE_BYTES + 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES]
+SIZES += [HUGE_PAGE_BYTES + 1, 5 << 20]
+
+
+@pytest.mark.parametrize("n_bytes", [0, *SIZES])
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_memory_is_aligned_zeroed_and_writable(n_bytes: int, huge_pages: bool) -> None:
+    buffer = Buffer(n_bytes, huge_pages)
+    wanted = HUGE_PAGE_BYTES if huge_pages and n_bytes >= HUGE_PAGE_BYTES else PAGE_BYTES
+    assert buffer.address % wanted == 0
+    assert buffer.bytes.shape == (n_bytes,)
+    assert not buffer.bytes.any()
+    buffer.bytes[:] = 255
+    assert buffer.bytes.all()
+    assert str(n_bytes) in repr(buffer)
+    buffer.close()
+
+
+def test_kernel_without_huge_pages_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
+    buffer = Buffer(HUGE_PAGE_BYTES)
+    assert not buffer.huge_pages
+    assert buffer.address % HUGE_PAGE_BYTES == 0
+    assert repr(buffer) == f"<Buffer {HUGE_PAGE_BYTES} bytes on pages>"
+    buffer.close()
+
+
+@given(
+    n_bytes=st.integers(0, 4096),
+    offset=st.integers(0, 4096),
+    dtype=st.sampled_from(["uint8", "int16", "float32", "float64"]),
+    count=st.integers(0, 600),
+)
+def test_arrays_lie_inside_or_are_refused(
+    n_bytes: int, offset: int, dtype: str, count: int
+) -> None:
+    buffer = Buffer(n_bytes)
+    if offset + count * np.dtype(dtype).itemsize > n_bytes:
+        with pytest.raises((TypeError, ValueError)):
+            buffer.array(offset, dtype, (count,))
+    else:
+        array = buffer.array(offset, dtype, (count,))
+        assert array.ctypes.data == buffer.address + offset or not array.nbytes
+        array[:] = 1
+        assert np.count_nonzero(buffer.bytes) >= count
+        del array
+    buffer.close()
+
+
+def test_views_share_memory() -> None:
+    buffer = Buffer(64)
+    buffer.array(8, "float32", (2, 3))[1, 2] = 1.0
+    assert buffer.bytes[8 + 20 : 8 + 24].view(np.float32)[0] == 1.0
+    buffer.close()
+
+
+@pytest.mark.parametrize("n_bytes", SIZES)
+def test_views_outlive_their_buffer(n_bytes: int) -> None:
+    buffer = Buffer(n_bytes)
+    view = buffer.array(0, "uint8", (n_bytes,))
+    part = view[n_bytes // 2 :]
+    buffer.bytes[:] = 7
+    buffer.close()
+    assert buffer.bytes.size == 0
+    assert (view == 7).all()
+    del view
+    part[:] = 9
+    assert (part == 9).all()
+
+
+def test_last_view_frees_the_memory() -> None:
+    buffer = Buffer(1 << 20)
+    assert buffer._map is not None
+    freed = weakref.ref(buffer._map)
+    view = buffer.array(0, "uint8", (16,))
+    buffer.close()
+    gc.collect()
+    assert freed() is not None
+    del view
+    gc.collect()
+    assert freed() is None
+
+
+def test_close_gives_memory_back_at_once_and_may_be_repeated() -> None:
+    buffer = Buffer(1 << 20)
+    memory = buffer._map
+    assert memory is not None
+    buffer.close()
+    assert memory.closed
+    buffer.close()
+    assert buffer.bytes.size == 0

@@ -1,0 +1,298 @@
+"""What the tests of the service share: a service in this process, gates and faults."""
+
+import asyncio
+import contextlib
+import io
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+from numpy.typing import NDArray
+from PIL import Image
+
+from loader.memory import MemoryReader
+from models.pack import open_pack
+from models.preprocess import Preprocess
+from models.sessions import open_resident
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Kernel, Launch
+from pipeline.devices.cpu import CpuDevice
+from server.app import create_app
+from server.budget import smallest_plan
+from server.context import Context
+from server.settings import Settings
+from server.tensors import datatype
+from server.worker import Worker
+
+#: Nothing here takes this long; a test that waits for it has failed.
+LIMIT_SECONDS = 30.0
+
+Tensors = Mapping[str, NDArray[Any]]
+#: Values of metrics by name and labels.
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+LABELS = tuple(f"class {number}" for number in range(10))
+PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
+
+
+@dataclass(frozen=True)
+class Packs:
+    """A repository with "tiny", "twin" (images in, ten labels out) and "pair" (two in, three out)."""
+
+    repository: Path
+    sources: Mapping[str, Path]
+
+    def expected(self, name: str, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """What ONNX Runtime makes of ``inputs`` with the file that was compiled."""
+        session = open_resident(str(self.sources[name]))
+        outputs = [port.name for port in session.get_outputs()]
+        return dict(zip(outputs, session.run(None, dict(inputs)), strict=True))
+
+    def smallest(self, name: str) -> int:
+        """Bytes that ``name`` needs at least."""
+        manifest = open_pack(self.repository / name).manifest
+        return smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes
+
+    def weights(self, name: str) -> int:
+        return open_pack(self.repository / name).manifest.weight_bytes
+
+
+@dataclass(frozen=True)
+class Service:
+    """A started application and a client of it."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    context: Context
+
+    @classmethod
+    def of(cls, app: FastAPI) -> Self:
+        # Exceptions that reach the server become answers, as they do behind a real one.
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://service", timeout=None)
+        return cls(app, client, app.state.context)
+
+    async def infer(self, name: str, inputs: Tensors, **fields: Any) -> httpx.Response:
+        return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
+
+    def worker(self, name: str) -> Worker:
+        return self.context.repository.worker(name)[0]
+
+    async def metrics(self) -> Samples:
+        return samples((await self.client.get("/metrics")).text)
+
+    async def metric(self, name: str, **labels: str) -> float | None:
+        """The value that a scrape shows, None where it shows none."""
+        return (await self.metrics()).get((name, frozenset(labels.items())))
+
+
+def samples(text: str) -> Samples:
+    """Every sample of an exposition by name and labels."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for metric in text_string_to_metric_families(text)
+        for sample in metric.samples
+    }
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Service]:
+    """Start the application, give it a client, stop it again."""
+    app = create_app(settings)
+    service = Service.of(app)
+    async with app.router.lifespan_context(app), service.client:
+        yield service
+
+
+def tensor(name: str, array: NDArray[Any], nested: bool = False) -> dict[str, Any]:
+    """One entry of "inputs"."""
+    data = array.tolist() if nested else array.ravel().tolist()
+    kind = datatype(array.dtype.name)
+    return {"name": name, "shape": list(array.shape), "datatype": kind, "data": data}
+
+
+def request(inputs: Tensors, nested: bool = False, **fields: Any) -> dict[str, Any]:
+    """The body of an infer request."""
+    return {"inputs": [tensor(name, array, nested) for name, array in inputs.items()], **fields}
+
+
+def arrays(response: httpx.Response) -> dict[str, NDArray[Any]]:
+    """The outputs of an infer response."""
+    assert response.status_code == 200, response.text
+    kinds = {"FP32": "float32", "INT64": "int64"}
+    return {
+        output["name"]: np.array(output["data"], kinds[output["datatype"]]).reshape(output["shape"])
+        for output in response.json()["outputs"]
+    }
+
+
+def close(got: Tensors, expected: Tensors) -> None:
+    """Check that the outputs are the same but for rounding."""
+    assert list(got) == list(expected)
+    for name, array in expected.items():
+        assert got[name].dtype == array.dtype
+        assert got[name].shape == array.shape
+        scale = max(1.0, float(np.abs(array).max()))
+        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5 * scale)
+
+
+def error(response: httpx.Response, status: int, *words: str) -> str:
+    """Check that ``response`` is an error in the protocol's form that names ``words``."""
+    assert response.status_code == status, response.text
+    document = response.json()
+    assert set(document) == {"error"}
+    message = document["error"]
+    assert isinstance(message, str)
+    assert message
+    assert "Traceback" not in message
+    assert 'File "' not in message
+    for word in words:
+        assert word in message
+    return message
+
+
+def inputs_for(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Inputs of one of the packs."""
+    generator = np.random.default_rng(seed)
+    if name == "pair":
+        return {
+            "x": generator.standard_normal((1, 64)).astype(np.float32),
+            "steps": generator.integers(-128, 128, (1, 64)).astype(np.int8),
+        }
+    return {"image": generator.standard_normal((1, 3, 16, 16)).astype(np.float32)}
+
+
+def picture(width: int = 40, height: int = 30, kind: str = "PNG", seed: int = 0) -> bytes:
+    """An image file."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+class Gate:
+    """Holds up whoever calls ``hold`` until ``open``."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+
+    def hold(self) -> None:
+        self._reached.set()
+        assert self._opened.wait(LIMIT_SECONDS)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, LIMIT_SECONDS)
+
+
+class _HookedKernel(Kernel):
+    def __init__(self, kernel: Kernel, hook: Callable[[], None]) -> None:
+        self._kernel = kernel
+        self._hook = hook
+
+    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+        launch = self._kernel.bind(inputs, outputs)
+
+        def hooked() -> None:
+            self._hook()
+            launch()
+
+        return hooked
+
+
+@dataclass
+class Faults:
+    """Called before each kernel and each read of a service; may block or raise. Set after the start."""
+
+    kernel: Callable[[], None] = lambda: None
+    read: Callable[[int, int], None] = lambda offset, length: None
+    readers: dict[str, MemoryReader] = field(default_factory=dict)
+
+    def before_kernel(self) -> None:
+        self.kernel()
+
+    def before_read(self, offset: int, length: int) -> None:
+        self.read(offset, length)
+
+    def device(self, threads: int | None) -> CpuDevice:
+        faults = self
+
+        class Hooked(CpuDevice):
+            def load(self, graph: bytes) -> Kernel:
+                return _HookedKernel(super().load(graph), faults.before_kernel)
+
+        return Hooked(threads)
+
+    def open_reader(self, path: Path) -> MemoryReader:
+        reader = MemoryReader(path.read_bytes(), self.before_read)
+        self.readers[path.parent.parent.name] = reader
+        return reader
+
+
+class Once:
+    """A hook that raises ``error`` on call number ``number`` and never again."""
+
+    def __init__(self, error: Exception, number: int = 0) -> None:
+        self._error = error
+        self._left = number
+
+    def __call__(self, *_: int) -> None:
+        self._left -= 1
+        if self._left == -1:
+            raise self._error
+
+
+class Connection:
+    """One request spoken in ASGI's own words, so that a test decides when the client goes away."""
+
+    def __init__(
+        self, path: str, body: bytes, *headers: tuple[str, str], more: bool = False
+    ) -> None:
+        self.status = 0
+        self.answer = b""
+        self._messages: list[dict[str, Any]] = [
+            {"type": "http.request", "body": body, "more_body": more}
+        ]
+        self._gone = asyncio.Event()
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("service", 80),
+        }
+
+    def go_away(self) -> None:
+        self._gone.set()
+
+    async def call(self, app: FastAPI) -> None:
+        await app(self._scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._messages:
+            return self._messages.pop(0)
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.answer += message.get("body", b"")

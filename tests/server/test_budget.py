@@ -1,0 +1,307 @@
+"""One budget over all models: what fits is served right, what does not is refused with figures."""
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.manifest import Manifest
+from models.pack import open_pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.planning.plan import Plan
+from server.budget import Budget, fit, smallest_plan
+from server.context import StartupError
+from server.errors import NotFoundError, RefusedError
+from server.sizes import format_size
+from tests.server.conftest import SettingsFactory
+from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+
+TWO = ("tiny", "twin")
+ROOM = 16 << 10
+LOAD = "/v2/repository/models/{}/load"
+UNLOAD = "/v2/repository/models/{}/unload"
+
+
+@pytest.fixture(scope="session")
+def budget(packs: Packs) -> int:
+    """Holds the rings of two models, the weights of neither, and no third model."""
+    total = sum(packs.smallest(name) for name in TWO) + ROOM
+    assert all(packs.weights(name) > total for name in TWO)
+    assert packs.smallest("pair") > ROOM
+    return total
+
+
+async def all_right(service: Service, packs: Packs, count: int) -> None:
+    """``count`` interleaved requests, several at a time, each with an input of its own."""
+    limit = asyncio.Semaphore(8)
+
+    async def one(number: int) -> None:
+        name = TWO[number % 2]
+        inputs = inputs_for(name, number)
+        async with limit:
+            response = await service.infer(name, inputs)
+        close(arrays(response), packs.expected(name, inputs))
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(budget=budget, models=TWO)) as service:
+        await all_right(service, packs, 100)
+        assert await service.metric("layerstream_budget_bytes") == budget
+        used = await service.metric("layerstream_budget_used_bytes")
+        assert used == service.context.budget.used_bytes <= budget
+        for name in TWO:
+            ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
+            assert ok == 50
+            # What the engines hold is no more than what was set aside for them.
+            held = service.context.budget.held()[name]
+            memory = service.worker(name).engine.statistics().memory
+            assert memory.keys() == held.keys()
+            for kind in memory.keys() - {"sessions"}:
+                assert memory[kind] <= held[kind]
+
+
+def figures(message: str) -> tuple[int, int]:
+    found = re.search(r"needs .*?\((\d+) bytes\), free .*?\((\d+) bytes\)", message)
+    assert found
+    return int(found[1]), int(found[2])
+
+
+async def refused(service: Service, packs: Packs) -> None:
+    """Check every way to ask for the third model."""
+    free = service.context.budget.free_bytes
+    answers = [
+        await service.client.post(LOAD.format("pair")),
+        await service.client.get("/v2/models/pair"),
+        await service.client.get("/v2/models/pair/ready"),
+        await service.infer("pair", inputs_for("pair")),
+    ]
+    for answer in answers:
+        message = error(answer, 409, "'pair'", format_size(packs.smallest("pair")))
+        assert figures(message) == (packs.smallest("pair"), free)
+    index = {entry["name"]: entry for entry in (await service.client.post(INDEX)).json()}
+    assert index["pair"]["state"] == "UNAVAILABLE"
+    assert figures(index["pair"]["reason"]) == (packs.smallest("pair"), free)
+
+
+INDEX = "/v2/repository/index"
+
+
+async def test_a_third_model_is_refused_at_the_start_and_by_request(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(budget=budget, models=(*TWO, "pair"))) as service:
+        name = "layerstream_model_refusals_total"
+        assert await service.metric(name, model="pair") == 1
+        await refused(service, packs)
+        assert await service.metric(name, model="pair") == 2
+        assert await service.metric("layerstream_model_ready", model="pair") == 0
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+        await all_right(service, packs, 10)
+
+
+async def test_a_refusal_while_others_work_changes_nothing_for_them(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(budget=budget, models=TWO)) as service:
+        before = service.context.budget.held()
+        error(await service.client.get("/v2/models/pair"), 404, "'pair'")
+        work = asyncio.create_task(all_right(service, packs, 20))
+        for _ in range(5):
+            error(await service.client.post(LOAD.format("pair")), 409)
+        await work
+        assert service.context.budget.held() == before
+
+
+async def test_unload_frees_and_load_takes_again(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(budget=budget, models=TWO)) as service:
+        client = service.client
+        for _ in range(2):
+            error(await client.post(LOAD.format("pair")), 409)
+            assert (await client.post(UNLOAD.format("twin"))).json()["state"] == "UNAVAILABLE"
+            assert service.context.budget.held().keys() == {"tiny"}
+            error(await service.infer("twin", inputs_for("twin")), 503, "'twin'", "unloaded")
+            assert await service.metric("layerstream_model_ready", model="twin") == 0
+            memory = {"model": "twin", "kind": "ring"}
+            assert await service.metric("layerstream_memory_bytes", **memory) is None
+
+            assert (await client.post(LOAD.format("pair"))).json()["state"] == "READY"
+            inputs = inputs_for("pair")
+            close(arrays(await service.infer("pair", inputs)), packs.expected("pair", inputs))
+            error(await client.post(LOAD.format("twin")), 409)
+
+            assert (await client.post(UNLOAD.format("pair"))).status_code == 200
+            assert (await client.post(LOAD.format("twin"))).json()["state"] == "READY"
+            await all_right(service, packs, 4)
+
+
+async def test_load_and_unload_twice_are_no_errors(service: Service) -> None:
+    held = service.context.budget.held()
+    for _ in range(2):
+        assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
+    assert service.context.budget.held() == held
+    for _ in range(2):
+        assert (await service.client.post(UNLOAD.format("tiny"))).status_code == 200
+    assert service.context.budget.held().keys() == {"pair"}
+
+
+async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) -> None:
+    async with serving(settings()) as service:
+        await service.client.post(UNLOAD.format("tiny"))
+        answers = await asyncio.gather(
+            *(service.client.post(LOAD.format("tiny")) for _ in range(5))
+        )
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert service.context.budget.used_bytes <= service.context.budget.total_bytes
+        inputs = inputs_for("tiny")
+        close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+
+
+async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Packs) -> None:
+    with pytest.raises(StartupError) as caught:
+        async with serving(settings(budget=packs.smallest("tiny") - 1, models=("tiny",))):
+            pass
+    assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
+
+
+async def test_exit_on_error(settings: SettingsFactory, budget: int) -> None:
+    with pytest.raises(StartupError, match="'pair'"):
+        async with serving(settings(budget=budget, models=(*TWO, "pair"), exit_on_error=True)):
+            pass
+
+
+async def test_the_smallest_budget_is_enough(settings: SettingsFactory, packs: Packs) -> None:
+    inputs = inputs_for("tiny")
+    async with serving(settings(budget=packs.smallest("tiny"), models=("tiny",))) as service:
+        close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+        assert service.context.budget.free_bytes == 0
+
+
+async def test_a_repository_without_packs(settings: SettingsFactory, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / ".hidden" / "1").mkdir(parents=True)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(StartupError, match="no packs"):
+        async with serving(settings(repository=tmp_path, models=())):
+            pass
+
+
+async def test_no_repository(settings: SettingsFactory, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such folder"):
+        async with serving(settings(repository=tmp_path / "none", models=())):
+            pass
+
+
+async def test_a_damaged_pack_beside_a_sound_one(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny").symlink_to(packs.repository / "tiny")
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "manifest.json").write_text("{}")
+    (tmp_path / "empty" / "1").mkdir(parents=True)
+    async with serving(settings(repository=tmp_path, models=())) as service:
+        error(await service.client.get("/v2/models/broken"), 503, "'broken'", "manifest.json")
+        error(await service.client.post(LOAD.format("broken")), 503, "manifest.json")
+        error(await service.client.get("/v2/models/empty/ready"), 503, "'empty'")
+        assert (await service.client.get("/v2/models/tiny/ready")).status_code == 200
+        assert service.context.budget.held().keys() == {"tiny"}
+
+
+async def test_not_ready_once_nothing_serves(service: Service) -> None:
+    for name in ("tiny", "pair"):
+        await service.client.post(UNLOAD.format(name))
+    response = await service.client.get("/v2/health/ready")
+    assert (response.status_code, response.json()) == (503, {"ready": False})
+    assert (await service.client.get("/v2/health/live")).status_code == 200
+
+
+async def test_repository_index(service: Service) -> None:
+    await service.client.post(UNLOAD.format("pair"))
+    entries = (await service.client.post(INDEX)).json()
+    assert {entry["name"]: entry["state"] for entry in entries} == {
+        "pair": "UNAVAILABLE",
+        "tiny": "READY",
+        "twin": "UNAVAILABLE",
+    }
+    assert all(entry["reason"] for entry in entries if entry["state"] != "READY")
+
+
+@pytest.fixture(scope="session")
+def manifest(packs: Packs) -> Manifest:
+    return open_pack(packs.repository / "tiny").manifest
+
+
+@pytest.fixture(scope="session")
+def plan(manifest: Manifest) -> Plan:
+    return smallest_plan(manifest, ARCHITECTURES["2s"])
+
+
+NAMES = st.sampled_from("abcd")
+STEPS = st.lists(
+    st.tuples(st.just("reserve"), NAMES, st.integers(0, 1000))
+    | st.tuples(st.just("release"), NAMES, st.just(0)),
+    max_size=30,
+)
+
+
+@given(total=st.integers(1, 2000), steps=STEPS)
+def test_the_ledger_never_exceeds_the_budget(
+    plan: Plan, total: int, steps: list[tuple[str, str, int]]
+) -> None:
+    def of(size: int) -> Plan:
+        return replace(
+            plan,
+            ring_bytes=size,
+            resident_bytes=0,
+            arena_bytes=0,
+            scratch_bytes=0,
+            session_bytes=0,
+            io_bytes=0,
+        )
+
+    budget = Budget(total)
+    held: dict[str, int] = {}
+    for step, name, size in steps:
+        if step == "release":
+            budget.release(name)
+            held.pop(name, None)
+        elif size > total - sum(held.values()):
+            with pytest.raises(RefusedError) as caught:
+                budget.reserve(name, of(size))
+            assert figures(str(caught.value)) == (size, total - sum(held.values()))
+        else:
+            budget.reserve(name, of(size))
+            held[name] = size
+        assert {name: sum(kinds.values()) for name, kinds in budget.held().items()} == held
+        assert 0 <= budget.used_bytes == sum(held.values()) <= total
+        assert budget.free_bytes == total - budget.used_bytes
+
+
+@given(
+    total=st.integers(1, 4 << 20),
+    share=st.integers(0, 4 << 20),
+    architecture=st.sampled_from(sorted(ARCHITECTURES)),
+)
+def test_a_plan_that_fits_fits(
+    manifest: Manifest, total: int, share: int, architecture: str
+) -> None:
+    budget = Budget(total)
+    chosen = ARCHITECTURES[architecture]
+    smallest = smallest_plan(manifest, chosen).total_bytes
+    if smallest > total:
+        with pytest.raises(RefusedError):
+            fit(manifest, chosen, "m", budget, share)
+        return
+    plan = fit(manifest, chosen, "m", budget, share)
+    assert smallest <= plan.total_bytes <= max(smallest, min(share, total))
+    budget.reserve("m", plan)
+    assert budget.used_bytes == plan.total_bytes

@@ -1,0 +1,204 @@
+"""Metrics agree with the engine; logs are JSON lines that carry the id of their request."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server import logs
+from server.metrics import METRIC_NAMES, OUTCOMES
+from server.process import peak_resident_bytes, resident_bytes
+from tests.server.support import Packs, Service, error, inputs_for, picture
+
+REQUESTS = "layerstream_requests_total"
+STAGES = {"queue", "read", "kernel", "stall"}
+
+
+def without_suffix(name: str) -> str:
+    for suffix in ("_bucket", "_count", "_sum"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+async def test_every_metric_is_there_after_one_request(service: Service) -> None:
+    await service.infer("tiny", inputs_for("tiny"))
+    found = {without_suffix(name) for name, _ in await service.metrics()}
+    assert found >= METRIC_NAMES
+    own = {name for name in found if name.startswith("layerstream_")}
+    assert {name for name in own if not name.endswith("_created")} == METRIC_NAMES
+
+
+async def test_content_type(service: Service) -> None:
+    response = await service.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=")
+
+
+async def test_values_are_those_of_the_engine(service: Service, packs: Packs) -> None:
+    count = 3
+    for number in range(count):
+        await service.infer("tiny", inputs_for("tiny", number))
+    engine = service.worker("tiny").engine
+    found = await service.metrics()
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset({"model": "tiny", **labels}.items())]
+
+    statistics = engine.statistics()
+    for kind, n_bytes in statistics.memory.items():
+        assert value("layerstream_memory_bytes", kind=kind) == n_bytes
+    plan = service.context.budget.held()["tiny"]
+    for kind in plan.keys() - {"sessions"}:
+        assert plan[kind] <= value("layerstream_memory_bytes", kind=kind) < plan[kind] + 4096
+    assert value("layerstream_memory_bytes", kind="sessions") <= plan["sessions"] * 1.5
+
+    assert value(REQUESTS, outcome="ok") == statistics.sweeps == count
+    assert value("layerstream_read_bytes_total") == statistics.read_bytes
+    assert statistics.read_bytes == count * engine.plan.read_bytes
+    assert value("layerstream_stage_seconds_sum", stage="stall") == pytest.approx(
+        statistics.stall_seconds
+    )
+    for stage in STAGES:
+        assert value("layerstream_stage_seconds_count", stage=stage) == count
+    assert value("layerstream_request_seconds_count") == count
+    assert value("layerstream_request_seconds_sum") > 0
+    assert value("layerstream_model_ready") == 1
+    assert value("layerstream_queue_length") == 0
+    assert value("layerstream_model_weight_bytes") == packs.weights("tiny")
+    assert value("layerstream_model_refusals_total") == 0
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    assert found["layerstream_budget_bytes", nothing] == service.context.settings.budget
+    assert found["layerstream_budget_used_bytes", nothing] == service.context.budget.used_bytes
+    assert found["layerstream_process_base_bytes", nothing] > 0
+
+
+async def test_preprocessing_is_a_stage(service: Service) -> None:
+    await service.client.post("/v2/models/tiny:classify", content=picture())
+    labels = {"model": "tiny", "stage": "preprocess"}
+    assert await service.metric("layerstream_stage_seconds_count", **labels) == 1
+
+
+async def test_outcomes_add_up(service: Service) -> None:
+    sent = {"ok": 3, "invalid": 2}
+    for _ in range(sent["ok"]):
+        await service.infer("pair", inputs_for("pair"))
+    for _ in range(sent["invalid"]):
+        await service.infer("pair", inputs_for("tiny"))
+    error(await service.infer("none", inputs_for("tiny")), 404)
+    found = await service.metrics()
+    counts = {
+        dict(labels)["outcome"]: value
+        for (name, labels), value in found.items()
+        if name == REQUESTS and dict(labels)["model"] == "pair" and value
+    }
+    assert counts == sent
+    assert counts.keys() <= set(OUTCOMES)
+    assert not any(dict(labels).get("model") == "none" for _, labels in found)
+
+
+def test_what_the_kernel_says() -> None:
+    assert 0 < resident_bytes() <= peak_resident_bytes()
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What the JSON handler writes while the test runs."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logs.JsonFormatter())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield stream
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def parsed(lines: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+async def test_every_request_is_one_line_with_its_id(service: Service, lines: io.StringIO) -> None:
+    calls = [("GET", "/v2", 200), ("GET", "/v2/models/none", 404), ("POST", "/v2", 405)]
+    for number, (method, path, _) in enumerate(calls):
+        headers = {"X-Request-ID": f"id-{number}"}
+        await service.client.request(method, path, headers=headers)
+    access = [line for line in parsed(lines) if line["logger"] == "server.access"]
+    for number, (line, (method, path, status)) in enumerate(zip(access, calls, strict=True)):
+        assert line["request_id"] == f"id-{number}"
+        assert (line["method"], line["path"], line["status"]) == (method, path, status)
+        assert isinstance(line["seconds"], float)
+        assert {"time", "level", "message"} <= line.keys()
+
+
+async def test_a_failure_is_logged_with_the_id_of_its_request(
+    service: Service, lines: io.StringIO
+) -> None:
+    await service.client.post("/v2/repository/models/tiny/unload")
+    headers = {"X-Request-ID": "the-one"}
+    await service.client.get("/v2/models/tiny", headers=headers)
+    warnings = [line for line in parsed(lines) if line["level"] == "warning"]
+    assert [line["request_id"] for line in warnings] == ["the-one"]
+    assert "'tiny'" in str(warnings[0]["message"])
+
+
+async def test_a_path_cannot_forge_a_line(service: Service, lines: io.StringIO) -> None:
+    await service.client.get('/v2/a%0a{"level":%20"error"}')
+    access = [line for line in parsed(lines) if line["logger"] == "server.access"]
+    assert [line["path"] for line in access] == ['/v2/a\n{"level": "error"}']
+
+
+def record(message: str, **fields: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "test", "levelname": "INFO", "msg": message, **fields})
+    made.args = ()
+    return made
+
+
+@given(message=st.text(), path=st.text())
+def test_any_record_is_one_json_line(message: str, path: str) -> None:
+    line = logs.JsonFormatter().format(record(message, path=path, status=object()))
+    assert len(line.splitlines()) == 1
+    document = json.loads(line)
+    assert document["message"] == message
+    assert "request_id" not in document  # outside of a request
+
+
+def test_fields_and_id_inside_a_request() -> None:
+    token = logs.request_id.set("abc")
+    try:
+        made = record("request", path="/v2", status=200, other="not shown")
+        document = json.loads(logs.JsonFormatter().format(made))
+        text = logs.TextFormatter().format(made)
+    finally:
+        logs.request_id.reset(token)
+    assert document["request_id"] == "abc"
+    assert (document["path"], document["status"]) == ("/v2", 200)
+    assert "other" not in document
+    assert text.endswith("INFO test: request request_id=abc path=/v2 status=200")
+
+
+def test_an_exception_stays_on_its_line() -> None:
+    try:
+        raise ZeroDivisionError("why")
+    except ZeroDivisionError as exc:
+        made = record("failed", exc_info=(type(exc), exc, exc.__traceback__))
+    line = logs.JsonFormatter().format(made)
+    assert "\n" not in line
+    assert "ZeroDivisionError: why" in json.loads(line)["exception"]
+
+
+@pytest.mark.usefixtures("kept_logging")
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_configure_sends_all_logs_to_stderr(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(form)
+    logging.getLogger("anything").info("hello")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert "hello" in line
+    if form == "json":
+        assert json.loads(line)["message"] == "hello"
