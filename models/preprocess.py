@@ -81,8 +81,14 @@ class Preprocess(BaseModel):
         resample = _FILTERS[self.filter]
         if self.resize == "stretch":
             return image.resize(self.size, resample)
-        fit = min if self.resize == "letterbox" else max
-        ratio = fit(width / image.width, height / image.height)
+        if self.resize == "crop":
+            # Cropped before it is resized: a thin strip must not grow to the size of a wall.
+            ratio = max(width / image.width, height / image.height)
+            left = max(image.width - width / ratio, 0) / 2
+            top = max(image.height - height / ratio, 0) / 2
+            box = (left, top, image.width - left, image.height - top)
+            return image.resize(self.size, resample, box)
+        ratio = min(width / image.width, height / image.height)
         inner = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
         shade = round(self.pad_value)
         canvas = Image.new("RGB", self.size, (shade, shade, shade))

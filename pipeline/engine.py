@@ -113,6 +113,11 @@ class Engine:
             }
         return outputs, statistics
 
+    @property
+    def broken(self) -> str:
+        """Why the engine can never answer again; empty as long as it can."""
+        return str(self._broken) if self._broken is not None else ""
+
     def statistics(self) -> EngineStatistics:
         """Return figures since ``open``; memory is what was allocated and measured, not planned."""
         return EngineStatistics(

@@ -37,7 +37,7 @@ class Context:
         self._device = CpuDevice(settings.threads)
         self.repository = Repository(settings, self.budget, self._device, self._pool)
         self.metrics.watch(self.repository, self.budget)
-        #: Held while the body of an infer request is parsed.
+        #: Held while a body is made into tensors, which takes far more memory than they do.
         self.parsing = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
 

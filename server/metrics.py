@@ -153,7 +153,9 @@ class _ModelCollector(Collector):
         )
         for entry in self._repository.entries():
             name, worker = entry.name, entry.worker
-            ready.add_metric([name], 1.0 if worker is not None else 0.0)
+            ready.add_metric(
+                [name], 1.0 if worker is not None and not worker.engine.broken else 0.0
+            )
             refusals.add_metric([name], self._repository.refusals.get(name, 0))
             if entry.pack is not None:
                 weights.add_metric([name], entry.pack.manifest.weight_bytes)

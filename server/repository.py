@@ -83,7 +83,7 @@ class Repository:
             share = smallest[name] + rest // (len(names) - position)
             try:
                 await self.load(name, share)
-            except (ModelError, LoaderError, PlanError, DeviceError, RefusedError) as exc:
+            except (ModelError, LoaderError, PlanError, DeviceError, RefusedError, OSError) as exc:
                 _log.error("model %s is not served: %s", name, exc)
 
     async def load(self, name: str, share: int | None = None) -> Entry:
@@ -142,6 +142,9 @@ class Repository:
             raise NotFoundError(f"model {name!r}: not found")
         if entry.pack is not None and version not in (None, entry.pack.version):
             raise NotFoundError(f"model {name!r}: version {version!r} not found")
+        if entry.worker is not None and entry.worker.engine.broken:
+            entry.state, entry.reason = "UNAVAILABLE", entry.worker.engine.broken
+            raise NotServingError(f"model {name!r}: {entry.reason}")
         if entry.worker is None or entry.pack is None:
             error = RefusedError if entry.refused else NotServingError
             raise error(entry.reason if entry.refused else f"model {name!r}: {entry.reason}")

@@ -4,7 +4,6 @@ Invariant: every job that was accepted gets a result or an error, also when the 
 """
 
 import asyncio
-import queue
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
 from pipeline.statistics import SweepStatistics
-from server.errors import BusyError, NotServingError
+from server.admission import Line
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Answer:
     queue_seconds: float
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     inputs: Mapping[str, NDArray[Any]]
     deadline: float
@@ -43,8 +42,7 @@ class Worker:
 
     def __init__(self, engine: Engine, limit: int) -> None:
         self.engine = engine
-        self._queue: queue.Queue[_Job | None] = queue.Queue(limit)
-        self._closing = False
+        self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
         self._thread = threading.Thread(
             target=self._work, name=f"engine-{engine.pack.name}", daemon=True
@@ -54,7 +52,7 @@ class Worker:
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
-        return self._queue.qsize()
+        return len(self._line)
 
     def stuck_seconds(self) -> float:
         """How long the request that runs now has been running; 0 when none does."""
@@ -68,15 +66,8 @@ class Worker:
             BusyError: the queue is full. NotServingError: the worker is closing.
             DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.run.
         """
-        if self._closing:
-            raise NotServingError(f"model {self.engine.pack.name!r} is leaving service")
         job = _Job(inputs, time.monotonic() + limit_seconds)
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            raise BusyError(
-                f"model {self.engine.pack.name!r}: {self._queue.maxsize} requests are waiting"
-            ) from None
+        self._line.join(job)
         try:
             async with asyncio.timeout(limit_seconds):
                 return await asyncio.wrap_future(job.future)
@@ -84,19 +75,19 @@ class Worker:
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from None
         finally:
             job.cancelled.set()
+            self._line.leave(job)
 
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the thread, close the engine."""
-        self._closing = True
+        self._line.close()
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
-        self._queue.put(None)
         self._thread.join()
         self.engine.close()
 
     def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while (job := self._line.take()) is not None:
             if job.future.set_running_or_notify_cancel():
                 self._running_since = time.monotonic()
                 self._run(job)

@@ -27,6 +27,9 @@ class Kernel(ABC):
 
         The arrays are views of the ring and the arena: same shapes and dtypes as the piece's ports,
         C-contiguous, and alive as long as the launcher. An output may be the memory of an input.
+
+        Raises:
+            DeviceError: the piece has another number of inputs or outputs.
         """
 
 

@@ -18,6 +18,11 @@ class _CpuKernel(Kernel):
         self._outputs = [port.name for port in session.get_outputs()]
 
     def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+        if (len(inputs), len(outputs)) != (len(self._inputs), len(self._outputs)):
+            raise DeviceError(
+                f"a piece has {len(self._inputs)} inputs and {len(self._outputs)} outputs; "
+                f"the manifest gives {len(inputs)} and {len(outputs)}"
+            )
         binding = self._session.io_binding()
         for name, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

@@ -13,6 +13,7 @@ from models.pack import Pack
 from server.errors import InvalidRequestError
 from server.images import decode, uploaded
 from server.protocol.serving import ContextDependency, run_model
+from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
 
@@ -27,7 +28,6 @@ async def classify(
     top_k: Annotated[int, Query(ge=1)] = 5,
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
-    context.repository.get(name, version)
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
         async with uploaded(request) as path:
@@ -38,21 +38,25 @@ async def classify(
                     f"model {name!r} does not classify images: it was compiled without "
                     "--preprocess, or its output is not a vector of scores"
                 )
-            image = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
-            tensor = await asyncio.to_thread(recipe.apply, image)
+            # A large photograph decodes to a hundred megabytes: one request at a time may have them.
+            async with context.parsing:
+                image = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
+                tensor = await asyncio.to_thread(recipe.apply, image)
             context.metrics.preprocess(name, time.perf_counter() - started)
             return {pack.manifest.inputs[0].name: tensor}
 
-    answer, pack = await run_model(context, request, name, version, prepare)
-    classification = pack.manifest.classification
-    assert classification is not None
-    best = top_classes(classification, answer.outputs[classification.output], top_k)
-    return {
-        "model_name": name,
-        "model_version": pack.version,
-        "predictions": [
-            {"label": item.label, "probability": item.probability, "index": item.index}
-            for item in best
-        ],
-        "delay_ms": answer.statistics.delay_seconds * 1e3,
-    }
+    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
+        classification = pack.manifest.classification
+        assert classification is not None
+        best = top_classes(classification, answer.outputs[classification.output], top_k)
+        return {
+            "model_name": name,
+            "model_version": pack.version,
+            "predictions": [
+                {"label": item.label, "probability": item.probability, "index": item.index}
+                for item in best
+            ],
+            "delay_ms": answer.statistics.delay_seconds * 1e3,
+        }
+
+    return await run_model(context, request, name, version, prepare, respond)

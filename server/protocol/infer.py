@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 from models.pack import Pack
 from server.errors import DisconnectedError
 from server.protocol.serving import ContextDependency, run_model
-from server.tensors import check_outputs, parse_request, to_arrays, to_json
+from server.tensors import RequestedOutput, check_outputs, parse_request, to_arrays, to_json
+from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
 
@@ -22,26 +23,31 @@ async def infer(
     context: ContextDependency, request: Request, name: str, version: str | None = None
 ) -> dict[str, Any]:
     """Run the model on the tensors of the body."""
-    context.repository.get(name, version)  # an unknown model is said before its body is read
-    try:
-        # Not request.body(), which would keep it until the answer is sent.
-        body = b"".join([chunk async for chunk in request.stream()])
-    except ClientDisconnect as exc:
-        raise DisconnectedError("the client went away while sending") from exc
-    wanted = None
-    identity = None
+    wanted: list[RequestedOutput] | None = None
+    identity: str | None = None
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        nonlocal body, wanted, identity
+        nonlocal wanted, identity
+        body = await _body(request)
         # Parsing megabytes of numbers would hold up every other request of the event loop. As Python
         # objects they take forty bytes each: one request at a time may have them.
         async with context.parsing:
             parsed = await asyncio.to_thread(parse_request, body)
-            body, wanted, identity = b"", parsed.outputs, parsed.id
+            wanted, identity = parsed.outputs, parsed.id
             check_outputs(wanted, pack.manifest.outputs)
             return await asyncio.to_thread(to_arrays, parsed.inputs, pack.manifest.inputs)
 
-    answer, pack = await run_model(context, request, name, version, prepare)
-    outputs = await asyncio.to_thread(to_json, answer.outputs, wanted)
-    response = {"model_name": name, "model_version": pack.version, "outputs": outputs}
-    return response if identity is None else {**response, "id": identity}
+    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
+        outputs = await asyncio.to_thread(to_json, answer.outputs, wanted)
+        response = {"model_name": name, "model_version": pack.version, "outputs": outputs}
+        return response if identity is None else {**response, "id": identity}
+
+    return await run_model(context, request, name, version, prepare, respond)
+
+
+async def _body(request: Request) -> bytes:
+    # Not request.body(), which would keep it until the answer is sent.
+    try:
+        return b"".join([chunk async for chunk in request.stream()])
+    except ClientDisconnect as exc:
+        raise DisconnectedError("the client went away while sending") from exc

@@ -15,6 +15,7 @@ from server.protocol.errors import outcome_of
 from server.worker import Answer
 
 T = TypeVar("T")
+Respond = Callable[[Answer, Pack], Awaitable[dict[str, Any]]]
 Prepare = Callable[[Pack], Awaitable[Mapping[str, NDArray[Any]]]]
 
 
@@ -27,13 +28,21 @@ ContextDependency = Annotated[Context, Depends(_context)]
 
 
 async def run_model(
-    context: Context, request: Request, name: str, version: str | None, prepare: Prepare
-) -> tuple[Answer, Pack]:
-    """Answer one request to model ``name``; ``prepare`` makes its inputs once the model is known.
+    context: Context,
+    request: Request,
+    name: str,
+    version: str | None,
+    prepare: Prepare,
+    respond: Respond,
+) -> dict[str, Any]:
+    """Answer one request to model ``name``.
+
+    ``prepare`` makes the inputs once the model is known, ``respond`` the response of the answer.
+    The outcome that is counted is that of the whole.
 
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
-        Otherwise what Repository.get, ``prepare`` and Worker.infer raise.
+        Otherwise what Repository.get, ``prepare``, Worker.infer and ``respond`` raise.
     """
     worker, pack = context.repository.worker(name, version)
     started = time.perf_counter()
@@ -43,14 +52,15 @@ async def run_model(
         answer = await _until_disconnect(
             request, worker.infer(inputs, context.settings.request_timeout)
         )
+        context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
+        response = await respond(answer, pack)
         outcome = "ok"
+        return response
     except Exception as exc:
         outcome = outcome_of(exc)
         raise
     finally:
         context.metrics.outcome(name, outcome, time.perf_counter() - started)
-    context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
-    return answer, pack
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

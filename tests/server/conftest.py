@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -15,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.zoo.builder import Builder, save
+from server.admission import Line
 from server.settings import Settings
 from tests.server.support import LABELS, PREPROCESS, Faults, Packs, Service, serving
 
@@ -128,12 +128,12 @@ def arrivals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
     """Released each time a worker accepts a request."""
     accepted = asyncio.Semaphore(0)
 
-    class Watched(queue.Queue[object]):
-        def put_nowait(self, item: object) -> None:
-            super().put_nowait(item)
+    class Watched(Line[object]):
+        def join(self, job: object) -> None:
+            super().join(job)
             accepted.release()
 
-    monkeypatch.setattr("server.worker.queue.Queue", Watched)
+    monkeypatch.setattr("server.worker.Line", Watched)
     return accepted
 
 

@@ -1,0 +1,55 @@
+"""The line of requests before one engine: bounded, first come first served, and one can leave it."""
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+from server.errors import BusyError, NotServingError
+
+T = TypeVar("T")
+
+
+class Line(Generic[T]):
+    """At most ``limit`` jobs that wait for the model ``name``. All methods are thread-safe."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._jobs: deque[T] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def join(self, job: T) -> None:
+        """Put ``job`` at the end.
+
+        Raises:
+            BusyError: the line is full. NotServingError: it is closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise NotServingError(f"model {self._name!r} is leaving service")
+            if len(self._jobs) >= self._limit:
+                raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def leave(self, job: T) -> None:
+        """Take ``job`` out, if it still waits: its place is free for another."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+
+    def take(self) -> T | None:
+        """Return the first job; wait for one; None when the line is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            return self._jobs.popleft() if self._jobs else None
+
+    def close(self) -> None:
+        """Refuse new jobs; those that wait are still taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
