@@ -26,7 +26,7 @@ from models.compiler.graph import Graph
 from models.compiler.layout import lay_out
 from models.compiler.optimise import optimise
 from models.compiler.pieces import serialise
-from models.compiler.scratch import scratch_bytes, session_bytes
+from models.compiler.scratch import check_sessions, scratch_bytes, session_bytes
 from models.compiler.write import building, write_model, write_weights
 from models.errors import CompileError
 from models.manifest import Manifest, Scores, write_manifest
@@ -98,8 +98,8 @@ def compile_onnx(
         spans = write_weights(graph, layout, folder / "weights.bin")
         write_model(optimised, graph, layout, folder / "model.onnx")
         (folder / "pieces.bin").write_bytes(b"".join(graphs))
-        progress("measure")
-        measured = session_bytes(graph, pieces, graphs)
+        progress("check")
+        check_sessions(graph, pieces, graphs)
         shutil.rmtree(work)
         values = value_records(graph, aliases)
         index = {value.name: position for position, value in enumerate(values)}
@@ -119,7 +119,7 @@ def compile_onnx(
             classification=classification_record(source, graph, options.labels, options.scores),
             parameters=parameters,
             scratch_bytes=scratch_bytes(graph, pieces),
-            session_bytes=measured,
+            session_bytes=session_bytes(pieces, graphs),
         )
         write_manifest(manifest, folder / "manifest.json")
     return pack

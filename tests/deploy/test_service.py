@@ -46,6 +46,8 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
             f"http://127.0.0.1:{port}/v2/health/ready", timeout=10
         ) as answer:
             assert answer.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
         seen += receive_until(notify_socket, "WATCHDOG=1")
         process.send_signal(signal.SIGTERM)
         seen += receive_until(notify_socket, "STOPPING=1")
@@ -56,6 +58,17 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
         notify_socket.close()
     assert seen.index("READY=1") < seen.index("STOPPING=1")
     assert any(line.startswith("STATUS=serving cifar10 in ") for line in seen)
+    # In its own process the engine's measured memory is within what was reserved for it.
+    assert (
+        0
+        < total(metrics, "layerstream_memory_bytes{")
+        <= total(metrics, "layerstream_budget_used_bytes")
+    )
+    assert total(metrics, "layerstream_budget_used_bytes") <= 1536 << 10
+
+
+def total(metrics: str, prefix: str) -> float:
+    return sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(prefix))
 
 
 def receive_until(listener: socket.socket, wanted: str) -> list[str]:

@@ -231,7 +231,7 @@ def test_compiling_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_progress_names_every_step_once(tmp_path: Path) -> None:
     steps: list[str] = []
     compile_onnx(written(NETS["gemm"](), tmp_path / "m.onnx"), tmp_path / "m", None, steps.append)
-    assert steps == ["read", "optimise", "cut", "write", "measure"]
+    assert steps == ["read", "optimise", "cut", "write", "check"]
 
 
 @settings(max_examples=15)

@@ -75,7 +75,8 @@ def test_file_cut_short_after_it_was_opened(pack_folder: Path, pool: ReadPool) -
     with pytest.raises(ReadError) as caught:
         sweep(pack, reader, pool)
     assert type(caught.value) is ReadError
-    assert str(caught.value).startswith(f"{pack.weights_path}: ends at 100000, ")
+    # Which of the reads beyond the end is the first to fail is up to the threads.
+    assert str(caught.value).startswith(f"{pack.weights_path}: ends at ")
 
 
 def test_weights_of_another_pack_are_found(tiny_pack: Pack, pool: ReadPool) -> None:

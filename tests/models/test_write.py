@@ -23,7 +23,7 @@ from tests.models.refusal import refuses
 
 OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
 FORCED = CompileOptions(chunk_bytes=CHUNK_BYTES, force=True)
-STEPS = ("read", "optimise", "cut", "write", "measure")
+STEPS = ("read", "optimise", "cut", "write", "check")
 
 
 def content(pack: Path) -> dict[str, bytes]:
