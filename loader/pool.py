@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 # More than the reads that all rings together can hold in flight; beyond it ``submit`` waits.
 _QUEUE_LIMIT = 1024
+_CLOSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,18 @@ class ReadPool:
             self._queue.put(job)
 
     def close(self) -> None:
-        """Finish the reads accepted, then end the threads."""
+        """Finish the reads accepted, then end the threads; a read that never ends is left behind."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         for _ in self._threads:
             self._queue.put(None)
+        give_up = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
-            thread.join()
+            thread.join(max(give_up - time.monotonic(), 0.0))
+            if thread.is_alive():
+                _log.error("%s: its read has not ended; closing without it", thread.name)
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:

@@ -26,6 +26,7 @@ from server.worker import Worker
 
 _log = logging.getLogger(__name__)
 
+Opened = tuple[Pack, Plan, Worker]
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
@@ -102,9 +103,9 @@ class Repository:
                 return entry
             entry.state, entry.reason, entry.refused = "LOADING", "loading", False
             try:
-                opened = await asyncio.to_thread(self._open, name, folder, share)
-            except Exception as exc:
-                entry.state, entry.reason = "UNAVAILABLE", str(exc)
+                opened = await self._opened(name, folder, share)
+            except (Exception, asyncio.CancelledError) as exc:
+                entry.state, entry.reason = "UNAVAILABLE", str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
                 if entry.refused:
                     self.refusals[name] = self.refusals.get(name, 0) + 1
@@ -169,7 +170,19 @@ class Repository:
         except (ModelError, PlanError, OSError):
             return 0
 
-    def _open(self, name: str, folder: Path, share: int | None) -> tuple[Pack, Plan, Worker]:
+    async def _opened(self, name: str, folder: Path, share: int | None) -> Opened:
+        """Run ``_open`` in a thread; cancelled, wait for it and undo it."""
+        loading = asyncio.create_task(asyncio.to_thread(self._open, name, folder, share))
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            await asyncio.wait({loading})
+            if not loading.cancelled() and loading.exception() is None:
+                await loading.result()[2].close()
+                self._budget.release(name)
+            raise
+
+    def _open(self, name: str, folder: Path, share: int | None) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
         pack = open_pack(folder)
         architecture = ARCHITECTURES[self._settings.architecture]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from models.manifest import Manifest
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
+from pipeline.engine import Engine
 from pipeline.planning.plan import Plan
 from server.budget import Budget, fit, smallest_plan
 from server.context import StartupError
@@ -305,3 +307,28 @@ def test_a_plan_that_fits_fits(
     assert smallest <= plan.total_bytes <= max(smallest, min(share, total))
     budget.reserve("m", plan)
     assert budget.used_bytes == plan.total_bytes
+
+
+async def test_a_load_that_is_cancelled_leaves_nothing_behind(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    original = Engine.open
+
+    def slow_open(engine: Engine) -> None:
+        started.set()
+        go_on.wait()
+        original(engine)
+
+    async with serving(settings(models=("tiny",))) as service:
+        repository, used = service.context.repository, service.context.budget.used_bytes
+        monkeypatch.setattr(Engine, "open", slow_open)
+        loading = asyncio.create_task(repository.load("twin"))
+        await asyncio.to_thread(started.wait)
+        loading.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert service.context.budget.used_bytes == used
+        assert [entry.worker for entry in repository.entries() if entry.name == "twin"] == [None]
+        assert (await repository.load("twin")).state == "READY"
