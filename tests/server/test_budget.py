@@ -320,7 +320,7 @@ async def test_a_load_that_is_cancelled_leaves_nothing_behind(
         go_on.wait()
         original(engine)
 
-    async with serving(settings(models=("tiny",))) as service:
+    async with serving(settings(budget=1 << 30, models=("tiny",))) as service:
         repository, used = service.context.repository, service.context.budget.used_bytes
         monkeypatch.setattr(Engine, "open", slow_open)
         loading = asyncio.create_task(repository.load("twin"))
