@@ -25,7 +25,7 @@ from pipeline.errors import DrainError, EngineClosedError, InputError
 from pipeline.planning.plan import Plan
 from pipeline.schedule import Schedule
 from pipeline.statistics import EngineStatistics, SweepStatistics
-from pipeline.sweep import ReadDone, Recorder, Sweep
+from pipeline.sweep import DRAIN_SECONDS, ReadDone, Recorder, Sweep
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -68,8 +68,8 @@ class Engine:
         """Read the resident spans and load the kernels.
 
         Raises:
-            LoaderError: a resident span cannot be read or is damaged. DeviceError: a piece cannot
-                be loaded. Either way ``close`` is still due.
+            LoaderError: a resident span cannot be read or is damaged. DrainError: its read
+                never ended. DeviceError: a piece cannot be loaded. ``close`` is still due.
         """
         self._read_resident()
         gc.collect()
@@ -205,7 +205,11 @@ class Engine:
                     lambda error, seconds, ended=ended: ended.put(error),  # type: ignore[misc]
                 )
             )
-            error = ended.get()
+            try:
+                error = ended.get(timeout=DRAIN_SECONDS)
+            except queue.Empty:
+                self._broken = DrainError(f"span {span}: no answer in {DRAIN_SECONDS:.0f} s")
+                raise self._broken from None
             if error is not None:
                 raise error
 

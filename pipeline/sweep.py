@@ -25,7 +25,7 @@ StartRead = Callable[[int, ReadDone], None]
 Recorder = Callable[[TraceEvent], None]
 
 # A disk that has not answered for this long will not: its buffers can never be reused safely.
-_DRAIN_SECONDS = 60.0
+DRAIN_SECONDS = 60.0
 
 
 class Sweep:
@@ -134,13 +134,13 @@ class Sweep:
 
     def _drain(self) -> None:
         """Wait for the reads in flight: the disk still writes to their buffers."""
-        give_up = time.monotonic() + _DRAIN_SECONDS
+        give_up = time.monotonic() + DRAIN_SECONDS
         while self._reading:
             try:
                 self._ended.get(timeout=max(give_up - time.monotonic(), 0.0))
             except queue.Empty:
                 raise DrainError(
-                    f"{self._reading} reads have not ended after {_DRAIN_SECONDS:.0f} s"
+                    f"{self._reading} reads have not ended after {DRAIN_SECONDS:.0f} s"
                 ) from None
             self._reading -= 1
 

@@ -22,7 +22,6 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
             await context.start()
             yield
         finally:
-            context.notifier.stopping()
             await context.stop()
 
     app = FastAPI(

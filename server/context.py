@@ -6,6 +6,7 @@ import os
 
 from loader.pool import ReadPool
 from pipeline.devices.cpu import CpuDevice
+from pipeline.sweep import DRAIN_SECONDS
 from server.budget import Budget
 from server.errors import ServiceError
 from server.metrics import Metrics
@@ -17,8 +18,9 @@ from server.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
-# How much longer than its timeout a request may keep an engine busy before it counts as hung.
-_HUNG_SECONDS = 30.0
+# How much longer than its timeout a request may keep an engine busy before the watchdog is left to
+# fire: first the sweep itself gives up on reads that do not end.
+_HUNG_SECONDS = DRAIN_SECONDS + 30.0
 
 
 class StartupError(ServiceError):
@@ -45,7 +47,8 @@ class Context:
     def ready(self) -> bool:
         """All models were tried, and at least one serves."""
         return self._heart is not None and any(
-            entry.worker is not None for entry in self.repository.entries()
+            entry.worker is not None and not entry.worker.engine.broken
+            for entry in self.repository.entries()
         )
 
     async def start(self) -> None:

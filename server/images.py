@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiofiles
 import aiofiles.tempfile
+import numpy as np
 from fastapi import Request
 from PIL import Image, UnidentifiedImageError
 from starlette.datastructures import UploadFile
@@ -58,6 +59,16 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         raise InvalidRequestError(f"the form is not multipart/form-data: {exc.detail}") from exc
 
 
+def _rgb(image: Image.Image) -> Image.Image:
+    """Return ``image`` as RGB; sixteen bits become eight, where Pillow would clip them."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+    if image.mode == "RGB":
+        image.load()
+        return image
+    return image.convert("RGB")
+
+
 def decode(path: Path, max_pixels: int) -> Image.Image:
     """Return the picture in ``path`` as RGB, turned as its EXIF orientation says; blocks.
 
@@ -76,7 +87,8 @@ def decode(path: Path, max_pixels: int) -> Image.Image:
                         f"the image has {image.width}x{image.height} pixels; "
                         f"the limit is {max_pixels} in all"
                     )
-                return ImageOps.exif_transpose(image).convert("RGB")
+                ImageOps.exif_transpose(image, in_place=True)
+                return _rgb(image)
     except InvalidRequestError:
         raise
     except UnidentifiedImageError as exc:

@@ -8,11 +8,6 @@ def resident_bytes() -> int:
     return _status_field("VmRSS")
 
 
-def peak_resident_bytes() -> int:
-    """Return the highest resident set size so far."""
-    return _status_field("VmHWM")
-
-
 def _status_field(name: str) -> int:
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()

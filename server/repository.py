@@ -99,6 +99,8 @@ class Repository:
             if not name or name[0] == "." or "/" in name or not _is_folder(folder):
                 raise NotFoundError(f"model {name!r}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
+            if entry.worker is not None and entry.worker.engine.broken:
+                raise NotServingError(f"model {name!r}: {entry.worker.engine.broken}")
             if entry.worker is not None:
                 return entry
             entry.state, entry.reason, entry.refused = "LOADING", "loading", False
@@ -129,7 +131,9 @@ class Repository:
             if worker is not None:
                 await worker.close()
             entry.plan = None
-            self._budget.release(name)
+            # The memory of a broken engine is still the disk's: it stays reserved.
+            if worker is None or not worker.engine.broken:
+                self._budget.release(name)
             trim_heap()
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
@@ -191,9 +195,12 @@ class Repository:
         self._budget.reserve(name, plan)
         try:
             reader = open_reader(pack.weights_path)
-            engine = Engine(
-                pack, plan, self._device, self._pool, reader, self._settings.verify == "always"
-            )
+            verify = self._settings.verify == "always"
+            try:
+                engine = Engine(pack, plan, self._device, self._pool, reader, verify)
+            except BaseException:
+                reader.close()
+                raise
             try:
                 engine.open()
             except BaseException:

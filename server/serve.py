@@ -31,6 +31,10 @@ class _Server(uvicorn.Server):
             _log.info("%s on http://%s:%d", self.context.describe(), host, port)
             self.context.notifier.ready(self.context.describe())
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.context.notifier.stopping()
+        await super().shutdown(sockets)
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on ``host``:``port`` (0: a free one).

@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -31,7 +32,9 @@ class Settings(BaseSettings):
     budget: Size = Field(description="memory that all models together may take")
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
-    models: tuple[str, ...] = Field((), description="serve only these; empty: all")
+    models: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="serve only these (in a variable: separated by commas); empty: all"
+    )
     architecture: str = "2s"
     threads: PositiveInt | None = Field(None, description="compute threads; default one a core")
     verify: Literal["first", "always"] = "first"
@@ -40,13 +43,18 @@ class Settings(BaseSettings):
     request_timeout: PositiveFloat = 30.0
     drain_timeout: PositiveFloat = 30.0
     max_body: Size = Field(64 << 20, validate_default=True)
-    max_image_pixels: PositiveInt = 25_000_000
+    max_image_pixels: PositiveInt = 16_000_000
     log_format: Literal["json", "text"] = "json"
 
     @field_validator("budget", "max_body", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @field_validator("architecture")
     @classmethod

@@ -97,6 +97,31 @@ def parse_request(body: bytes) -> InferRequest:
         raise InvalidRequestError(f"{field}: {first['msg']}") from exc
 
 
+_SLACK_VALUES = 1000
+_SLACK_BYTES = 1 << 20
+_BYTES_A_NUMBER = 64
+
+
+def body_limit(ports: Iterable[Port]) -> int:
+    """Return how many bytes an infer request for ``ports`` may have: generous, yet bounded."""
+    elements = sum(math.prod(port.shape) for port in ports)
+    return _SLACK_BYTES + _BYTES_A_NUMBER * elements
+
+
+def check_values(body: bytes, ports: Iterable[Port]) -> None:
+    """Check that ``body`` has about as many values as the inputs, before any becomes an object.
+
+    Raises:
+        InvalidRequestError: it has far more.
+    """
+    shapes = [port.shape for port in ports]
+    elements = sum(math.prod(shape) for shape in shapes)
+    lists = sum(math.prod(shape[:axis]) for shape in shapes for axis in range(len(shape)))
+    opened = body.count(b"[") + body.count(b"{")
+    if opened > lists + _SLACK_VALUES or body.count(b",") > elements + lists + _SLACK_VALUES:
+        raise InvalidRequestError(f"the body has more values than the inputs' {elements} elements")
+
+
 def _refuse_constant(name: str) -> float:
     raise InvalidRequestError(f"the body has {name}, which is not JSON")
 

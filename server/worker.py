@@ -4,9 +4,10 @@ Invariant: every job that was accepted gets a result or an error, also when the 
 """
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
 from pipeline.statistics import SweepStatistics
 from server.admission import Line
+from server.errors import BusyError
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Worker:
 
     def __init__(self, engine: Engine, limit: int) -> None:
         self.engine = engine
+        self._limit = limit
+        self._admitted = 0
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
         self._thread = threading.Thread(
@@ -58,6 +62,21 @@ class Worker:
         """How long the request that runs now has been running; 0 when none does."""
         since = self._running_since
         return 0.0 if since is None else time.monotonic() - since
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a request from before its body is read: one may run, ``limit`` may wait.
+
+        Raises:
+            BusyError: as many are being read, waiting and running already.
+        """
+        if self._admitted > self._limit:
+            raise BusyError(f"model {self.engine.pack.name!r}: {self._limit} requests are waiting")
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
 
     async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.

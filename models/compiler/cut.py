@@ -150,14 +150,16 @@ def _rows_a_chunk(
     graph: Graph, node: onnx.NodeProto, target: Target, chunk_bytes: int
 ) -> int | None:
     """Return how many output channels a chunk of ``node`` has, or None where it stays whole."""
-    if not _is_splittable(graph, node):
+    blocked = node.domain == NCHWC_DOMAIN
+    # Where the block is not known (models/target.py) a cut could fall inside one.
+    if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
     weight = graph.constants[node.input[1]]
     if weight.nbytes <= chunk_bytes:
         return None
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
-    block = target.block if node.domain == NCHWC_DOMAIN else 1
+    block = target.block if blocked else 1
     # Cuts fall between channel blocks and on the file's alignment.
     step = math.lcm(block, SPAN_ALIGNMENT // math.gcd(SPAN_ALIGNMENT, row_bytes))
     fast_step = math.lcm(step, BLOCKS_AT_ONCE * block)

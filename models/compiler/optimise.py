@@ -117,7 +117,7 @@ def _graph(model: onnx.ModelProto, path: Path) -> Graph:
         if constant.dtype.name not in DTYPES:
             raise CompileError(f"{path}: constant {name!r} has type {constant.dtype.name}")
     graph = Graph(
-        nodes=tuple(model.graph.node),
+        nodes=tuple(_live(model)),
         values=_values(model, path),
         constants=constants,
         inputs=tuple(value.name for value in model.graph.input),
@@ -128,6 +128,17 @@ def _graph(model: onnx.ModelProto, path: Path) -> Graph:
         if name not in graph.values:
             raise CompileError(f"{path}: output {name!r} is a constant")
     return graph
+
+
+def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that an output depends on: ONNX Runtime keeps others, too."""
+    wanted = {value.name for value in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]
 
 
 def _used_opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:

@@ -25,12 +25,20 @@ def scratch_bytes(graph: Graph, pieces: list[CutPiece]) -> int:
 
 
 def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
-    """Bound the im2col buffer of convolutions outside the blocked layout (MlasConvPrepare)."""
+    """Bound the unrolled buffers of convolutions outside the blocked layout.
+
+    MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
+    """
     largest = 0
     for node in graph.nodes[piece.first_node : piece.end_node]:
-        if node.op_type not in ("Conv", "FusedConv") or node.domain == NCHWC_DOMAIN:
+        if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
         shape = graph.array(node.input[1]).shape
+        if node.op_type == "ConvTranspose":
+            pixels = math.prod(graph.array(node.input[0]).shape[2:])
+            largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
+        if node.op_type not in ("Conv", "FusedConv"):
+            continue
         kernel = math.prod(shape[1:])
         pixels = math.prod(graph.values[node.output[0]].shape[2:])
         pointwise = math.prod(attributes(node).get("kernel_shape", shape[2:])) == 1

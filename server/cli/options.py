@@ -13,7 +13,9 @@ PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../V
 Ring = Annotated[
     str | None, typer.Option(help="Size of the weight ring, e.g. 4MiB; default: as much as helps.")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; default one a core.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Compute threads; default one a core.")
+]
 
 
 def size(text: str | None, option: str) -> int | None:

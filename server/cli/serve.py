@@ -28,6 +28,9 @@ def serve(
     ] = None,
     queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    drain_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    max_body: Annotated[str | None, typer.Option(help="Largest request body.")] = None,
+    max_image_pixels: Annotated[int | None, typer.Option(help="Largest image.")] = None,
     log_format: Annotated[str | None, typer.Option(help="json (default) or text.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same settings.")] = None,
 ) -> None:
@@ -47,6 +50,9 @@ def serve(
         "exit_on_error": exit_on_error,
         "queue_limit": queue_limit,
         "request_timeout": request_timeout,
+        "drain_timeout": drain_timeout,
+        "max_body": max_body,
+        "max_image_pixels": max_image_pixels,
         "log_format": log_format,
     }
     settings = load_settings(flags, config)

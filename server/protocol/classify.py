@@ -5,12 +5,13 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Request
 from numpy.typing import NDArray
 
 from models.classification import top_classes
 from models.pack import Pack
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, ServiceError
 from server.images import decode, uploaded
 from server.protocol.serving import ContextDependency, run_model
 from server.worker import Answer
@@ -48,7 +49,10 @@ async def classify(
     async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
         classification = pack.manifest.classification
         assert classification is not None
-        best = top_classes(classification, answer.outputs[classification.output], top_k)
+        scores = answer.outputs[classification.output]
+        if not np.isfinite(scores).all():
+            raise ServiceError(f"output {classification.output!r} has NaN or infinite scores")
+        best = top_classes(classification, scores, top_k)
         return {
             "model_name": name,
             "model_version": pack.version,

@@ -38,6 +38,7 @@ STATUSES: dict[type[Exception], int] = {
     DisconnectedError: CLIENT_CLOSED,
     ServiceError: 500,
     DeviceError: 500,
+    OSError: 503,
     PlanError: 500,
     EngineError: 503,
     LoaderError: 503,

@@ -9,9 +9,17 @@ from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect
 
 from models.pack import Pack
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, TooLargeError
 from server.protocol.serving import ContextDependency, run_model
-from server.tensors import RequestedOutput, check_outputs, parse_request, to_arrays, to_json
+from server.tensors import (
+    RequestedOutput,
+    body_limit,
+    check_outputs,
+    check_values,
+    parse_request,
+    to_arrays,
+    to_json,
+)
 from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
@@ -28,7 +36,8 @@ async def infer(
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
         nonlocal wanted, identity
-        body = await _body(request)
+        body = await _body(request, body_limit(pack.manifest.inputs))
+        check_values(body, pack.manifest.inputs)
         # Parsing megabytes of numbers would hold up every other request of the event loop. As Python
         # objects they take forty bytes each: one request at a time may have them.
         async with context.parsing:
@@ -45,9 +54,18 @@ async def infer(
     return await run_model(context, request, name, version, prepare, respond)
 
 
-async def _body(request: Request) -> bytes:
-    # Not request.body(), which would keep it until the answer is sent.
+async def _body(request: Request, limit: int) -> bytes:
+    """Return the body; not by request.body(), which would keep it until the answer is sent.
+
+    Raises:
+        TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
+    """
+    body = bytearray()
     try:
-        return b"".join([chunk async for chunk in request.stream()])
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
+        return bytes(body)
     except ClientDisconnect as exc:
         raise DisconnectedError("the client went away while sending") from exc

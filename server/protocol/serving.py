@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.pack import Pack
+from pipeline.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError
 from server.protocol.errors import outcome_of
@@ -37,6 +38,7 @@ async def run_model(
 ) -> dict[str, Any]:
     """Answer one request to model ``name``.
 
+    Reading the request and answering it may each take the time limit.
     ``prepare`` makes the inputs once the model is known, ``respond`` the response of the answer.
     The outcome that is counted is that of the whole.
 
@@ -45,13 +47,12 @@ async def run_model(
         Otherwise what Repository.get, ``prepare``, Worker.infer and ``respond`` raise.
     """
     worker, pack = context.repository.worker(name, version)
-    started = time.perf_counter()
+    started, limit = time.perf_counter(), context.settings.request_timeout
     outcome = "cancelled"
     try:
-        inputs = await prepare(pack)
-        answer = await _until_disconnect(
-            request, worker.infer(inputs, context.settings.request_timeout)
-        )
+        with worker.admitted():
+            inputs = await _within(limit, prepare(pack))
+            answer = await _until_disconnect(request, worker.infer(inputs, limit))
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
         response = await respond(answer, pack)
         outcome = "ok"
@@ -61,6 +62,14 @@ async def run_model(
         raise
     finally:
         context.metrics.outcome(name, outcome, time.perf_counter() - started)
+
+
+async def _within(seconds: float, work: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise DeadlineError(f"the request was not read within {seconds:g} s") from None
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -58,6 +58,31 @@ def test_a_node_whose_shape_is_an_initializer_compiles(kind: str, tmp_path: Path
     assert np.array_equal(*results)
 
 
+def test_nodes_that_no_output_needs_are_left_out(tmp_path: Path) -> None:
+    """ONNX Runtime keeps them; a piece of nothing but them would have no outputs."""
+    generator = np.random.default_rng(0)
+    weights = {
+        name: generator.standard_normal((channels, 16, 3, 3), np.float32)
+        for name, channels in (("w", 16), ("unused", 112))
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["y"], name="used"),
+            helper.make_node("Conv", ["x", "unused"], ["z"], name="dead"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 6, 6])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    manifest = open_pack(compile_onnx(path, tmp_path / "m")).manifest
+    assert all(piece.outputs for piece in manifest.pieces)
+    assert manifest.weight_bytes == weights["w"].nbytes
+
+
 def test_cropping_a_thin_strip_does_not_enlarge_it_first() -> None:
     """Resized before it is cropped, this strip would take ten gigabytes."""
     strip = Image.new("RGB", (1, 1_000_000), (10, 20, 30))

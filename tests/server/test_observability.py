@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server import logs
 from server.metrics import METRIC_NAMES, OUTCOMES
-from server.process import peak_resident_bytes, resident_bytes
+from server.process import resident_bytes
 from tests.server.support import Packs, Service, error, inputs_for, picture
 
 REQUESTS = "layerstream_requests_total"
@@ -101,7 +101,7 @@ async def test_outcomes_add_up(service: Service) -> None:
 
 
 def test_what_the_kernel_says() -> None:
-    assert 0 < resident_bytes() <= peak_resident_bytes()
+    assert resident_bytes() > 1 << 20
 
 
 @pytest.fixture
