@@ -67,7 +67,8 @@ class Preprocess(BaseModel):
 
     def apply(self, image: Image.Image) -> NDArray[np.float32]:
         """Return the tensor for ``image`` (any mode), float32; mean and std follow ``color``."""
-        pixels = np.asarray(self._resized(image.convert("RGB")), np.float32)
+        picture = image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
+        pixels = np.asarray(self._resized(picture), np.float32)
         if self.color == "BGR":
             pixels = pixels[:, :, ::-1]
         factor = np.float32(self.scale) / np.asarray(self.std, np.float32)
