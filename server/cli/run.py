@@ -3,7 +3,7 @@
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import typer
@@ -94,7 +94,11 @@ def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:
 
 def _save(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
     if path.suffix == ".npz":
-        np.savez(path, allow_pickle=False, **outputs)
+        # As numpy.savez, whose own parameters cannot be names of arrays.
+        with ZipFile(path, "w") as archive:
+            for name, array in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
     elif len(outputs) == 1:
         np.save(path, next(iter(outputs.values())))
     else:
