@@ -193,7 +193,8 @@ class Engine:
 
     def _read_resident(self) -> None:
         """Read resident spans one after the other, each verified; wait for each."""
-        for span, offset in self.plan.resident:
+        for span in self.plan.resident:
+            offset = self.plan.spans[span]
             ended: queue.SimpleQueue[LoaderError | None] = queue.SimpleQueue()
             length = self.pack.manifest.spans[span].length
             self._pool.submit(
@@ -225,20 +226,10 @@ class Engine:
         if operand.kind == "value":
             buffer, start = self._arena, self.plan.values[operand.index]
         else:
-            buffer, start = self._span_place(operand.index)
+            kept = operand.index in self.plan.resident
+            buffer = self._resident if kept else self._ring
+            start = self.plan.spans[operand.index]
         return buffer.array(start + operand.offset, operand.dtype, operand.shape)
-
-    def _span_place(self, span: int) -> tuple[Buffer, int]:
-        """Return the buffer and the offset in it where ``span`` is when its piece runs."""
-        for kept, offset in self.plan.resident:
-            if kept == span:
-                return self._resident, offset
-        position = self.plan.streamed.index(span)
-        for group, place in zip(self.plan.groups, self.plan.places, strict=True):
-            if group.first_span <= position < group.end_span:
-                first = self.pack.manifest.spans[self.plan.streamed[group.first_span]].offset
-                return self._ring, place.offset + self.pack.manifest.spans[span].offset - first
-        raise AssertionError(f"span {span} is in no read")
 
     def _port_array(self, port: Port) -> NDArray[Any]:
         return self._arena.array(self.plan.values[port.value], port.dtype, port.shape)

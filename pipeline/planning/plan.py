@@ -27,7 +27,8 @@ class Plan:
     """Frozen and JSON-serialisable. All sizes in bytes.
 
     ``streamed`` lists the spans that pass through the ring, ``groups`` and ``places`` how. ``resident``
-    maps the other spans to offsets in the resident buffer; ``values`` maps values to arena offsets.
+    lists the others. ``spans[i]`` is the offset of span i in the buffer it belongs to, ring or resident;
+    ``values[i]`` that of value i in the arena.
     """
 
     architecture: Architecture
@@ -40,7 +41,8 @@ class Plan:
     streamed: tuple[int, ...]
     groups: tuple[Group, ...]
     places: tuple[Place, ...]
-    resident: tuple[tuple[int, int], ...]
+    resident: tuple[int, ...]
+    spans: tuple[int, ...]
     values: tuple[int, ...]
     stages: tuple[Stage, ...]
 
@@ -116,7 +118,8 @@ def make_plan(
         streamed=tuple(streamed),
         groups=tuple(groups),
         places=tuple(places),
-        resident=tuple(_offsets(manifest, kept)),
+        resident=tuple(kept),
+        spans=_span_offsets(manifest, kept, streamed, groups, places),
         values=tuple(arena.offsets[root] + offset for root, offset in roots(manifest)),
         stages=_stages(manifest, streamed, groups, places),
     )
@@ -133,13 +136,25 @@ def _page_aligned(n_bytes: int) -> int:
     return -(-n_bytes // _PAGE_BYTES) * _PAGE_BYTES
 
 
-def _offsets(manifest: Manifest, kept: list[int]) -> list[tuple[int, int]]:
-    position = 0
-    offsets = []
-    for index in kept:
-        offsets.append((index, position))
-        position += manifest.spans[index].length
-    return offsets
+def _span_offsets(
+    manifest: Manifest,
+    kept: list[int],
+    streamed: list[int],
+    groups: list[Group],
+    places: list[Place],
+) -> tuple[int, ...]:
+    """Return where each span lies: kept ones behind each other, streamed ones in their group's place."""
+    offsets = [0] * len(manifest.spans)
+
+    def put(spans: list[int], position: int) -> None:
+        for span in spans:
+            offsets[span] = position
+            position += manifest.spans[span].length
+
+    put(kept, 0)
+    for group, item in zip(groups, places, strict=True):
+        put(streamed[group.first_span : group.end_span], item.offset)
+    return tuple(offsets)
 
 
 def kernels_of(manifest: Manifest, streamed: list[int], groups: list[Group]) -> list[range]:
