@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from models.detection import Detection
 from models.preprocess import Preprocess
 from models.target import Target
 
@@ -67,6 +68,15 @@ class Source(_Record):
     file: str
     n_bytes: NonNegativeInt
     sha256: str
+
+
+class SourceSizes(_Record):
+    """Layers and bytes as the source's own tool counts them (Darknet: batch-norm arrays included)."""
+
+    tool: str
+    layers: NonNegativeInt
+    weight_bytes: NonNegativeInt
+    largest_layer_bytes: NonNegativeInt
 
 
 class FileRecord(_Record):
@@ -159,6 +169,8 @@ class Manifest(_Record):
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None
     classification: Classification | None = None
+    detection: Detection | None = None
+    source_sizes: SourceSizes | None = None
     parameters: NonNegativeInt
     scratch_bytes: NonNegativeInt
     session_bytes: NonNegativeInt
