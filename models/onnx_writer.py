@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import ModelError
+from models.onnx_file import FileRange, refer, varint
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30
@@ -82,7 +83,7 @@ def _write_whole(
     sizes = [4 * weights[tensor.name].size for tensor in tensors]
     graph_bytes = len(graph) + sum(map(len, headers)) + sum(sizes)
     file.write(model.SerializeToString(deterministic=True))
-    file.write(_varint(_GRAPH_TAG) + _varint(graph_bytes) + graph)
+    file.write(varint(_GRAPH_TAG) + varint(graph_bytes) + graph)
     for tensor, header in zip(tensors, headers, strict=True):
         file.write(header)
         file.write(_bytes(weights[tensor.name]))
@@ -103,17 +104,8 @@ def _split(skeleton: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto
 def _header(tensor: TensorProto, weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     """Return what precedes the raw data of ``tensor`` in its graph."""
     n_bytes = 4 * weights[tensor.name].size
-    own = tensor.SerializeToString(deterministic=True) + _varint(_RAW_DATA_TAG) + _varint(n_bytes)
-    return _varint(_INITIALIZER_TAG) + _varint(len(own) + n_bytes) + own
-
-
-def _varint(number: int) -> bytes:
-    """Return ``number`` in protobuf's base 128, least significant group first."""
-    groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
+    own = tensor.SerializeToString(deterministic=True) + varint(_RAW_DATA_TAG) + varint(n_bytes)
+    return varint(_INITIALIZER_TAG) + varint(len(own) + n_bytes) + own
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
@@ -128,13 +120,7 @@ def _write_external(
         for tensor in tensors:
             placed = model.graph.initializer.add()
             placed.CopyFrom(tensor)
-            placed.data_location = TensorProto.EXTERNAL
             n_bytes = 4 * weights[tensor.name].size
-            for key, value in (
-                ("location", data.name),
-                ("offset", file.tell()),
-                ("length", n_bytes),
-            ):
-                placed.external_data.add(key=key, value=str(value))
+            refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
             file.write(_bytes(weights[tensor.name]))
     path.write_bytes(model.SerializeToString(deterministic=True))

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.alias import Aliases, find_aliases
-from models.compiler.cut import CutPiece, cut, default_chunk_bytes
+from models.compiler.cut import default_chunk_bytes
 from models.compiler.describe import (
-    checked_preprocess,
-    classification_record,
     file_records,
     graph_records,
     layer_records,
@@ -22,20 +19,23 @@ from models.compiler.describe import (
     source_record,
     value_records,
 )
-from models.compiler.graph import Graph
 from models.compiler.layout import lay_out
 from models.compiler.optimise import optimise
-from models.compiler.pieces import serialise
-from models.compiler.scratch import check_sessions, scratch_bytes, session_bytes
+from models.compiler.partition import partition
+from models.compiler.recipes import Recipes, recipe_records
+from models.compiler.scratch import scratch_bytes, session_bytes
 from models.compiler.write import building, write_model, write_weights
+from models.detection.recipe import Detection
 from models.errors import CompileError
 from models.manifest import Manifest, Scores, write_manifest
+from models.metadata import read_metadata
 from models.onnx_reader import read_onnx
 from models.preprocess import Preprocess
 from models.target import host_target
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization that are not parameters
+# Inputs with floating-point constants that nobody trains: statistics, regions and scales.
+_UNTRAINED = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
 
 Progress = Callable[[str], None]
 
@@ -50,6 +50,7 @@ class CompileOptions:
     chunk_bytes: int | None = None
     labels: tuple[str, ...] = ()
     preprocess: Preprocess | None = None
+    detection: Detection | None = None
     scores: Scores | None = None
     force: bool = False
 
@@ -78,30 +79,31 @@ def compile_onnx(
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
     progress("read")
     model = read_onnx(source, options.batch, options.shapes)
+    metadata = read_metadata(model, source)
     parameters = _parameters(model)
     pack = destination / str(options.version)
     with building(pack, options.force) as folder:
         work = folder / "work"
         work.mkdir()
-        _check_space(source, model.ByteSize(), work)
+        _check_space(source, _weight_bytes(model), work)
         progress("optimise")
         optimised, graph = optimise(model, source, work)
         del model
+        given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
+        recipes = recipe_records(source, graph, given, metadata)
         progress("cut")
-        aliases = find_aliases(graph)
         total = sum(graph.weight_bytes(node) for node in graph.nodes)
         chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
-        pieces = cut(graph, aliases, host_target(), chunk_bytes)
+        parts = partition(graph, host_target(), chunk_bytes, source)
+        graph, pieces = parts.graph, parts.pieces
         layout = lay_out(graph, pieces)
-        graphs, graph_of = _serialised(graph, pieces, aliases)
         progress("write")
         spans = write_weights(graph, layout, folder / "weights.bin")
         write_model(optimised, graph, layout, folder / "model.onnx")
-        (folder / "pieces.bin").write_bytes(b"".join(graphs))
+        (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
         progress("check")
-        check_sessions(graph, pieces, graphs)
         shutil.rmtree(work)
-        values = value_records(graph, aliases)
+        values = value_records(graph, parts.aliases)
         index = {value.name: position for position, value in enumerate(values)}
         manifest = Manifest(
             name=name,
@@ -109,59 +111,53 @@ def compile_onnx(
             source=source_record(source),
             files=file_records(folder),
             spans=spans,
-            graphs=graph_records(graphs),
+            graphs=graph_records(parts.graphs),
             values=values,
-            pieces=piece_records(graph, pieces, layout, graph_of, index),
-            layers=layer_records(graph, pieces, aliases),
+            pieces=piece_records(graph, pieces, layout, parts.graph_of, index),
+            layers=layer_records(graph, pieces, parts.aliases),
             inputs=port_records(graph, graph.inputs, index),
             outputs=port_records(graph, graph.outputs, index),
-            preprocess=checked_preprocess(source, graph, options.preprocess),
-            classification=classification_record(source, graph, options.labels, options.scores),
+            preprocess=recipes.preprocess,
+            classification=recipes.classification,
+            detection=recipes.detection,
+            source_sizes=metadata.sizes,
             parameters=parameters,
             scratch_bytes=scratch_bytes(graph, pieces),
-            session_bytes=session_bytes(pieces, graphs),
+            session_bytes=session_bytes(graph, pieces, parts.graphs),
         )
         write_manifest(manifest, folder / "manifest.json")
     return pack
 
 
 def _parameters(model: onnx.ModelProto) -> int:
-    """Count trainable numbers: floating-point weights except the statistics of batch norms."""
-    statistics = {
+    """Count trainable numbers: floating-point weights except statistics of batch norms and the like."""
+    untrained = {
         name
         for node in model.graph.node
-        if node.op_type == "BatchNormalization"
         for position, name in enumerate(node.input)
-        if position in _STATISTICS
+        if position in _UNTRAINED.get(node.op_type, ())
     }
     floating = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
     return sum(
         math.prod(tensor.dims)
         for tensor in model.graph.initializer
-        if tensor.data_type in floating and tensor.dims and tensor.name not in statistics
+        if tensor.data_type in floating and tensor.dims and tensor.name not in untrained
     )
 
 
-def _check_space(source: Path, model_bytes: int, folder: Path) -> None:
-    """Refuse early where the disk cannot hold the two working copies and the pack."""
-    needed = 3 * model_bytes
+def _weight_bytes(model: onnx.ModelProto) -> int:
+    return sum(
+        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for tensor in model.graph.initializer
+    )
+
+
+def _check_space(source: Path, weight_bytes: int, folder: Path) -> None:
+    """Refuse early where the disk cannot hold a working copy and what is made of it."""
+    needed = 2 * weight_bytes
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CompileError(
             f"{folder.parent.parent}: no space to compile {source.name}: "
             f"needs {needed} bytes, {free} are free"
         )
-
-
-def _serialised(
-    graph: Graph, pieces: list[CutPiece], aliases: Aliases
-) -> tuple[dict[bytes, int], list[int]]:
-    """Return each distinct piece with the first that uses it, and the graph index of every piece."""
-    graphs: dict[bytes, int] = {}
-    numbers: dict[bytes, int] = {}
-    graph_of = []
-    for position, piece in enumerate(pieces):
-        data = serialise(graph, piece, aliases.elided)
-        graphs.setdefault(data, position)
-        graph_of.append(numbers.setdefault(data, len(numbers)))
-    return graphs, graph_of

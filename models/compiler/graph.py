@@ -1,14 +1,15 @@
 """The optimised graph as the compiler sees it: nodes in execution order over named values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper
 
+from models.compiler.types import Loose
 from models.manifest import Array
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
@@ -20,11 +21,24 @@ INLINE_INTEGER_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Graph:
-    """A validated, topologically sorted graph with static shapes.
+class Region:
+    """Nodes [first, end) that run as one resident piece, and why (models/compiler/regions.py)."""
 
-    ``values`` has every activation (graph inputs and node outputs), ``constants`` every
-    initializer; the two share no name.
+    first: int
+    end: int
+    reasons: tuple[str, ...]
+
+    def __contains__(self, index: int) -> bool:
+        return self.first <= index < self.end
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A validated, topologically sorted graph.
+
+    ``values`` has every activation (graph inputs and node outputs) of known size, ``loose`` the others;
+    ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
+    share no name. Loose values and ``tensors`` are touched only inside ``regions``.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -33,6 +47,14 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     opsets: tuple[onnx.OperatorSetIdProto, ...]
+    loose: Mapping[str, Loose] = field(default_factory=dict)
+    tensors: Mapping[str, TensorProto] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
+    ir_version: int = 0
+
+    def region(self, index: int) -> Region | None:
+        """Return the region of node ``index``."""
+        return next((region for region in self.regions if index in region), None)
 
     def is_weight(self, name: str) -> bool:
         """Return whether ``name`` is a constant that lives in weights.bin."""
@@ -42,13 +64,16 @@ class Graph:
         return constant.dtype.kind not in "iub" or constant.nbytes > INLINE_INTEGER_BYTES
 
     def weight_bytes(self, node: onnx.NodeProto) -> int:
-        names = {name for name in node.input if self.is_weight(name)}
+        names = {name for name in reads(node) if self.is_weight(name)}
         return sum(self.constants[name].nbytes for name in names)
 
     def array(self, name: str) -> Array:
         """Return dtype and shape of a value or constant."""
         if name in self.values:
             return self.values[name]
+        if (loose := self.loose.get(name)) is not None:
+            assert loose.array is not None, name  # a port's type was checked (port_types)
+            return loose.array
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
 
@@ -56,7 +81,7 @@ class Graph:
         """Return, for each value and constant, the indices of the nodes that read it, ascending."""
         readers: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
-            for name in dict.fromkeys(node.input):
+            for name in dict.fromkeys(reads(node)):
                 readers.setdefault(name, []).append(index)
         return readers
 
@@ -72,4 +97,31 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 def label(node: onnx.NodeProto) -> str:
     """Return what to call ``node`` in messages and tables."""
-    return node.name or node.output[0]
+    return node.name or made(node)[0]
+
+
+def made(node: onnx.NodeProto) -> list[str]:
+    """Return the outputs of ``node`` that it computes."""
+    return [name for name in node.output if name]
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that are attributes of ``node``."""
+    for item in node.attribute:
+        if item.HasField("g"):
+            yield item.g
+        yield from item.graphs
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Return what ``node`` reads: its inputs, and what its subgraphs take from outside themselves."""
+    captured = (name for graph in subgraphs(node) for name in _captured(graph))
+    return [name for name in (*node.input, *captured) if name]
+
+
+def _captured(graph: onnx.GraphProto) -> Iterator[str]:
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        yield from (name for name in reads(node) if name not in own)
+        own.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in own)

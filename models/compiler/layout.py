@@ -1,5 +1,6 @@
 """Place the weights of pieces in weights.bin: spans in execution order, nothing twice in a span."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,19 +87,30 @@ def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
             continue
         span = PlannedSpan(spans[-1].end if spans else 0)
         for part in piece.weights:
-            span.add(part, slice_bytes(graph, part).nbytes)
+            span.add(part, _n_bytes(graph, part))
         span.close()
         span_of.append(len(spans))
         spans.append(span)
     return Layout(spans, span_of)
 
 
+def _n_bytes(graph: Graph, part: Slice) -> int:
+    return math.prod(part.shape) * graph.constants[part.name].dtype.itemsize
+
+
 def slice_bytes(graph: Graph, part: Slice) -> NDArray[np.uint8]:
-    """Return the bytes of a slice of a constant, uint8."""
-    constant: NDArray[Any] = np.ascontiguousarray(graph.constants[part.name])
-    flat = constant.reshape(-1).view(np.uint8)
-    n_bytes = int(np.prod(part.shape, dtype=np.int64)) * constant.dtype.itemsize
-    return flat[part.offset : part.offset + n_bytes]
+    """Return the bytes of a slice of a constant, uint8; copies no more than these."""
+    constant: NDArray[Any] = graph.constants[part.name]
+    n_bytes = _n_bytes(graph, part)
+    first = part.offset
+    if not constant.flags.c_contiguous:
+        # Whole rows: a matrix that was transposed is not copied for each of its chunks.
+        row_bytes = constant.nbytes // constant.shape[0]
+        start = first // row_bytes
+        constant = constant[start : -(-(first + n_bytes) // row_bytes)]
+        first -= start * row_bytes
+    flat = np.ascontiguousarray(constant).reshape(-1).view(np.uint8)
+    return flat[first : first + n_bytes]
 
 
 def span_bytes(graph: Graph, span: PlannedSpan) -> NDArray[np.uint8]:

@@ -1,28 +1,38 @@
 """Let ONNX Runtime optimise a whole model for this machine and read back what it made.
 
 ONNX Runtime uses its blocked (NCHWc) kernels only for constant weights, so it must see the weights
-here; the pieces cut from its result later take the reordered weights as inputs.
+here; the pieces cut from its result later take the reordered weights as inputs. Weights stay in files:
+ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from models.compiler.graph import Graph, attributes, label
+from models.compiler.graph import Graph, attributes, reads
+from models.compiler.normalise import (
+    check_ports,
+    copy_constant_outputs,
+    domains,
+    has_dtype,
+    take_tensors,
+)
+from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
-from models.manifest import DTYPES, Array
+from models.heap import trim_heap
+from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.sessions import SessionError, open_session, session_options
 
-# Smaller constants stay inside the message: ONNX Runtime infers shapes from some, and only from there.
-_SMALL_BYTES = 1024
-
-_SHAPE_UNKNOWN = "has a shape that is known only at run time"
+_ALIGNMENT = 64
+_Level = ort.GraphOptimizationLevel
 
 
 def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Graph]:
@@ -35,42 +45,73 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
 
     Raises:
         OnnxError: the model is not valid, or has an operator that ONNX Runtime does not know.
-        CompileError: something in it cannot be streamed (control flow, dynamic inner shapes).
+        CompileError: an input or output has a type that no request can carry.
     """
     source = folder / "source.onnx"
-    onnx.save(
-        model,
-        source,
-        save_as_external_data=True,
-        location="source.data",
-        size_threshold=_SMALL_BYTES,
-    )
+    _save(model, source)
+    _check(model, source, path)
+    # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
+    # it rewrote.
+    folded = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
+    result = _optimised(folded, folder / "optimised.onnx", _Level.ORT_ENABLE_ALL, path)
+    optimised = onnx.load(result, load_external_data=False)
+    tensors = take_tensors(optimised, folder)
+    copy_constant_outputs(optimised)
+    constants = _constants(optimised, folder)
+    _transpose_matrices(optimised, constants)
+    return optimised, replace(_graph(optimised, constants, path, folder), tensors=tensors)
+
+
+def _check(model: onnx.ModelProto, source: Path, path: Path) -> None:
+    # The checker insists on the shape of outputs, which ONNX Runtime can do without.
+    if not all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
+        return
     try:
         onnx.checker.check_model(source)
     except onnx.checker.ValidationError as exc:
         raise OnnxError(f"{path}: not valid: {_one_line(exc)}") from exc
-    optimised = _optimised(source, path, folder)
-    _refuse_subgraphs(optimised, path)
-    _transpose_matrices(optimised)
-    return optimised, _graph(optimised, path)
 
 
-def _optimised(source: Path, path: Path, folder: Path) -> onnx.ModelProto:
-    result = folder / "optimised.onnx"
+def _save(model: onnx.ModelProto, path: Path) -> None:
+    """Write ``model`` with all its large weights in one file beside it."""
+    data = path.with_suffix(".data")
+    with data.open("wb") as file:
+        for tensor in model.graph.initializer:
+            held = reference(tensor)
+            if held is None and len(tensor.raw_data) <= INSIDE_BYTES:
+                continue
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            offset = file.tell()
+            if held is None:
+                file.write(tensor.raw_data)
+            else:
+                copy_range(held, file)
+            refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
+    path.write_bytes(model.SerializeToString())
+
+
+def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path) -> Path:
+    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed."""
     options = session_options(optimise=True)
+    options.graph_optimization_level = level
     options.optimized_model_filepath = str(result)
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
     key = "session.optimized_model_external_initializers_"
-    options.add_session_config_entry(f"{key}file_name", "optimised.data")
-    options.add_session_config_entry(f"{key}min_size_in_bytes", str(_SMALL_BYTES))
+    options.add_session_config_entry(f"{key}file_name", result.with_suffix(".data").name)
+    options.add_session_config_entry(f"{key}min_size_in_bytes", str(INSIDE_BYTES))
     try:
         open_session(str(source), options)
     except SessionError as exc:
         # ONNX Runtime has no error of its own for a full disk.
-        needed = sum(file.stat().st_size for file in folder.glob("source.*"))
-        if shutil.disk_usage(folder).free < needed:
+        needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
+        if shutil.disk_usage(result.parent).free < needed:
             raise CompileError(f"{result}: cannot write the pack: No space left on device") from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {_one_line(exc)}") from exc
-    return onnx.load(result)
+    for file in (source, source.with_suffix(".data")):
+        file.unlink(missing_ok=True)
+    trim_heap()
+    return result
 
 
 def _one_line(exc: Exception) -> str:
@@ -78,56 +119,68 @@ def _one_line(exc: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)[:400]
 
 
-def _refuse_subgraphs(model: onnx.ModelProto, path: Path) -> None:
-    for node in model.graph.node:
-        if any(item.HasField("g") or item.graphs for item in node.attribute):
-            raise CompileError(
-                f"{path}: node {label(node)!r}: control flow ({node.op_type}) cannot be streamed"
-            )
+def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
+    """Return the initializers of ``model``, which lies in ``folder``; large ones are mapped."""
+    constants: dict[str, NDArray[Any]] = {}
+    for tensor in model.graph.initializer:
+        if not has_dtype(tensor):
+            continue
+        held = reference(tensor)
+        if held is None:
+            constants[tensor.name] = numpy_helper.to_array(tensor)
+            continue
+        constants[tensor.name] = np.memmap(
+            folder / held.path,
+            helper.tensor_dtype_to_np_dtype(tensor.data_type),
+            "r",
+            held.offset,
+            tuple(tensor.dims),
+        )
+    return constants
 
 
-def _transpose_matrices(model: onnx.ModelProto) -> None:
+def _transpose_matrices(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> None:
     """Store constant matrices of fully connected layers by output row, so that they can be split.
 
-    ``Gemm`` with transB=0 becomes transB=1. ``MatMul`` keeps its operator and stays whole.
+    ``Gemm`` with transB=0 becomes transB=1. ``MatMul`` keeps its operator and stays whole. Nothing is
+    copied here: a constant becomes a view with its axes swapped.
     """
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     uses: dict[str, int] = {}
     for node in model.graph.node:
-        for name in node.input:
+        for name in reads(node):
             uses[name] = uses.get(name, 0) + 1
     for node in model.graph.node:
         if node.op_type not in ("Gemm", "FusedGemm") or attributes(node).get("transB", 0):
             continue
-        tensor = constants.get(node.input[1])
+        tensor = tensors.get(node.input[1])
         if tensor is None or uses[tensor.name] != 1:
             continue
-        matrix = np.ascontiguousarray(numpy_helper.to_array(tensor).T)
-        tensor.CopyFrom(numpy_helper.from_array(matrix, tensor.name))
+        matrix = constants[tensor.name] = constants[tensor.name].T
+        if reference(tensor) is None:
+            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(matrix), tensor.name))
+        else:
+            tensor.dims[:] = matrix.shape
         kept = [item for item in node.attribute if item.name != "transB"]
         del node.attribute[:]
         node.attribute.extend([*kept, helper.make_attribute("transB", 1)])
 
 
-def _graph(model: onnx.ModelProto, path: Path) -> Graph:
-    constants: dict[str, NDArray[Any]] = {
-        tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
-    }
-    for name, constant in constants.items():
-        if constant.dtype.name not in DTYPES:
-            raise CompileError(f"{path}: constant {name!r} has type {constant.dtype.name}")
-    graph = Graph(
+def _graph(
+    model: onnx.ModelProto, constants: dict[str, NDArray[Any]], path: Path, folder: Path
+) -> Graph:
+    types = _values(model, path, folder)
+    check_ports(model, types, path)
+    return Graph(
         nodes=tuple(_live(model)),
-        values=_values(model, path),
+        values=types.placed,
         constants=constants,
         inputs=tuple(value.name for value in model.graph.input),
         outputs=tuple(value.name for value in model.graph.output),
         opsets=tuple(_used_opsets(model)),
+        loose=types.loose,
+        ir_version=model.ir_version,
     )
-    for name in graph.outputs:
-        if name not in graph.values:
-            raise CompileError(f"{path}: output {name!r} is a constant")
-    return graph
 
 
 def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -137,16 +190,16 @@ def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     for node in reversed(model.graph.node):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(node.input)
+            wanted.update(reads(node))
     return kept[::-1]
 
 
 def _used_opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
-    used = {node.domain for node in model.graph.node} | {""}
+    used = {domain for node in model.graph.node for domain in domains(node)} | {""}
     return [item for item in model.opset_import if item.domain in used]
 
 
-def _values(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
+def _values(model: onnx.ModelProto, path: Path, folder: Path) -> ValueTypes:
     """Ask ONNX Runtime for dtype and shape of every value: it alone knows its own operators."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
@@ -157,30 +210,15 @@ def _values(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
                 probe.graph.output.add().name = name
     options = session_options(optimise=False)
     options.add_session_config_entry("session.disable_prepacking", "1")
-    try:
-        session = open_session(probe.SerializeToString(), options)
-    except SessionError as exc:
-        raise CompileError(f"{path}: its optimised graph does not load: {_one_line(exc)}") from exc
-    constants = {tensor.name for tensor in model.graph.initializer}
-    return {
-        port.name: _array(port.name, port.type, port.shape, path)
-        for port in (*session.get_inputs(), *session.get_outputs())
-        if port.name not in constants
-    }
+    file = folder / "probe.onnx"  # beside the weights that it refers to
 
+    def open_model(asked: onnx.ModelProto) -> ort.InferenceSession:
+        file.write_bytes(asked.SerializeToString())
+        try:
+            return open_session(str(file), options)
+        except SessionError as exc:
+            raise CompileError(
+                f"{path}: its optimised graph does not load: {_one_line(exc)}"
+            ) from exc
 
-_ELEMENT_TYPES = {"float": "float32", "double": "float64"}
-
-
-def _array(name: str, type_name: str, shape: list[int | str | None], path: Path) -> Array:
-    element = type_name.removeprefix("tensor(").removesuffix(")")
-    dims = tuple(dim for dim in shape if isinstance(dim, int))
-    if len(dims) != len(shape):
-        raise CompileError(f"{path}: value {name!r} {_SHAPE_UNKNOWN}: {shape}")
-    try:
-        dtype = _ELEMENT_TYPES.get(element) or helper.tensor_dtype_to_np_dtype(
-            TensorProto.DataType.Value(element.upper())
-        )
-        return Array(dtype=np.dtype(dtype).name, shape=dims)
-    except (KeyError, ValueError, TypeError) as exc:
-        raise CompileError(f"{path}: value {name!r} has type {type_name}") from exc
+    return value_types(probe, open_model)

@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from models.checksum import checksum
 from models.compiler.graph import Graph
 from models.compiler.layout import Layout, span_bytes
 from models.errors import CompileError
 from models.manifest import Span
+from models.onnx_file import FileRange, refer, reference
 
 _PREFIX = ".compiling-"
 
@@ -100,21 +103,13 @@ def write_weights(graph: Graph, layout: Layout, path: Path) -> tuple[Span, ...]:
 def write_model(model: onnx.ModelProto, graph: Graph, layout: Layout, path: Path) -> None:
     """Write model.onnx: weights refer to weights.bin, operator constants stay inside."""
     for tensor in model.graph.initializer:
-        if not graph.is_weight(tensor.name):
-            continue
-        offset = layout.file_offset(tensor.name)
+        constant = graph.constants.get(tensor.name)
+        offset = layout.file_offset(tensor.name) if graph.is_weight(tensor.name) else None
         if offset is None:
+            if constant is not None and reference(tensor) is not None:
+                # Not streamed: a resident piece has it, or it is no weight.
+                tensor.CopyFrom(numpy_helper.from_array(np.asarray(constant), tensor.name))
             continue
-        n_bytes = graph.constants[tensor.name].nbytes
-        tensor.ClearField("raw_data")
-        for field in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
-            tensor.ClearField(field)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        del tensor.external_data[:]
-        for key, value in (
-            ("location", "weights.bin"),
-            ("offset", str(offset)),
-            ("length", str(n_bytes)),
-        ):
-            tensor.external_data.add(key=key, value=value)
+        held = FileRange(path.with_name("weights.bin"), offset, graph.constants[tensor.name].nbytes)
+        refer(tensor, held, held.path.name)
     path.write_bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""Fuzz the ONNX reader: ``python -m tests.fuzz.onnx [seconds] [first example]``.
+"""Fuzz the ONNX reader: ``python -m tests.fuzz.onnx [seconds] [first example] [--minutes N]``.
 
 Each example damages a model, as bytes or field by field, and reads it. The reader may refuse it with
 OnnxError; what it accepts must keep the reader's invariant. Anything else ends the run with the
@@ -13,11 +13,12 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from models.errors import OnnxError
+from models.onnx_file import reference
 from models.onnx_reader import read_onnx
-from tests.fuzz.pack import change_bytes, run_examples
+from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.nets import NETS, WEIGHT_BYTES, external, one_layer
 
 _NUMBERS = (0, 1, 2, 3, 7, 16, 4711, (1 << 31) - 1)
@@ -52,8 +53,9 @@ def attempt(path: Path) -> bool:
         if any(dim.dim_value < 1 for dim in value.type.tensor_type.shape.dim):
             raise AssertionError(f"input {value.name!r} has no static shape")
     for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            raise AssertionError(f"weight {tensor.name!r} is outside")
+        held = reference(tensor)
+        if held and held.offset + held.length > held.path.stat().st_size:
+            raise AssertionError(f"weight {tensor.name!r} refers to bytes that are not there")
     return True
 
 
@@ -131,8 +133,7 @@ class OnnxFuzzer:
 
 
 def main(arguments: list[str]) -> int:
-    seconds = float(arguments[0]) if arguments else 60.0
-    first = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().randrange(1 << 40)
+    seconds, first = chosen_run(arguments)
     with tempfile.TemporaryDirectory() as name:
         return run_examples(OnnxFuzzer(Path(name)).run, seconds, first)
 

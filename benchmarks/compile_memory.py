@@ -1,0 +1,63 @@
+"""Build and compile a network in a memory cgroup not much larger than twice its weights.
+
+Weights are streamed while compiling, too. The peak includes page cache, which the kernel lets grow to the
+limit before it takes any back; what counts is that nothing is killed.
+
+Run as ``python -m benchmarks.compile_memory [--network yolov4-p6] [--resolution 640] [--limit 1GiB]``.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cgroup import memory_group
+from server.sizes import parse_size
+
+
+def attempt(arguments: list[str], limit: int) -> dict[str, Any]:
+    """Run one command of ours inside ``limit`` bytes; return what happened."""
+    with memory_group("layerstream-compile", limit) as group:
+        started = time.monotonic()
+        process = group.start([sys.executable, "-m", "server.cli", *arguments])
+        _, message = process.communicate()
+        return {
+            "seconds": round(time.monotonic() - started, 2),
+            "exit_code": process.returncode,
+            "failure": message[-500:] if process.returncode else "",
+            "oom_kills": group.oom_kills,
+            "cgroup_peak_bytes": group.peak_bytes,
+        }
+
+
+def main() -> None:
+    """Run both and print JSON; exit 1 when one fails or compiling takes 90 s or more."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="yolov4-p6")
+    parser.add_argument("--resolution", default="640")
+    parser.add_argument("--limit", default="1GiB")
+    options = parser.parse_args()
+    limit = parse_size(options.limit)
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        source, pack = Path(folder, f"{options.network}.onnx"), Path(folder, options.network)
+        build = ["zoo", "build", options.network, "--resolution", options.resolution]
+        built = attempt([*build, "-o", str(source)], limit)
+        compiled = attempt(["compile", str(source), "-o", str(pack)], limit)
+        size = source.stat().st_size if source.exists() else 0
+    result = {
+        "network": options.network,
+        "onnx_bytes": size,
+        "limit_bytes": limit,
+        "build": built,
+        "compile": compiled,
+    }
+    print(json.dumps(result, indent=2))
+    failed = built["exit_code"] or compiled["exit_code"] or compiled["seconds"] >= 90
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

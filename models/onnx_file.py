@@ -1,0 +1,183 @@
+"""Parse an ONNX file and leave its large weights where they are.
+
+A message parsed whole costs its size twice (the bytes, the message); here a weight larger than
+``INSIDE_BYTES`` becomes a *reference*: external data whose location is an absolute path.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+# Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
+INSIDE_BYTES = 1024
+
+_COPY_BYTES = 4 << 20
+_LENGTH_DELIMITED = 2
+_FIXED_BYTES = {1: 8, 5: 4}
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """The bytes [offset, offset + length) of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def parse_onnx(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
+    """Return the model in ``path`` and where the raw data of its large initializers lie, by index.
+
+    Raises:
+        OSError: the file cannot be read.
+        DecodeError: it is not a protobuf message of this kind.
+    """
+    with path.open("rb") as file:
+        if file.seek(0, 2) == 0:
+            raise DecodeError("the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            scan = _Scan(path, data)
+            model = onnx.ModelProto.FromString(scan.message(len(data)))
+    return model, scan.ranges
+
+
+class _Scan:
+    """Walks the wire format of a model and copies all but the raw data of large initializers."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path = path
+        self._data = data
+        self._count = 0
+        self.ranges: dict[int, FileRange] = {}
+
+    def message(self, end: int) -> bytes:
+        parts = []
+        for number, start, content, stop in self._fields(0, end):
+            if number == _GRAPH:
+                parts.append(_delimited(number, self._graph(content, stop)))
+            else:
+                parts.append(self._data[start:stop])
+        return b"".join(parts)
+
+    def _graph(self, start: int, end: int) -> bytes:
+        parts = []
+        for number, first, content, stop in self._fields(start, end):
+            if number == _INITIALIZER:
+                parts.append(_delimited(number, self._tensor(content, stop)))
+                self._count += 1
+            else:
+                parts.append(self._data[first:stop])
+        return b"".join(parts)
+
+    def _tensor(self, start: int, end: int) -> bytes:
+        if end - start <= INSIDE_BYTES:
+            return self._data[start:end]
+        parts = []
+        for number, first, content, stop in self._fields(start, end):
+            if number == _RAW_DATA:
+                # Of a field that comes twice the last one counts.
+                self.ranges.pop(self._count, None)
+                if stop - content > INSIDE_BYTES:
+                    self.ranges[self._count] = FileRange(self._path, content, stop - content)
+                    continue
+            parts.append(self._data[first:stop])
+        return b"".join(parts)
+
+    def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, start, start of the content and end of each field in [start, end)."""
+        while start < end:
+            tag, content = self._varint(start, end)
+            number, kind = tag >> 3, tag & 7
+            if kind == _LENGTH_DELIMITED:
+                length, content = self._varint(content, end)
+                stop = content + length
+            elif kind == 0:
+                _, stop = self._varint(content, end)
+            elif kind in _FIXED_BYTES:
+                stop = content + _FIXED_BYTES[kind]
+            else:
+                raise DecodeError(f"wire type {kind} at byte {start}")
+            if stop > end or number == 0:
+                raise DecodeError(f"field {number} at byte {start} does not fit")
+            yield (number if kind == _LENGTH_DELIMITED else 0), start, content, stop
+            start = stop
+
+    def _varint(self, start: int, end: int) -> tuple[int, int]:
+        """Return a number in base 128, least significant group first, and where it ends."""
+        number = shift = 0
+        while start < end and shift < 64:
+            byte = self._data[start]
+            number |= (byte & 0x7F) << shift
+            start += 1
+            if byte < 0x80:
+                return number, start
+            shift += 7
+        raise DecodeError(f"a number at byte {start} does not end")
+
+
+def _delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(content)) + content
+
+
+def varint(number: int) -> bytes:
+    """Return ``number`` in protobuf's base 128, least significant group first."""
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def refer(tensor: TensorProto, data: FileRange, location: str | None = None) -> None:
+    """Make the data of ``tensor`` external: ``data``, under another name if ``location`` is given."""
+    for field in (
+        "raw_data",
+        "float_data",
+        "int32_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+    ):
+        tensor.ClearField(field)
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in (
+        ("location", location or str(data.path)),
+        ("offset", str(data.offset)),
+        ("length", str(data.length)),
+    ):
+        tensor.external_data.add(key=key, value=value)
+
+
+def reference(tensor: TensorProto) -> FileRange | None:
+    """Return where the data of ``tensor`` lie, None where they are in the message."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    return FileRange(Path(entries["location"]), int(entries["offset"]), int(entries["length"]))
+
+
+def copy_range(data: FileRange, target: BinaryIO) -> None:
+    """Append ``data`` to ``target``, a few MiB at a time.
+
+    Raises:
+        OSError: the file cannot be read, or ends early.
+    """
+    with data.path.open("rb") as file:
+        file.seek(data.offset)
+        left = data.length
+        while left:
+            block = file.read(min(left, _COPY_BYTES))
+            if not block:
+                raise OSError(None, "ends early", str(data.path))
+            target.write(block)
+            left -= len(block)
