@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from models.detection import Detection
+from models.detection.recipe import Detection
 from models.preprocess import Preprocess
 from models.target import Target
 
@@ -28,8 +28,14 @@ DTYPES = frozenset(
 )
 
 
+#: Element type of strings of any length: BYTES in the Open Inference Protocol, objects in NumPy.
+STRINGS = "bytes"
+#: A dimension that is known only when the model has run.
+UNKNOWN = -1
+
+
 def _known_dtype(name: str) -> str:
-    if name not in DTYPES:
+    if name not in DTYPES and name != STRINGS:
         raise ValueError(f"{name!r} is not an element type")
     return name
 
@@ -42,7 +48,8 @@ def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 DType = Annotated[str, AfterValidator(_known_dtype)]
-Shape = Annotated[tuple[NonNegativeInt, ...], AfterValidator(_possible_shape)]
+Dimension = Annotated[int, Field(ge=UNKNOWN)]
+Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape)]
 Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
@@ -52,14 +59,22 @@ class _Record(BaseModel):
 
 
 class Array(_Record):
-    """Something with a dtype and a shape."""
+    """Something with a dtype and a shape.
+
+    It is *loose* where its size is not known before it exists: strings, or an unknown dimension.
+    """
 
     dtype: DType
     shape: Shape
 
     @property
+    def is_loose(self) -> bool:
+        return self.dtype == STRINGS or UNKNOWN in self.shape
+
+    @property
     def n_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Bytes in memory; 0 of what is loose."""
+        return 0 if self.is_loose else math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Source(_Record):
@@ -103,7 +118,10 @@ class GraphRange(_Record):
 
 
 class Value(Array):
-    """An activation between pieces; with ``parent`` it lives ``offset`` bytes inside that value."""
+    """An activation between pieces; with ``parent`` it lives ``offset`` bytes inside that value.
+
+    A loose one is an input or output of the model and has no memory of the plan.
+    """
 
     name: str
     parent: NonNegativeInt | None = None
@@ -118,6 +136,15 @@ class Operand(Array):
     offset: NonNegativeInt = 0
 
 
+class Resident(_Record):
+    """What cannot be streamed: nodes that run as one piece with their weights inside, and why."""
+
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+    weight_bytes: NonNegativeInt
+    reasons: tuple[str, ...]
+
+
 class Piece(_Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...)."""
 
@@ -125,6 +152,7 @@ class Piece(_Record):
     span: NonNegativeInt | None
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
+    resident: Resident | None = None
 
 
 class Layer(_Record):
@@ -179,6 +207,11 @@ class Manifest(_Record):
     def weight_bytes(self) -> int:
         """Sum of the layers' weights, without padding."""
         return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def resident_pieces(self) -> list[Resident]:
+        """What is not streamed."""
+        return [piece.resident for piece in self.pieces if piece.resident is not None]
 
     @property
     def largest_layer_bytes(self) -> int:

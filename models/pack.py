@@ -1,7 +1,6 @@
 """Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
 
 import json
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from pydantic import ValidationError
 
 from models.checksum import checksum
 from models.errors import PackError
-from models.manifest import FORMAT_VERSION, SPAN_ALIGNMENT, Manifest, Operand
+from models.manifest import FORMAT_VERSION, Manifest
+from models.pack_checks import check_manifest
 from models.target import Target, host_target
 
 FILES = ("model.onnx", "pieces.bin", "weights.bin")
@@ -85,10 +85,7 @@ def open_pack(path: Path, target: Target | None = None) -> Pack:
             "compile the source again here"
         )
     _check_files(folder, manifest)
-    _check_spans(folder, manifest)
-    _check_values(folder, manifest)
-    _check_pieces(folder, manifest)
-    _check_recipes(folder, manifest)
+    check_manifest(folder / "manifest.json", manifest)
     return Pack(folder, manifest, _graphs(folder, manifest))
 
 
@@ -134,109 +131,6 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         if size != record.n_bytes:
             state = "truncated" if size < record.n_bytes else "too long"
             raise PackError(f"{file}: {state}: {size} bytes, the manifest says {record.n_bytes}")
-
-
-def _check_spans(folder: Path, manifest: Manifest) -> None:
-    end = 0
-    path = folder / "manifest.json"
-    for number, span in enumerate(manifest.spans):
-        where = f"{path}: spans.{number}"
-        if span.offset % SPAN_ALIGNMENT or span.length % SPAN_ALIGNMENT:
-            raise PackError(f"{where}: [{span.offset}, +{span.length}) is not on {SPAN_ALIGNMENT}")
-        if span.offset < end:
-            raise PackError(f"{where}: overlaps the span before it, which ends at {end}")
-        if span.offset > end:
-            raise PackError(f"{where}: leaves a hole from {end} to {span.offset}")
-        if span.resident and number and not manifest.spans[number - 1].resident:
-            raise PackError(f"{where}: resident, after one that is not")
-        end = span.offset + span.length
-        size = manifest.files["weights.bin"].n_bytes
-        if end > size:
-            raise PackError(f"{where}: ends at {end}, out of range of weights.bin ({size} bytes)")
-    if end != manifest.files["weights.bin"].n_bytes:
-        raise PackError(f"{path}: spans: the last one ends at {end}, not at the end of weights.bin")
-
-
-def _check_values(folder: Path, manifest: Manifest) -> None:
-    path = folder / "manifest.json"
-    values = manifest.values
-    for number, value in enumerate(values):
-        where = f"{path}: values.{number}"
-        seen = {number}
-        parent = value.parent
-        if parent is not None and parent < len(values):
-            room = values[parent].n_bytes
-            if value.offset + value.n_bytes > room:
-                raise PackError(f"{where}: does not fit in its parent ({room} bytes)")
-        while parent is not None:
-            if parent >= len(values) or parent in seen:
-                raise PackError(f"{where}.parent: {parent} is out of range or leads back")
-            seen.add(parent)
-            parent = values[parent].parent
-    for kind, ports in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
-        for number, port in enumerate(ports):
-            held = values[port.value] if port.value < len(values) else None
-            if held is None or (held.dtype, held.shape) != (port.dtype, port.shape):
-                raise PackError(f"{path}: {kind}.{number}.value: {port.value} does not hold it")
-
-
-def _check_pieces(folder: Path, manifest: Manifest) -> None:
-    path = folder / "manifest.json"
-    last_span = -1
-    unused = {number for number, span in enumerate(manifest.spans) if not span.resident}
-    for number, piece in enumerate(manifest.pieces):
-        where = f"{path}: pieces.{number}"
-        if piece.graph >= len(manifest.graphs):
-            raise PackError(f"{where}.graph: {piece.graph} is out of range")
-        if piece.span is not None:
-            if piece.span >= len(manifest.spans) or piece.span <= last_span:
-                raise PackError(f"{where}.span: {piece.span} is out of range or out of order")
-            if manifest.spans[piece.span].resident:
-                raise PackError(f"{where}.span: {piece.span} is resident, not streamed")
-            last_span = piece.span
-            unused.remove(piece.span)
-        for operand in (*piece.inputs, *piece.outputs):
-            _check_operand(where, manifest, piece.span, operand)
-        if any(operand.kind == "span" for operand in piece.outputs):
-            raise PackError(f"{where}.outputs: a piece cannot write to weights")
-    if unused:
-        raise PackError(f"{path}: spans.{min(unused)}: no piece streams it")
-    for number, layer in enumerate(manifest.layers):
-        if not layer.first_piece < layer.end_piece <= len(manifest.pieces):
-            raise PackError(f"{path}: layers.{number}: its pieces are out of range")
-
-
-def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Operand) -> None:
-    table = manifest.values if operand.kind == "value" else manifest.spans
-    if operand.index >= len(table):
-        raise PackError(f"{where}: {operand.kind} {operand.index} is out of range")
-    if operand.kind == "value":
-        room = manifest.values[operand.index].n_bytes
-    else:
-        span = manifest.spans[operand.index]
-        room = span.length
-        if operand.index != own and not span.resident:
-            raise PackError(f"{where}: reads span {operand.index}, which is not its own")
-    if operand.offset + operand.n_bytes > room:
-        raise PackError(
-            f"{where}: bytes [{operand.offset}, +{operand.n_bytes}) are outside "
-            f"{operand.kind} {operand.index} ({room} bytes)"
-        )
-
-
-def _check_recipes(folder: Path, manifest: Manifest) -> None:
-    path = folder / "manifest.json"
-    inputs = [(port.dtype, port.shape) for port in manifest.inputs]
-    if manifest.preprocess is not None and inputs != [("float32", manifest.preprocess.shape)]:
-        raise PackError(f"{path}: preprocess: its tensor is not the input")
-    if manifest.classification is None:
-        return
-    scores = {port.name: math.prod(port.shape) for port in manifest.outputs}
-    count = scores.get(manifest.classification.output)
-    if count is None:
-        raise PackError(f"{path}: classification.output: no such output")
-    if len(manifest.classification.labels) not in (0, count):
-        raise PackError(f"{path}: classification.labels: not one for each of {count} scores")
 
 
 def _graphs(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
@@ -20,6 +19,7 @@ from loader.reader import Range, Reader
 from models.heap import heap_bytes
 from models.manifest import Operand, Port
 from models.pack import Pack
+from pipeline.cells import Cell, as_strings, takes
 from pipeline.devices.base import Device, Launch
 from pipeline.errors import DrainError, EngineClosedError, InputError
 from pipeline.planning.plan import Plan
@@ -62,6 +62,9 @@ class Engine:
         self._ring = Buffer(plan.ring_bytes)
         self._resident = Buffer(plan.resident_bytes)
         self._arena = Buffer(plan.arena_bytes)
+        self._cells = {
+            index: Cell() for index, value in enumerate(pack.manifest.values) if value.is_loose
+        }
         self._is_open = False
 
     def open(self) -> None:
@@ -105,12 +108,16 @@ class Engine:
             raise EngineClosedError(f"{self.pack.name}: the engine is closed")
         self._check_inputs(inputs)
         with self._lock:
-            for port in self.pack.manifest.inputs:
-                self._port_array(port)[...] = inputs[port.name]
-            statistics = self._sweep(deadline, cancelled, record)
-            outputs = {
-                port.name: self._port_array(port).copy() for port in self.pack.manifest.outputs
-            }
+            try:
+                for port in self.pack.manifest.inputs:
+                    self._put(port, inputs[port.name])
+                statistics = self._sweep(deadline, cancelled, record)
+                outputs = {
+                    port.name: self._port_array(port).copy() for port in self.pack.manifest.outputs
+                }
+            finally:
+                for cell in self._cells.values():
+                    cell.clear()
         return outputs, statistics
 
     @property
@@ -217,10 +224,18 @@ class Engine:
     def _bind(self, index: int) -> Launch:
         piece = self.pack.manifest.pieces[index]
         kernel = self._device.load(self.pack.graphs[piece.graph])
+        if piece.resident is not None:
+            return kernel.attach(
+                [self._place(operand) for operand in piece.inputs],
+                [self._place(operand) for operand in piece.outputs],
+            )
         return kernel.bind(
             [self._operand_array(operand) for operand in piece.inputs],
             [self._operand_array(operand) for operand in piece.outputs],
         )
+
+    def _place(self, operand: Operand) -> NDArray[Any] | Cell:
+        return self._cells[operand.index] if operand.is_loose else self._operand_array(operand)
 
     def _operand_array(self, operand: Operand) -> NDArray[Any]:
         if operand.kind == "value":
@@ -231,7 +246,20 @@ class Engine:
             start = self.plan.spans[operand.index]
         return buffer.array(start + operand.offset, operand.dtype, operand.shape)
 
+    def _put(self, port: Port, array: NDArray[Any]) -> None:
+        if port.is_loose:
+            try:
+                self._cells[port.value].array = as_strings(array)
+            except UnicodeDecodeError as exc:
+                raise InputError(
+                    f"input {port.name!r} has bytes that are not UTF-8: {exc}"
+                ) from exc
+        else:
+            self._port_array(port)[...] = array
+
     def _port_array(self, port: Port) -> NDArray[Any]:
+        if port.is_loose:
+            return self._cells[port.value].array
         return self._arena.array(self.plan.values[port.value], port.dtype, port.shape)
 
     def _check_inputs(self, inputs: Tensors) -> None:
@@ -243,7 +271,7 @@ class Engine:
             if name not in inputs:
                 raise InputError(f"input {name!r} is missing")
             array = inputs[name]
-            if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
+            if not takes(port, array):
                 raise InputError(
                     f"input {name!r} is {array.dtype}{list(array.shape)}, "
                     f"the model takes {port.dtype}{list(port.shape)}"

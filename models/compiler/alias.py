@@ -33,10 +33,12 @@ def find_aliases(graph: Graph) -> Aliases:
     parents: dict[str, tuple[str, int]] = {}
     elided = set()
     for index, node in enumerate(graph.nodes):
-        if _is_reshape(graph, node):
+        if graph.region(index) is None and _is_reshape(graph, node):
             parents[node.output[0]] = (node.input[0], 0)
             elided.add(index)
     for index, node in enumerate(graph.nodes):
+        if graph.region(index) is not None:
+            continue
         if node.op_type == "Concat" and _joins_in_place(graph, node, parents):
             offset = 0
             for name in node.input:
@@ -77,6 +79,8 @@ def _add_sums(graph: Graph, aliases: Aliases) -> None:
         storage.setdefault(aliases.root(name), set()).add(name)
     for index, node in enumerate(graph.nodes):
         if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+            continue
+        if graph.region(index) is not None:
             continue
         addend, result = node.input[SUM_INPUT], node.output[0]
         shared = storage.get(aliases.root(addend), set())

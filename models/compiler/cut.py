@@ -5,13 +5,13 @@ otherwise); runs of tiny nodes become one piece (a launch costs 20-40 us of Pyth
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx
 
 from models.compiler.alias import SUM_INPUT, Aliases
-from models.compiler.graph import NCHWC_DOMAIN, Graph
+from models.compiler.graph import NCHWC_DOMAIN, Graph, Region
 from models.manifest import SPAN_ALIGNMENT
 from models.target import Target
 
@@ -39,7 +39,8 @@ class Slice:
 class CutPiece:
     """Nodes [first_node, end_node) of the graph, or one chunk of a single node.
 
-    ``inputs`` and ``outputs`` are keyed by the names that the nodes use.
+    ``inputs`` and ``outputs`` are keyed by the names that the nodes use. ``region`` makes it a resident
+    piece, whose weights are inside it (models/compiler/resident.py).
     """
 
     first_node: int
@@ -48,6 +49,7 @@ class CutPiece:
     outputs: dict[str, Slice]
     weights: tuple[Slice, ...]
     shared_weights: tuple[Slice, ...] = ()
+    region: Region | None = None
 
 
 def default_chunk_bytes(weight_bytes: int) -> int:
@@ -55,13 +57,27 @@ def default_chunk_bytes(weight_bytes: int) -> int:
     return min(max(weight_bytes // _CHUNKS_A_MODEL, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
 
 
-def cut(graph: Graph, aliases: Aliases, target: Target, chunk_bytes: int) -> list[CutPiece]:
-    """Return the pieces of ``graph`` in execution order, each node in one piece or its chunks."""
+def cut(
+    graph: Graph,
+    aliases: Aliases,
+    target: Target,
+    chunk_bytes: int,
+    region_piece: Callable[[int], CutPiece | None] = lambda index: None,
+) -> list[CutPiece]:
+    """Return the pieces of ``graph`` in execution order, each node in one piece or its chunks.
+
+    ``region_piece`` makes the piece of the region that a node is in, if any.
+    """
     cutter = _Cutter(graph, aliases)
     pieces: list[CutPiece] = []
     pending: CutPiece | None = None
     for index, node in enumerate(graph.nodes):
-        if index in aliases.elided:
+        if index in aliases.elided or (pieces and index < pieces[-1].end_node):
+            continue
+        resident = region_piece(index)
+        if resident is not None:
+            pieces.extend([resident] if pending is None else [pending, resident])
+            pending = None
             continue
         rows = _rows_a_chunk(graph, node, target, chunk_bytes)
         if rows is None:
@@ -75,6 +91,11 @@ def cut(graph: Graph, aliases: Aliases, target: Target, chunk_bytes: int) -> lis
         pending = None
         pieces.extend(_chunks(graph, index, rows))
     return [*pieces, pending] if pending is not None else pieces
+
+
+def whole(graph: Graph, aliases: Aliases, index: int) -> CutPiece:
+    """Return node ``index`` as a piece of its own."""
+    return _Cutter(graph, aliases).whole(index, index + 1)
 
 
 class _Cutter:
@@ -154,9 +175,9 @@ def _rows_a_chunk(
     # Where the block is not known (models/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
-    weight = graph.constants[node.input[1]]
-    if weight.nbytes <= chunk_bytes:
+    if graph.weight_bytes(node) <= chunk_bytes:
         return None
+    weight = graph.constants[node.input[1]]
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
     block = target.block if blocked else 1
@@ -165,13 +186,16 @@ def _rows_a_chunk(
     fast_step = math.lcm(step, BLOCKS_AT_ONCE * block)
     fitting = chunk_bytes // row_bytes
     unit = fast_step if fast_step <= fitting else step
-    chunks = -(-rows // max(fitting // unit * unit, unit))
+    # At least two: without its bias the weight alone may fit.
+    chunks = max(-(-rows // max(fitting // unit * unit, unit)), 2)
     even = -(-rows // chunks // unit) * unit
     return even if even < rows else None
 
 
 def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
+    if node.op_type not in ("Conv", "FusedConv", "Gemm", "FusedGemm"):
+        return False
     values = {item.name: item for item in node.attribute}
     result = graph.values[node.output[0]].shape
     vectors = [name for name in node.input[2:SUM_INPUT] if name]
@@ -185,12 +209,10 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     if node.op_type in ("Conv", "FusedConv"):
         grouped = "group" in values and values["group"].i != 1
         return not grouped and not (node.op_type == "FusedConv" and len(node.input) > SUM_INPUT)
-    if node.op_type in ("Gemm", "FusedGemm"):
-        bias = graph.array(vectors[0]).shape if vectors else ()
-        by_row = "transB" in values and values["transB"].i == 1
-        swapped = "transA" in values and values["transA"].i == 1
-        return by_row and not swapped and (not bias or bias[-1] == result[1])
-    return False
+    bias = graph.array(vectors[0]).shape if vectors else ()
+    by_row = "transB" in values and values["transB"].i == 1
+    swapped = "transA" in values and values["transA"].i == 1
+    return by_row and not swapped and (not bias or bias[-1] == result[1])
 
 
 def _chunks(graph: Graph, index: int, rows: int) -> Iterator[CutPiece]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import math
 from pathlib import Path
 
 from models.checksum import checksum
@@ -10,21 +9,17 @@ from models.compiler.alias import Aliases
 from models.compiler.cut import CutPiece, Slice
 from models.compiler.graph import Graph, label
 from models.compiler.layout import Layout
-from models.errors import CompileError
+from models.compiler.resident import resident_record
 from models.manifest import (
-    Array,
-    Classification,
     FileRecord,
     GraphRange,
     Layer,
     Operand,
     Piece,
     Port,
-    Scores,
     Source,
     Value,
 )
-from models.preprocess import Preprocess
 
 
 def source_record(path: Path) -> Source:
@@ -53,13 +48,14 @@ def graph_records(graphs: dict[bytes, int]) -> tuple[GraphRange, ...]:
 
 
 def value_records(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
-    """Return the values of ``graph`` and where those with a parent lie."""
-    names = list(graph.values)
+    """Return the values of ``graph`` and where those with a parent lie; of loose ones, the ports."""
+    loose = dict.fromkeys(name for name in (*graph.inputs, *graph.outputs) if name in graph.loose)
+    names = [*graph.values, *loose]
     index = {name: position for position, name in enumerate(names)}
     values = []
     for name in names:
         parent, offset = aliases.parents.get(name, (None, 0))
-        array = graph.values[name]
+        array = graph.array(name)
         values.append(
             Value(
                 name=name,
@@ -100,6 +96,7 @@ def piece_records(
             span=layout.span_of[position],
             inputs=tuple(operand(part, position) for part in piece.inputs.values()),
             outputs=tuple(operand(part, position) for part in piece.outputs.values()),
+            resident=resident_record(graph, piece),
         )
         for position, piece in enumerate(pieces)
     )
@@ -129,54 +126,9 @@ def port_records(graph: Graph, names: tuple[str, ...], index: dict[str, int]) ->
     return tuple(
         Port(
             name=name,
-            dtype=graph.values[name].dtype,
-            shape=graph.values[name].shape,
+            dtype=graph.array(name).dtype,
+            shape=graph.array(name).shape,
             value=index[name],
         )
         for name in names
     )
-
-
-def checked_preprocess(
-    source: Path, graph: Graph, preprocess: Preprocess | None
-) -> Preprocess | None:
-    """Return ``preprocess``.
-
-    Raises:
-        CompileError: it does not make the model's one input.
-    """
-    if preprocess is None:
-        return None
-    inputs = {name: graph.values[name] for name in graph.inputs}
-    if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
-        listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
-        raise CompileError(
-            f"{source}: preprocessing makes one input float32{list(preprocess.shape)}; "
-            + (", ".join(listed) or "the model has none")
-        )
-    return preprocess
-
-
-def classification_record(
-    source: Path, graph: Graph, labels: tuple[str, ...], scores: Scores | None
-) -> Classification | None:
-    """Describe the scores where labels are given or the only output is a vector of scores.
-
-    ``scores`` None takes probabilities where the output comes from a Softmax, logits elsewhere.
-
-    Raises:
-        CompileError: there is not one label for each score.
-    """
-    output = graph.outputs[0]
-    array = graph.values[output]
-    classes = array.shape[1] if len(array.shape) > 1 else 0
-    is_vector = len(graph.outputs) == 1 and classes > 1 and math.prod(array.shape) == classes
-    if labels and (not is_vector or len(labels) != classes):
-        raise CompileError(
-            f"{source}: {len(labels)} labels given; output {output!r} has shape {list(array.shape)}"
-        )
-    if not is_vector or array.dtype != "float32":
-        return None
-    makers = {node.op_type for node in graph.nodes if output in node.output}
-    held: Scores = scores or ("probabilities" if "Softmax" in makers else "logits")
-    return Classification(output=output, scores=held, labels=labels)

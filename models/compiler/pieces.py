@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.cut import CutPiece, Slice
 from models.compiler.graph import Graph
+from models.manifest import STRINGS
 
 # The lowest IR version that allows initializers outside the inputs and all dtypes in use.
 _IR_VERSION = 9
@@ -58,11 +59,13 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 def _port(graph: Graph, name: str, part: Slice) -> onnx.ValueInfoProto:
     dtype = graph.array(part.name).dtype
-    return helper.make_tensor_value_info(name, _element_type(dtype), part.shape)
+    return helper.make_tensor_value_info(name, element_type(dtype), part.shape)
 
 
-def _element_type(dtype: str) -> int:
+def element_type(dtype: str) -> int:
+    """Return ONNX's number of a dtype of the manifest."""
     special = {
+        STRINGS: TensorProto.STRING,
         "bool": TensorProto.BOOL,
         "float32": TensorProto.FLOAT,
         "float64": TensorProto.DOUBLE,

@@ -1,11 +1,14 @@
 """What sessions need beside weights and arena, bounded at compile time."""
 
 import math
+from collections.abc import Iterator
+
+import onnx
 
 from models.compiler.cut import CutPiece, inner_bytes
-from models.compiler.graph import NCHWC_DOMAIN, Graph, attributes, label
-from models.errors import CompileError
-from models.sessions import SessionError, open_piece, use_threads
+from models.compiler.graph import NCHWC_DOMAIN, Graph, attributes, subgraphs
+from models.compiler.resident import known_bytes
+from models.sessions import use_threads
 
 # ONNX Runtime's plain convolution unrolls its input by segments of this size, one a thread.
 _SEGMENT_BYTES = 128 << 10
@@ -18,10 +21,15 @@ BINDING_BYTES = 3 << 10
 
 
 def scratch_bytes(graph: Graph, pieces: list[CutPiece]) -> int:
-    """Return a bound on what any one piece allocates while it runs."""
-    return max(
-        (inner_bytes(graph, piece) + _workspace_bytes(graph, piece) for piece in pieces), default=0
-    )
+    """Return a bound on what any one piece allocates while it runs.
+
+    A resident piece also makes values whose size no one knows; they are not in it.
+    """
+    return max((_made_bytes(graph, p) + _workspace_bytes(graph, p) for p in pieces), default=0)
+
+
+def _made_bytes(graph: Graph, piece: CutPiece) -> int:
+    return inner_bytes(graph, piece) if piece.region is None else known_bytes(graph, piece)
 
 
 def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
@@ -32,6 +40,8 @@ def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
     largest = 0
     for node in graph.nodes[piece.first_node : piece.end_node]:
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
+            continue
+        if not {node.input[0], node.output[0]} <= set(graph.values):
             continue
         shape = graph.array(node.input[1]).shape
         if node.op_type == "ConvTranspose":
@@ -47,26 +57,26 @@ def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
     return largest
 
 
-def session_bytes(pieces: list[CutPiece], graphs: dict[bytes, int]) -> int:
+def session_bytes(graph: Graph, pieces: list[CutPiece], graphs: dict[bytes, int]) -> int:
     """Bound the heap of one session for each of ``graphs`` and one binding for each piece."""
-    nodes = sum(pieces[first].end_node - pieces[first].first_node for first in graphs.values())
-    return (
-        SESSION_BYTES * len(graphs)
-        + NODE_BYTES * nodes
-        + BINDING_BYTES * len(pieces)
-        + sum(len(serialised) for serialised in graphs)
+    return BINDING_BYTES * len(pieces) + sum(
+        len(serialised) + _session_bytes(graph, pieces[first], len(serialised))
+        for serialised, first in graphs.items()
     )
 
 
-def check_sessions(graph: Graph, pieces: list[CutPiece], graphs: dict[bytes, int]) -> None:
-    """Load every distinct piece once, as an engine will; ``graphs`` gives each one's first piece.
+def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    if piece.region is None:
+        return SESSION_BYTES + NODE_BYTES * len(nodes)
+    # Its weights are in the message while it is loaded, and in the session. A subgraph is a session.
+    inner = [graph for node in nodes for graph in _all_subgraphs(node)]
+    count = len(nodes) + sum(len(graph.node) for graph in inner)
+    return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 2 * n_bytes
 
-    Raises:
-        CompileError: ONNX Runtime cannot load a piece.
-    """
-    for serialised, first in graphs.items():
-        try:
-            open_piece(serialised)
-        except SessionError as exc:
-            node = graph.nodes[pieces[first].first_node]
-            raise CompileError(f"node {label(node)!r} ({node.op_type}): {exc}") from exc
+
+def _all_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for graph in subgraphs(node):
+        yield graph
+        for inner in graph.node:
+            yield from _all_subgraphs(inner)

@@ -6,6 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from pipeline.cells import Cell
+
 #: Runs a bound kernel to its end. Raises KernelError.
 Launch = Callable[[], None]
 
@@ -31,6 +33,18 @@ class Kernel(ABC):
         Raises:
             DeviceError: the piece has another number of inputs or outputs.
         """
+
+    def attach(
+        self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
+    ) -> Launch:
+        """Return a launcher of a resident piece: results are copied to ``outputs``.
+
+        As ``bind``, but what has no place in the arena is in cells.
+
+        Raises:
+            DeviceError: the device does not run resident pieces.
+        """
+        raise DeviceError("this device does not run what cannot be streamed (resident pieces)")
 
 
 class Device(ABC):

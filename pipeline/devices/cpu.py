@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.sessions import SessionError, open_piece, use_threads
+from pipeline.cells import Cell
 from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
 
 
@@ -18,11 +20,7 @@ class _CpuKernel(Kernel):
         self._outputs = [port.name for port in session.get_outputs()]
 
     def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
-        if (len(inputs), len(outputs)) != (len(self._inputs), len(self._outputs)):
-            raise DeviceError(
-                f"a piece has {len(self._inputs)} inputs and {len(self._outputs)} outputs; "
-                f"the manifest gives {len(inputs)} and {len(outputs)}"
-            )
+        self._check(inputs, outputs)
         binding = self._session.io_binding()
         for name, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
@@ -36,6 +34,46 @@ class _CpuKernel(Kernel):
                 raise KernelError(str(exc)) from exc
 
         return launch
+
+    def attach(
+        self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
+    ) -> Launch:
+        self._check(inputs, outputs)
+
+        def launch() -> None:
+            feeds = {
+                name: held.array if isinstance(held, Cell) else held
+                for name, held in zip(self._inputs, inputs, strict=True)
+            }
+            try:
+                results = self._session.run(self._outputs, feeds)
+            except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
+                raise KernelError(str(exc)) from exc
+            for name, result, target in zip(self._outputs, results, outputs, strict=True):
+                _put(name, np.asarray(result), target)
+
+        return launch
+
+    def _check(
+        self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
+    ) -> None:
+        if (len(inputs), len(outputs)) != (len(self._inputs), len(self._outputs)):
+            raise DeviceError(
+                f"a piece has {len(self._inputs)} inputs and {len(self._outputs)} outputs; "
+                f"the manifest gives {len(inputs)} and {len(outputs)}"
+            )
+
+
+def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
+    if isinstance(target, Cell):
+        target.array = result
+    elif (result.shape, result.dtype) != (target.shape, target.dtype):
+        raise KernelError(
+            f"output {name!r} is {result.dtype}{list(result.shape)}, "
+            f"not {target.dtype}{list(target.shape)}"
+        )
+    else:
+        target[...] = result
 
 
 class CpuDevice(Device):

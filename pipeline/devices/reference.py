@@ -119,6 +119,9 @@ class ReferenceDevice(Device):
         constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         inputs = [port.name for port in model.graph.input]
         outputs = [port.name for port in model.graph.output]
+        for node in model.graph.node:
+            if any(item.HasField("g") or item.graphs for item in node.attribute):
+                raise DeviceError(f"{node.op_type}: the reference device has no control flow")
         known = {"", *constants, *inputs}
         steps = []
         for node in model.graph.node:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 import models.default
 from loader.files import open_reader
 from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
+from models.initial import filled
 from models.manifest import Manifest
 from models.pack import Pack, open_pack
 from models.sessions import open_resident
@@ -38,16 +38,11 @@ CHUNK_BYTES = 4 << 10  # a fraction of the larger layers below
 CIFAR10 = Path(models.default.__file__).with_name("cifar10.onnx")
 
 
-def concat(b: Builder, *parts: Tensor) -> Tensor:
-    shape = (1, sum(part.channels for part in parts), *parts[0].shape[2:])
-    return b._add("Concat", [part.name for part in parts], shape, axis=1)
-
-
 def fire(b: Builder, x: Tensor, squeezed: int, expanded: int) -> Tensor:
     """Add SqueezeNet's module: one narrow convolution, then two whose results are joined."""
     x = b.relu(b.conv(x, squeezed, 1, bias=True))
     parts = (b.relu(b.conv(x, expanded, kernel, bias=True)) for kernel in (1, 3))
-    return concat(b, *parts)
+    return b.concat(*parts)
 
 
 def residual() -> onnx.ModelProto:
@@ -55,57 +50,45 @@ def residual() -> onnx.ModelProto:
     x = b.relu(b.norm(b.conv(b.image, 16, 3)))
     for width, stride in ((16, 1), (64, 2), (64, 1)):
         y = b.relu(b.norm(b.conv(x, width, 3, stride)))
-        y = b.norm(b.conv(y, width, 3), 0.5)
+        y = b.norm(b.conv(y, width, 3))
         x = b.relu(b.add(y, x if stride == 1 else b.norm(b.conv(x, width, 1, stride))))
-    return b.model(b.linear(b.flatten(b.global_pool(x)), 10))
+    return filled(b.model(b.linear(b.flatten(b.global_pool(x)), 10)))
 
 
 def squeeze() -> onnx.ModelProto:
-    b = Builder("squeeze", 17, seed=1)
+    b = Builder("squeeze", 17)
     x = b.max_pool(b.relu(b.conv(b.image, 32, 3, 2, bias=True)), 3, 2)
     x = fire(b, fire(b, x, 16, 32), 32, 64)
-    return b.model(b.global_pool(b.relu(b.conv(x, 10, 1, bias=True))))
+    return filled(b.model(b.global_pool(b.relu(b.conv(x, 10, 1, bias=True)))), seed=1)
 
 
 def dense() -> onnx.ModelProto:
     """Join inputs that are read elsewhere, too, and of which one is joined twice."""
-    b = Builder("dense", 9, seed=2)
+    b = Builder("dense", 9)
     x = b.relu(b.conv(b.image, 32, 3))
     for _ in range(3):
-        x = concat(b, x, b.relu(b.norm(b.conv(x, 64, 3))))
-    return b.model(b.linear(b.flatten(b.max_pool(x, 2, 2)), 7))
+        x = b.concat(x, b.relu(b.norm(b.conv(x, 64, 3))))
+    return filled(b.model(b.linear(b.flatten(b.max_pool(x, 2, 2)), 7)), seed=2)
 
 
 def vgg() -> onnx.ModelProto:
     """End in matrices far above the chunk limit."""
-    b = Builder("vgg", 12, seed=3)
+    b = Builder("vgg", 12)
     x = b.image
     for width in (16, 48):
         x = b.max_pool(b.relu(b.conv(x, width, 3, bias=True)), 2, 2)
     x = b.relu(b.linear(b.relu(b.linear(b.flatten(x), 130)), 70))
-    return b.model(b.linear(x, 11))
+    return filled(b.model(b.linear(x, 11)), seed=3)
 
 
 def separable() -> onnx.ModelProto:
     """Alternate convolutions of one channel a group with pointwise ones, some not in blocks."""
-    b = Builder("separable", 11, seed=4)
+    b = Builder("separable", 11)
     x = b.relu(b.norm(b.conv(b.image, 24, 3, 2)))
     for width in (32, 40):
-        x = b.relu(b.norm(b.conv(x, x.channels, 3)))
+        x = b.relu(b.norm(b.conv(x, x.channels, 3, groups=x.channels)))
         x = b.relu(b.norm(b.conv(x, width, 1)))
-    model = b.model(b.linear(b.flatten(b.global_pool(x)), 5))
-    for name in ("conv2", "conv4"):
-        _group(model, name)
-    return model
-
-
-def _group(model: onnx.ModelProto, name: str) -> None:
-    """Make the convolution ``name`` one with a channel a group, its weight [C, 1, 3, 3]."""
-    node = next(node for node in model.graph.node if node.name == name)
-    tensor = next(item for item in model.graph.initializer if item.name == f"{name}.weight")
-    weight = numpy_helper.to_array(tensor)
-    tensor.CopyFrom(numpy_helper.from_array(weight[:, :1] * np.float32(3), tensor.name))
-    node.attribute.append(helper.make_attribute("group", len(weight)))
+    return filled(b.model(b.linear(b.flatten(b.global_pool(x)), 5)), seed=4)
 
 
 def cifar10() -> onnx.ModelProto:
@@ -115,7 +98,7 @@ def cifar10() -> onnx.ModelProto:
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Draw layers one by one, each on any tensors before it; what nothing read is joined at the end."""
-    b = Builder("drawn", 8, seed=draw(st.integers(0, 99)))
+    b = Builder("drawn", 8)
     widths = st.sampled_from([8, 16, 20, 32])
     tensors = [b.conv(b.image, draw(widths), 3)]
     for _ in range(draw(st.integers(2, 9))):
@@ -125,15 +108,16 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
             "conv": lambda x, _: b.norm(b.conv(x, draw(widths), draw(st.sampled_from([1, 3])))),
             "conv+add": lambda x, y: b.add(b.conv(x, x.channels, 3), y),
             "add": b.add,
-            "concat": lambda x, y: concat(b, x, y),
+            "concat": b.concat,
             "pool": lambda x, _: b.max_pool(x, 3, 1, pad=1),
             "relu": lambda x, _: b.relu(x),
         }
         kinds = [kind for kind in layers if kind != "concat" or x.channels <= 64]
         tensors.append(layers[draw(st.sampled_from(kinds))](x, y))
     read = {name for node in b._nodes for name in node.input}
-    last = concat(b, *(tensor for tensor in tensors if tensor.name not in read))
-    return b.model(b.linear(b.flatten(b.global_pool(last)), 3))
+    last = b.concat(*(tensor for tensor in tensors if tensor.name not in read))
+    model = b.model(b.linear(b.flatten(b.global_pool(last)), 3))
+    return filled(model, seed=draw(st.integers(0, 99)))
 
 
 def compiled(model: onnx.ModelProto, folder: Path, chunk_bytes: int = CHUNK_BYTES) -> Pack:
