@@ -75,7 +75,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         source = Path(folder, f"{options.network}.onnx")
-        zoo.save(zoo.build(options.network), source)
+        zoo.build(options.network, source)
         compile_onnx(source, Path(folder, "repository", options.network))
         generator = np.random.default_rng(0)
         inputs = [

@@ -67,7 +67,7 @@ def main() -> None:
     limit = parse_size(options.limit)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         source = Path(folder, f"{options.network}.onnx")
-        zoo.save(zoo.build(options.network), source)
+        zoo.build(options.network, source)
         pack = compile_onnx(source, Path(folder, "repository", options.network))
         weights = (pack / "weights.bin").stat().st_size
         port = free_port()

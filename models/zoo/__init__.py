@@ -4,54 +4,100 @@ They have the geometry of the published networks and serve to measure memory and
 have learnt nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-
-import onnx
+from pathlib import Path
 
 from models.errors import ModelError
-from models.zoo.builder import save
+from models.initial import initialise
+from models.onnx_writer import EXTERNAL_DATA_BYTES, declared, write_onnx
+from models.zoo.darknet.entries import darknet_entries
+from models.zoo.densenet import densenet
+from models.zoo.efficientnet import efficientnet_b0
+from models.zoo.entry import ZooEntry
+from models.zoo.inception import googlenet, inception_v2
+from models.zoo.mobilenet import mobilenet_v1, mobilenet_v2
 from models.zoo.resnet import resnet
+from models.zoo.squeezenet import squeezenet
+from models.zoo.summary import BuiltNetwork, parameters, source_sizes
 from models.zoo.vgg import vgg
 
-__all__ = ["ENTRIES", "ZooEntry", "build", "save"]
+__all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
+
+_ENTRIES = (
+    ZooEntry("resnet18", "ResNet-18, basic blocks", 11_689_512, partial(resnet, 18)),
+    ZooEntry("resnet50", "ResNet-50, bottlenecks", 25_557_032, partial(resnet, 50)),
+    ZooEntry("resnet152", "ResNet-152, bottlenecks", 60_192_808, partial(resnet, 152)),
+    ZooEntry("densenet121", "DenseNet-121", 7_978_856, partial(densenet, 121)),
+    ZooEntry("densenet201", "DenseNet-201", 20_013_928, partial(densenet, 201)),
+    ZooEntry(
+        "mobilenetv1", "MobileNetV1, any --width", 4_231_976, mobilenet_v1, scaled=mobilenet_v1
+    ),
+    ZooEntry("mobilenetv2", "MobileNetV2", 3_504_872, mobilenet_v2),
+    ZooEntry("efficientnet-b0", "EfficientNet-B0", 5_288_548, efficientnet_b0),
+    ZooEntry("squeezenet1.0", "SqueezeNet 1.0", 1_248_424, partial(squeezenet, "1.0")),
+    ZooEntry("squeezenet1.1", "SqueezeNet 1.1", 1_235_496, partial(squeezenet, "1.1")),
+    ZooEntry("googlenet", "GoogLeNet with batch norms", 6_624_904, googlenet),
+    ZooEntry("inceptionv2", "Inception V2 (BN-Inception)", 11_188_288, inception_v2),
+    ZooEntry("vgg16", "VGG-16", 138_357_544, partial(vgg, 16)),
+    ZooEntry("vgg19", "VGG-19", 143_667_240, partial(vgg, 19)),
+    *darknet_entries(),
+)
+
+ENTRIES: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
-@dataclass(frozen=True)
-class ZooEntry:
-    """One network: what it is, how to build it for a resolution, and which resolutions work."""
-
-    name: str
-    description: str
-    parameters: int
-    definition: Callable[[int], onnx.ModelProto]
-    resolution: int = 224
-    multiple: int = 32
+def _plain(name: str) -> str:
+    """Return ``name`` as people say it: without case, hyphens, underscores and points."""
+    return name.lower().translate(str.maketrans("", "", "-_."))
 
 
-ENTRIES: dict[str, ZooEntry] = {
-    entry.name: entry
-    for entry in (
-        ZooEntry("resnet18", "ResNet-18, basic blocks", 11_689_512, partial(resnet, 18)),
-        ZooEntry("resnet50", "ResNet-50, bottlenecks", 25_557_032, partial(resnet, 50)),
-        ZooEntry("resnet152", "ResNet-152, bottlenecks", 60_192_808, partial(resnet, 152)),
-        ZooEntry("vgg16", "VGG-16", 138_357_544, partial(vgg, 16)),
-        ZooEntry("vgg19", "VGG-19", 143_667_240, partial(vgg, 19)),
-    )
-}
-
-
-def build(name: str, resolution: int | None = None) -> onnx.ModelProto:
-    """Build a network of the zoo; ``resolution`` in pixels, its own default when None.
+def find(name: str) -> ZooEntry:
+    """Return the network called ``name``; case and ``-_.`` do not matter.
 
     Raises:
-        ModelError: no such network, or a resolution that its strides do not divide.
+        ModelError: there is none.
     """
-    if name not in ENTRIES:
-        raise ModelError(f"zoo: no network called {name!r}; there are {', '.join(ENTRIES)}")
-    entry = ENTRIES[name]
-    size = entry.resolution if resolution is None else resolution
-    if size < entry.multiple or size % entry.multiple:
-        raise ModelError(f"zoo: {name}: resolution {size} is not a multiple of {entry.multiple}")
-    return entry.definition(size)
+    for entry in ENTRIES.values():
+        if _plain(entry.name) == _plain(name):
+            return entry
+    raise ModelError(f"zoo: no network called {name!r}; there are {', '.join(ENTRIES)}")
+
+
+def build(
+    name: str, path: Path, resolution: int | None = None, width: float = 1.0, seed: int = 0
+) -> BuiltNetwork:
+    """Build a network of the zoo with random weights and write it to ``path`` as ONNX.
+
+    A network has the same weights at every resolution, unless their shapes depend on it (VGG).
+
+    Args:
+        name: as ``find`` takes it.
+        path: the file; weights of 1 GiB and more go to ``path`` + ".data".
+        resolution: in pixels; the network's own default when None.
+        width: factor for all channels, for networks that have one.
+        seed: of the weights.
+
+    Raises:
+        ModelError: no such network, resolution or width, or ``path`` cannot be written.
+    """
+    entry = find(name)
+    size = entry.checked_resolution(resolution)
+    skeleton = entry.skeleton(size, width)
+    calibrated = entry.skeleton(entry.calibration_resolution, width)
+    if declared(calibrated) != declared(skeleton):
+        calibrated = skeleton
+    given = entry.biases(calibrated) if entry.biases else None
+    write_onnx(skeleton, initialise(calibrated, seed, given), path)
+    data = path.with_name(path.name + ".data")
+    sizes = source_sizes(skeleton)
+    external = sizes.weight_bytes >= EXTERNAL_DATA_BYTES
+    return BuiltNetwork(
+        name=entry.name,
+        file=path,
+        bytes=path.stat().st_size + (data.stat().st_size if external else 0),
+        resolution=size,
+        layers=sizes.layers,
+        weight_bytes=sizes.weight_bytes,
+        largest_layer_bytes=sizes.largest_layer_bytes,
+        parameters=parameters(skeleton),
+    )

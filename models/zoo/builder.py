@@ -1,23 +1,21 @@
 """Compact network definitions: each method adds one layer and returns the tensor it makes.
 
-Weights are drawn from a seeded generator (He initialisation) in the order in which layers are
-added, so one definition gives the same bytes on every machine.
+What comes out is a skeleton (models/onnx_writer.py): the graph with its weights declared, not drawn.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from models.metadata import PREPROCESS, write_metadata
+from models.onnx_writer import declare
+from models.preprocess import Channels, Preprocess
 
 OPSET = 17
-
-# Of the weights of fully connected layers, as torchvision starts VGG: scores stay near 1.
-LINEAR_DEVIATION = 0.01
 IR_VERSION = 9
 
 
@@ -33,63 +31,105 @@ class Tensor:
         return self.shape[1]
 
 
-class Builder:
-    """Builds one ONNX graph with a single image input "image" [1, 3, resolution, resolution]."""
+@dataclass(frozen=True)
+class Pixels:
+    """How colours (0 to 255) become numbers: (colour - mean) / std."""
 
-    def __init__(self, name: str, resolution: int, seed: int = 0) -> None:
+    mean: Channels
+    std: Channels
+
+
+#: Mean and deviation of ImageNet's colours, as torchvision's networks want them.
+IMAGENET = Pixels((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+#: From -1 to 1, as Keras' and TensorFlow's networks want them.
+SIGNED = Pixels((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
+
+
+class Builder:
+    """Builds one skeleton with a single image input "image" [1, 3, resolution, resolution]."""
+
+    def __init__(self, name: str, resolution: int, pixels: Pixels | None = None) -> None:
         self._name = name
-        self._generator = np.random.default_rng(seed)
+        self._pixels = pixels
         self._nodes: list[onnx.NodeProto] = []
-        self._weights: dict[str, NDArray[np.float32]] = {}
+        self._weights: list[TensorProto] = []
         self.image = Tensor("image", (1, 3, resolution, resolution))
 
     def conv(
-        self, x: Tensor, channels: int, kernel: int, stride: int = 1, bias: bool = False
+        self,
+        x: Tensor,
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        bias: bool = False,
+        pads: tuple[int, int, int, int] | None = None,
     ) -> Tensor:
-        """Add a square convolution padded to keep the size at stride 1."""
-        fan_in = x.channels * kernel * kernel
+        """Add a square convolution; ``pads`` (top, left, bottom, right) None: half the kernel."""
         label = f"conv{self._count('Conv') + 1}"
-        inputs = [x.name, self._normal(f"{label}.weight", (channels, x.channels, kernel, kernel))]
-        self._weights[inputs[1]] *= np.float32(math.sqrt(2 / fan_in))
+        shape = (channels, x.channels // groups, kernel, kernel)
+        inputs = [x.name, self._weight(f"{label}.weight", shape)]
         if bias:
-            inputs.append(self._constant(f"{label}.bias", np.zeros(channels)))
-        pad = kernel // 2
-        size = [(length + 2 * pad - kernel) // stride + 1 for length in x.shape[2:]]
-        return self._add(
-            "Conv",
-            inputs,
-            (1, channels, *size),
-            kernel_shape=[kernel] * 2,
-            strides=[stride] * 2,
-            pads=[pad] * 4,
-        )
+            inputs.append(self._weight(f"{label}.bias", (channels,)))
+        window = _Window(kernel, stride, pads or (kernel // 2,) * 4)
+        size = (1, channels, *window.size(x))
+        return self._add("Conv", inputs, size, group=groups, **window.attributes())
 
-    def norm(self, x: Tensor, gain: float = 1.0) -> Tensor:
-        """Add a batch norm whose scale is ``gain``; statistics are those of a unit input."""
+    def norm(self, x: Tensor, epsilon: float = 1e-5) -> Tensor:
+        """Add a batch norm."""
         label = f"norm{self._count('BatchNormalization') + 1}"
-        values = {"weight": gain, "bias": 0.0, "mean": 0.0, "var": 1.0}
-        inputs = [
-            self._constant(f"{label}.{part}", np.full(x.channels, value))
-            for part, value in values.items()
-        ]
-        return self._add("BatchNormalization", [x.name, *inputs], x.shape, epsilon=1e-5)
+        parts = ("weight", "bias", "mean", "var")
+        inputs = [self._weight(f"{label}.{part}", (x.channels,)) for part in parts]
+        return self._add("BatchNormalization", [x.name, *inputs], x.shape, epsilon=epsilon)
+
+    def linear(self, x: Tensor, features: int) -> Tensor:
+        """Add a fully connected layer with a bias."""
+        label = f"linear{self._count('Gemm') + 1}"
+        weight = self._weight(f"{label}.weight", (features, x.shape[1]))
+        bias = self._weight(f"{label}.bias", (features,))
+        return self._add("Gemm", [x.name, weight, bias], (1, features), transB=1)
 
     def relu(self, x: Tensor) -> Tensor:
         return self._add("Relu", [x.name], x.shape)
 
+    def relu6(self, x: Tensor) -> Tensor:
+        bounds = [self._scalar("zero", 0.0), self._scalar("six", 6.0)]
+        return self._add("Clip", [x.name, *bounds], x.shape)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return self._add("Sigmoid", [x.name], x.shape)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return self.mul(x, self.sigmoid(x))
+
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return self._add("Add", [x.name, y.name], x.shape)
 
-    def max_pool(self, x: Tensor, kernel: int, stride: int, pad: int = 0) -> Tensor:
-        size = [(length + 2 * pad - kernel) // stride + 1 for length in x.shape[2:]]
-        return self._add(
-            "MaxPool",
-            [x.name],
-            (*x.shape[:2], *size),
-            kernel_shape=[kernel] * 2,
-            strides=[stride] * 2,
-            pads=[pad] * 4,
-        )
+    def mul(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add a product; ``y`` may be one number for each channel of ``x``."""
+        return self._add("Mul", [x.name, y.name], x.shape)
+
+    def concat(self, *parts: Tensor) -> Tensor:
+        """Join tensors along the channels."""
+        channels = sum(part.channels for part in parts)
+        shape = (1, channels, *parts[0].shape[2:])
+        return self._add("Concat", [part.name for part in parts], shape, axis=1)
+
+    def max_pool(
+        self, x: Tensor, kernel: int, stride: int, pad: int = 0, ceil: bool = False
+    ) -> Tensor:
+        """Add a maximum pool; ``ceil``: the last window may hang over the edge."""
+        window = _Window(kernel, stride, (pad,) * 4, ceil)
+        shape = (*x.shape[:2], *window.size(x))
+        extra = {"ceil_mode": 1} if ceil else {}
+        return self._add("MaxPool", [x.name], shape, **window.attributes(), **extra)
+
+    def average_pool(self, x: Tensor, kernel: int, stride: int, pad: int = 0) -> Tensor:
+        """Add an average pool; what is padded does not count."""
+        window = _Window(kernel, stride, (pad,) * 4)
+        shape = (*x.shape[:2], *window.size(x))
+        return self._add("AveragePool", [x.name], shape, **window.attributes())
 
     def global_pool(self, x: Tensor) -> Tensor:
         return self._add("GlobalAveragePool", [x.name], (*x.shape[:2], 1, 1))
@@ -97,59 +137,71 @@ class Builder:
     def flatten(self, x: Tensor) -> Tensor:
         return self._add("Flatten", [x.name], (1, math.prod(x.shape[1:])))
 
-    def linear(self, x: Tensor, features: int) -> Tensor:
-        """Add a fully connected layer with a bias."""
-        label = f"linear{self._count('Gemm') + 1}"
-        weight = self._normal(f"{label}.weight", (features, x.shape[1]))
-        self._weights[weight] *= np.float32(LINEAR_DEVIATION)
-        bias = self._constant(f"{label}.bias", np.zeros(features))
-        return self._add("Gemm", [x.name, weight, bias], (1, features), transB=1)
-
     def model(self, output: Tensor, name: str = "logits") -> onnx.ModelProto:
-        """Return the checked model whose one output is ``output``, renamed ``name``."""
+        """Return the skeleton whose one output is ``output``, the layer added last, as ``name``."""
         self._nodes[-1].output[0] = name
         graph = helper.make_graph(
             self._nodes,
             self._name,
             [helper.make_tensor_value_info("image", TensorProto.FLOAT, self.image.shape)],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, output.shape)],
-            [numpy_helper.from_array(value, key) for key, value in self._weights.items()],
+            self._weights,
         )
-        return helper.make_model(
+        model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="layerstream",
         )
+        if self._pixels:
+            size = (self.image.shape[3], self.image.shape[2])
+            recipe = Preprocess(
+                size=size, resize="crop", mean=self._pixels.mean, std=self._pixels.std
+            )
+            fields = recipe.model_dump(mode="json", exclude_defaults=True)
+            write_metadata(model, {PREPROCESS: fields})
+        return model
 
     def _count(self, kind: str) -> int:
         return sum(node.op_type == kind for node in self._nodes)
 
-    def _normal(self, name: str, shape: tuple[int, ...]) -> str:
-        self._weights[name] = self._generator.standard_normal(shape, dtype=np.float32)
+    def _weight(self, name: str, shape: tuple[int, ...]) -> str:
+        self._weights.append(declare(name, shape))
         return name
 
-    def _constant(self, name: str, value: NDArray[np.float64]) -> str:
-        self._weights[name] = value.astype(np.float32)
+    def _scalar(self, name: str, value: float) -> str:
+        if not any(tensor.name == name for tensor in self._weights):
+            self._weights.append(helper.make_tensor(name, TensorProto.FLOAT, (), [value]))
         return name
 
     def _add(
-        self, kind: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any
+        self, kind: str, inputs: Sequence[str], shape: tuple[int, ...], **attributes: Any
     ) -> Tensor:
         name = f"{kind.lower()}{self._count(kind) + 1}"
         self._nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return Tensor(name, shape)
 
 
-# A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
-EXTERNAL_DATA_BYTES = 1 << 30
+@dataclass(frozen=True)
+class _Window:
+    """A square that moves over an image; ``pads`` are top, left, bottom, right."""
 
+    kernel: int
+    stride: int
+    pads: tuple[int, ...]
+    ceil: bool = False
 
-def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write ``model`` to ``path``; weights of 1 GiB and more go to ``path`` + ".data"."""
-    onnx.save(
-        model,
-        path,
-        save_as_external_data=model.ByteSize() >= EXTERNAL_DATA_BYTES,
-        location=path.name + ".data",
-    )
+    def size(self, x: Tensor) -> list[int]:
+        """Return height and width of what a pass over ``x`` gives."""
+        moves = [
+            x.shape[2 + axis] + self.pads[axis] + self.pads[axis + 2] - self.kernel
+            for axis in (0, 1)
+        ]
+        return [(-(-way // self.stride) if self.ceil else way // self.stride) + 1 for way in moves]
+
+    def attributes(self) -> dict[str, list[int]]:
+        return {
+            "kernel_shape": [self.kernel] * 2,
+            "strides": [self.stride] * 2,
+            "pads": list(self.pads),
+        }

@@ -2,11 +2,7 @@
 
 import onnx
 
-from models.zoo.builder import Builder, Tensor
-
-# With random weights every block would double the variance of what it adds to; a small gain on the
-# last norm of each block keeps the activations of 50 blocks in a range where they carry information.
-RESIDUAL_GAIN = 0.1
+from models.zoo.builder import IMAGENET, Builder, Tensor
 
 
 def _shortcut(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
@@ -17,14 +13,14 @@ def _shortcut(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
 
 def _basic(b: Builder, x: Tensor, width: int, stride: int) -> Tensor:
     y = b.relu(b.norm(b.conv(x, width, 3, stride)))
-    y = b.norm(b.conv(y, width, 3), RESIDUAL_GAIN)
+    y = b.norm(b.conv(y, width, 3))
     return b.relu(b.add(y, _shortcut(b, x, width, stride)))
 
 
 def _bottleneck(b: Builder, x: Tensor, width: int, stride: int) -> Tensor:
     y = b.relu(b.norm(b.conv(x, width, 1)))
     y = b.relu(b.norm(b.conv(y, width, 3, stride)))
-    y = b.norm(b.conv(y, 4 * width, 1), RESIDUAL_GAIN)
+    y = b.norm(b.conv(y, 4 * width, 1))
     return b.relu(b.add(y, _shortcut(b, x, 4 * width, stride)))
 
 
@@ -35,7 +31,7 @@ def resnet(depth: int, resolution: int) -> onnx.ModelProto:
         50: (_bottleneck, (3, 4, 6, 3)),
         152: (_bottleneck, (3, 8, 36, 3)),
     }[depth]
-    b = Builder(f"resnet{depth}", resolution)
+    b = Builder(f"resnet{depth}", resolution, IMAGENET)
     x = b.relu(b.norm(b.conv(b.image, 64, 7, 2)))
     x = b.max_pool(x, 3, 2, pad=1)
     for stage, count in enumerate(repeats):

@@ -1,11 +1,11 @@
 """``layerstream zoo``: networks to try and to measure with."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from models.errors import CompileError
 from server.cli.options import Json
 from server.cli.output import errors, print_json, print_table
 
@@ -24,7 +24,7 @@ def list_(as_json: Json = False) -> None:
         return
     print_table(
         "Zoo",
-        ("name", "parameters", "fp32 MiB", "resolution", "what"),
+        ("name", "parameters", "MiB", "px", "what"),
         (
             (
                 entry.name,
@@ -43,19 +43,20 @@ def build(
     name: Annotated[str, typer.Argument(help="A name from `zoo list`.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     resolution: Annotated[int | None, typer.Option(min=1, help="Input size in pixels.")] = None,
+    width: Annotated[float, typer.Option(help="Factor for all channels (MobileNetV1).")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Build a network and write it as ONNX."""
     from models import zoo
 
     with errors.status(f"building {name}"):
-        model = zoo.build(name, resolution)
-        try:
-            zoo.save(model, output)
-        except OSError as exc:
-            raise CompileError(f"{output}: {exc.strerror or exc}") from exc
-    n_bytes = output.stat().st_size
+        built = zoo.build(name, output, resolution, width, seed)
     if as_json:
-        print_json({"name": name, "file": str(output), "bytes": n_bytes})
+        print_json({**asdict(built), "file": str(built.file)})
     else:
-        typer.echo(f"{output}: {n_bytes / 2**20:.1f} MiB")
+        typer.echo(
+            f"{output}: {built.bytes / 2**20:.1f} MiB; {built.layers} layers of "
+            f"{built.weight_bytes / 2**20:.1f} MiB, the largest "
+            f"{built.largest_layer_bytes / 2**20:.1f} MiB; {built.parameters:,} parameters"
+        )

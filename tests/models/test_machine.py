@@ -1,4 +1,4 @@
-"""The zoo, and what models/ knows of the machine: target, heap, sessions."""
+"""What models/ knows of the machine: target, heap, sessions."""
 
 import ctypes
 from pathlib import Path
@@ -8,74 +8,10 @@ import onnx
 import pytest
 
 from models import target
-from models.compiler import CompileOptions, compile_onnx
-from models.compiler.cut import default_chunk_bytes
-from models.errors import ModelError
 from models.heap import heap_bytes, trim_heap
-from models.pack import open_pack
 from models.sessions import SessionError, open_piece, open_resident, use_threads
 from models.target import Target, host_target
-from models.zoo import ENTRIES, build, save
-from models.zoo.builder import Builder
 from tests.models.nets import one_layer
-from tests.models.refusal import refuses
-
-
-def test_zoo_names_what_it_has() -> None:
-    with refuses(ModelError, "zoo: no network called 'alexnet'", *ENTRIES):
-        build("alexnet")
-
-
-@pytest.mark.parametrize("resolution", [0, -32, 16, 225])
-def test_zoo_refuses_resolutions_that_do_not_divide(resolution: int) -> None:
-    with refuses(ModelError, "zoo: resnet18", f"resolution {resolution} is not a multiple of 32"):
-        build("resnet18", resolution)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_zoo_networks_are_valid_and_have_their_parameters(name: str) -> None:
-    model = build(name, 32)
-    onnx.checker.check_model(model)
-    floats = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
-    statistics = sum(
-        int(np.prod(tensor.dims))
-        for tensor in model.graph.initializer
-        if tensor.name.endswith((".mean", ".var"))
-    )
-    assert floats - statistics == ENTRIES[name].parameters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(ENTRIES))
-def test_zoo_networks_compile(name: str, tmp_path: Path) -> None:
-    source = tmp_path / "m.onnx"
-    save(build(name), source)
-    manifest = open_pack(compile_onnx(source, tmp_path / "m", CompileOptions())).manifest
-    assert manifest.parameters == ENTRIES[name].parameters
-    limit = default_chunk_bytes(manifest.weight_bytes)
-    assert manifest.largest_chunk_bytes <= limit + 16_384  # a layer that is whole has its bias, too
-
-
-def test_a_definition_gives_the_same_bytes_every_time() -> None:
-    def network(seed: int) -> bytes:
-        b = Builder("net", 8, seed)
-        return b.model(b.linear(b.flatten(b.conv(b.image, 4, 3)), 10)).SerializeToString()
-
-    assert network(1) == network(1)
-    assert network(1) != network(2)
-
-
-def test_large_models_have_their_weights_beside_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("models.zoo.builder.EXTERNAL_DATA_BYTES", 100)
-    b = Builder("net", 8)
-    model = b.model(b.conv(b.image, 40, 3))
-    expected = model.graph.initializer[0].raw_data
-    save(model, tmp_path / "m.onnx")
-    assert (tmp_path / "m.onnx.data").is_file()
-    assert onnx.load(tmp_path / "m.onnx").graph.initializer[0].raw_data == expected
-    open_pack(compile_onnx(tmp_path / "m.onnx", tmp_path / "m"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,174 @@
+"""Draw every weight, then run the skeleton on photographs and set what depends on activations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from models.initial.draw import MATRIX_NODES, MEAN, VARIANCE, Array, draw
+from models.initial.evaluate import Evaluator
+from models.initial.images import sample_inputs
+from models.initial.measure import channel_statistics, coarse, coarse_mean
+from models.onnx_writer import declared
+
+AnyArray = NDArray[Any]
+
+# Batch norms look at deviations no smaller than this part of the layer's own: a channel that is dead
+# on the photographs must not be blown up to the size of the others.
+_DEVIATION_FLOOR = 0.05
+_SMALLEST_DEVIATION = 1e-3
+
+
+def initialise(
+    skeleton: onnx.ModelProto, seed: int = 0, biases: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Return a float32 array for each weight that ``skeleton`` declares (``onnx_writer.declared``).
+
+    Every array is drawn from a generator of its own, seeded with ``seed`` and its name. Then the
+    graph is run node by node on the photographs: batch norms get the mean and variance of their
+    input; other layers a scale that makes their output deviate by 1 and, unless they put out a mere
+    vector, a bias that centres each channel. ``biases`` gives arrays by name, which stay as they are, save
+    where a bias centres: there it is what the mean of each channel becomes.
+
+    Raises:
+        ModelError: an input has no static shape, or ONNX Runtime cannot run a node.
+    """
+    given = {name: np.asarray(array, np.float32) for name, array in (biases or {}).items()}
+    shapes = declared(skeleton)
+    assert all(shapes.get(name) == array.shape for name, array in given.items()), "not declared"
+    run = _Calibration(skeleton, seed, given)
+    run.run()
+    return run.weights
+
+
+def filled(
+    skeleton: onnx.ModelProto, seed: int = 0, biases: Mapping[str, Array] | None = None
+) -> onnx.ModelProto:
+    """Return a copy of ``skeleton`` that holds its weights: for models small enough to be held twice.
+
+    Raises:
+        ModelError: as ``initialise``.
+    """
+    weights = initialise(skeleton, seed, biases)
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton)
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+    return model
+
+
+class _Calibration:
+    """One run through a skeleton; ``weights`` are final once the node that reads them has run."""
+
+    def __init__(self, skeleton: onnx.ModelProto, seed: int, given: Mapping[str, Array]) -> None:
+        self._nodes = list(skeleton.graph.node)
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self._nodes:
+            for name in dict.fromkeys(node.input):
+                self._readers.setdefault(name, []).append(node)
+        shapes = declared(skeleton)
+        self._open = set(shapes) - set(given)  # what may still be changed
+        self._movable = set(shapes)
+        self.weights: dict[str, Array] = {
+            name: given[name].copy() if name in given else self._drawn(name, shape, seed)
+            for name, shape in shapes.items()
+        }
+        constants = [tensor for tensor in skeleton.graph.initializer if tensor.name not in shapes]
+        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in constants}
+        self._evaluator = Evaluator(skeleton)
+        self._values: dict[str, list[AnyArray]] = {}
+        for sample in sample_inputs(skeleton, seed):
+            for name, array in sample.items():
+                self._values.setdefault(name, []).append(array)
+        self._samples = len(next(iter(self._values.values()), []))
+
+    def _drawn(self, name: str, shape: tuple[int, ...], seed: int) -> Array:
+        reader = next(iter(self._readers.get(name, [])), None)
+        position = list(reader.input).index(name) if reader is not None else 0
+        return draw(name, shape, reader, position, seed)
+
+    def run(self) -> None:
+        """Run the graph up to the last node that reads a weight."""
+        needs = [any(name in self.weights for name in node.input) for node in self._nodes]
+        last = max((i for i, needed in enumerate(needs) if needed), default=-1)
+        unread = {name: len(nodes) for name, nodes in self._readers.items()}
+        for node in self._nodes[: last + 1]:
+            self._step(node)
+            for name in dict.fromkeys(node.input):
+                unread[name] -= 1
+                if not unread[name]:
+                    self._values.pop(name, None)
+
+    def _step(self, node: onnx.NodeProto) -> None:
+        if node.op_type == "BatchNormalization":
+            self._measure_norm(node)
+        outputs = self._outputs(node)
+        if self._is_scaled(node):
+            self._scale(node, [arrays[0] for arrays in outputs])
+            outputs = self._outputs(node)
+        self._open -= set(node.input)
+        self._movable -= set(node.input)
+        names = [name for name in node.output if name]
+        for position, name in enumerate(names):
+            if name in self._readers:
+                self._values[name] = [arrays[position] for arrays in outputs]
+
+    def _outputs(self, node: onnx.NodeProto) -> list[list[AnyArray]]:
+        """Return what ``node`` puts out for each photograph."""
+        return [self._evaluator.run(node, self._inputs(node, i)) for i in range(self._samples)]
+
+    def _inputs(self, node: onnx.NodeProto, sample: int) -> list[AnyArray | None]:
+        return [self._value(name, sample) if name else None for name in node.input]
+
+    def _value(self, name: str, sample: int) -> AnyArray:
+        if name in self._values:
+            return self._values[name][sample]
+        return self.weights[name] if name in self.weights else self._constants[name]
+
+    def _is_scaled(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` multiplies by weights of ours, and no batch norm puts that right."""
+        if node.op_type not in MATRIX_NODES or not self._open & set(node.input[:2]):
+            return False
+        readers = self._readers.get(node.output[0], [])
+        return not readers or any(
+            reader.op_type != "BatchNormalization" or reader.input[VARIANCE] not in self._open
+            for reader in readers
+        )
+
+    def _measure_norm(self, node: onnx.NodeProto) -> None:
+        mean_name, variance_name = node.input[MEAN], node.input[VARIANCE]
+        if not {mean_name, variance_name} & self._open:
+            return
+        mean, deviation = channel_statistics(self._values[node.input[0]], 1)
+        typical = float(np.sqrt(np.mean(deviation**2)))
+        deviation = coarse(
+            np.maximum(deviation, max(_DEVIATION_FLOOR * typical, _SMALLEST_DEVIATION))
+        )
+        measured = {mean_name: coarse_mean(mean, deviation), variance_name: deviation**2}
+        for name in set(measured) & self._open:
+            self.weights[name][...] = measured[name]
+
+    def _scale(self, node: onnx.NodeProto, outputs: Sequence[Array]) -> None:
+        """Scale the weights of ``node`` by what it put out, and move its bias where it is ours."""
+        weight = next(name for name in node.input[:2] if name in self._open)
+        bias = node.input[2] if len(node.input) > 2 else ""
+        mean, deviation = channel_statistics(outputs, 1 if node.op_type.startswith("Conv") else -1)
+        if bias:
+            mean -= self._value(bias, 0).reshape(-1)
+        movable = (
+            bias in self._movable
+            and self.weights[bias].shape == mean.shape
+            and outputs[0].size > mean.size  # of a vector, a few images say little
+        )
+        within, between = float(np.mean(deviation**2)), float(np.var(mean))
+        counted = _DEVIATION_FLOOR**2 if movable else 1.0  # a bias takes away what lies between
+        total = max(math.sqrt(within + counted * between), _SMALLEST_DEVIATION)
+        factor = 1 / coarse(np.array(total))
+        self.weights[weight] *= np.float32(factor)
+        if movable:
+            self.weights[bias] -= coarse_mean(mean * factor, np.ones(1)).astype(np.float32)

@@ -1,0 +1,58 @@
+"""The Darknet families of the zoo: lists of sections, as the importer reads them from cfg files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.darknet.section import Section
+from models.zoo.darknet.classifiers import darknet19, darknet53, tiny, vgg16
+from models.zoo.darknet.efficientnet import efficientnet_b0
+from models.zoo.darknet.resnet import densenet201, resnet50, resnet152
+from models.zoo.darknet.scaled_yolov4 import yolov4_csp, yolov4_p6
+from models.zoo.darknet.yolov2 import yolov2, yolov2_tiny, yolov2_voc
+from models.zoo.darknet.yolov3 import yolov3, yolov3_tiny
+from models.zoo.darknet.yolov4 import yolov4, yolov4_tiny
+
+__all__ = ["FAMILIES", "Family"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One network: its name in the zoo, what it is, its sections, ``[net]`` first.
+
+    Args:
+        parameters: trainable numbers at the default resolution.
+        multiple: a resolution must be divisible by it.
+    """
+
+    name: str
+    description: str
+    parameters: int
+    sections: Callable[[], list[Section]]
+    multiple: int = 32
+
+    @property
+    def resolution(self) -> int:
+        """Default side of the input in pixels."""
+        return int(self.sections()[0].options["width"])
+
+
+# What is called Darknet's has a namesake of torchvision's in the zoo, with other layers or weights.
+FAMILIES = (
+    Family("yolov2", "YOLOv2, COCO detector", 50_962_889, yolov2),
+    Family("yolov2-voc", "YOLOv2, PASCAL VOC detector", 50_655_389, yolov2_voc),
+    Family("yolov2-tiny", "YOLOv2-tiny, COCO detector", 11_232_057, yolov2_tiny),
+    Family("yolov3", "YOLOv3, COCO detector", 61_949_149, yolov3),
+    Family("yolov3-tiny", "YOLOv3-tiny, COCO detector", 8_852_366, yolov3_tiny),
+    Family("yolov4", "YOLOv4, COCO detector", 64_363_101, yolov4),
+    Family("yolov4-tiny", "YOLOv4-tiny, COCO detector", 6_056_606, yolov4_tiny),
+    Family("yolov4-csp", "Scaled-YOLOv4, CSP, COCO detector", 52_921_437, yolov4_csp),
+    Family("yolov4-p6", "Scaled-YOLOv4, P6, COCO detector", 127_585_200, yolov4_p6, 64),
+    Family("darknet19", "Darknet-19", 20_842_376, darknet19),
+    Family("darknet53", "Darknet-53", 41_609_928, darknet53),
+    Family("darknet-tiny", "Tiny Darknet", 1_042_104, tiny),
+    Family("resnet50-darknet", "Darknet's ResNet-50", 22_780_456, resnet50),
+    Family("resnet152-darknet", "Darknet's ResNet-152", 57_416_232, resnet152),
+    Family("densenet201-darknet", "Darknet's DenseNet-201", 17_173_160, densenet201),
+    Family("vgg16-darknet", "Darknet's VGG-16", 138_357_544, vgg16),
+    Family("efficientnet-b0-darknet", "Darknet's EfficientNet-B0", 4_853_720, efficientnet_b0),
+)

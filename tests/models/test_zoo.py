@@ -1,0 +1,185 @@
+"""The zoo: published geometry, weights by seed and name, files that compile and stream."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from PIL import Image
+
+from models.compiler.cut import default_chunk_bytes
+from models.errors import ModelError
+from models.metadata import PREPROCESS
+from models.onnx_writer import declared
+from models.photographs import photographs
+from models.preprocess import Preprocess
+from models.zoo import ENTRIES, ZooEntry, build, find
+from models.zoo.summary import parameters, source_sizes
+from tests.models.nets import answers
+from tests.models.refusal import refuses
+from tests.models.streamed import compiled, same, streamed
+
+everyone = pytest.mark.parametrize("name", list(ENTRIES))
+# Networks made with models/zoo/builder.py; the others come from Darknet's sections.
+BUILT = (
+    *("resnet18", "resnet50", "resnet152", "densenet121", "densenet201", "mobilenetv1"),
+    *("mobilenetv2", "efficientnet-b0", "squeezenet1.0", "squeezenet1.1", "googlenet"),
+    *("inceptionv2", "vgg16", "vgg19"),
+)
+built = pytest.mark.parametrize("name", BUILT)
+
+
+def weights_in(path: Path) -> dict[str, NDArray[np.float32]]:
+    model = onnx.load(path)
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def with_weights_as_inputs(skeleton: onnx.ModelProto) -> onnx.ModelProto:
+    """What a skeleton is to tools that do not know of weights without data."""
+    shapes = declared(skeleton)
+    kept = [tensor for tensor in skeleton.graph.initializer if tensor.name not in shapes]
+    del skeleton.graph.initializer[:]
+    skeleton.graph.initializer.extend(kept)
+    skeleton.graph.input.extend(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    return skeleton
+
+
+@everyone
+def test_networks_have_their_parameters(name: str) -> None:
+    entry = ENTRIES[name]
+    assert parameters(entry.skeleton(entry.resolution)) == entry.parameters
+
+
+@built
+def test_shapes_are_those_that_onnx_infers(name: str) -> None:
+    for resolution in (32, 96, 224, 352):
+        skeleton = with_weights_as_inputs(ENTRIES[name].skeleton(resolution))
+        onnx.checker.check_model(skeleton)
+        promised = [dim.dim_value for dim in skeleton.graph.output[0].type.tensor_type.shape.dim]
+        for dim in skeleton.graph.output[0].type.tensor_type.shape.dim:
+            dim.Clear()
+        inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=True)
+        found = [dim.dim_value for dim in inferred.graph.output[0].type.tensor_type.shape.dim]
+        assert found == promised == [1, 1000]
+
+
+@built
+def test_weights_have_the_same_shapes_at_every_resolution(name: str) -> None:
+    entry = ENTRIES[name]
+    alike = declared(entry.skeleton(64)) == declared(entry.skeleton(128))
+    assert alike == (name not in ("vgg16", "vgg19"))
+
+
+@built
+def test_skeletons_say_how_images_become_tensors(name: str) -> None:
+    skeleton = ENTRIES[name].skeleton(96)
+    entries = {item.key: item.value for item in skeleton.metadata_props}
+    recipe = Preprocess.model_validate(json.loads(entries[PREPROCESS]))
+    assert recipe.shape == (1, 3, 96, 96)
+    tensor = recipe.apply(Image.new("RGB", (96, 96), (255, 255, 255)))
+    assert np.all((tensor >= 1) & (tensor < 3))
+
+
+def test_mobilenets_of_other_widths_round_channels_down() -> None:
+    entry = ENTRIES["mobilenetv1"]
+    # Keras' counts for alpha 0.25, 0.5 and 0.75, trainable ones.
+    counts = {0.25: 470_072, 0.5: 1_331_592, 0.75: 2_585_560, 1.0: 4_231_976}
+    assert {width: parameters(entry.skeleton(32, width)) for width in counts} == counts
+    assert declared(entry.skeleton(32, 0.3))["conv1.weight"][0] == 9
+
+
+def test_layers_and_bytes_of_what_is_counted_here() -> None:
+    sizes = source_sizes(ENTRIES["resnet18"].skeleton(224))
+    assert sizes.layers == 21
+    assert sizes.weight_bytes == 4 * (11_689_512 + 2 * 4_800)
+    assert sizes.largest_layer_bytes == 4 * (512 * 512 * 9 + 4 * 512)
+    dense = source_sizes(ENTRIES["densenet121"].skeleton(224))
+    assert dense.layers == 121 + 62  # batch norms that come first are layers of their own
+
+
+@pytest.mark.parametrize("name", ["MobileNetV1", "mobilenet-v1", "SqueezeNet1.1", "RESNET_18"])
+def test_names_are_found_as_people_write_them(name: str) -> None:
+    entry: ZooEntry = find(name)
+    assert entry.name in ("mobilenetv1", "squeezenet1.1", "resnet18")
+
+
+def test_names_differ_in_letters_and_digits() -> None:
+    plain = {"".join(c for c in name.lower() if c.isalnum()) for name in ENTRIES}
+    assert len(plain) == len(ENTRIES)
+    assert all(find(name).name == name == entry.name for name, entry in ENTRIES.items())
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    with refuses(ModelError, "zoo: no network called 'alexnet'", *ENTRIES):
+        build("alexnet", file)
+    for resolution in (0, -32, 16, 225):
+        with refuses(ModelError, "zoo: resnet18", f"resolution {resolution} is not a multiple of"):
+            build("resnet18", file, resolution)
+    with refuses(ModelError, "zoo: resnet18: its width is fixed"):
+        build("resnet18", file, width=0.5)
+    for width in (0.0, -1.0, 0.01, 9.0, float("nan"), float("inf")):
+        with refuses(ModelError, "zoo: mobilenetv1: width", "is not from 0.0625 to 8"):
+            build("mobilenetv1", file, width=width)
+    assert not file.exists()
+
+
+def test_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.onnx" for i in range(3)]
+    for file, seed in zip(files, (0, 0, 1), strict=True):
+        built = build("squeezenet1.1", file, 64, seed=seed)
+        assert built.bytes == file.stat().st_size
+        assert (built.name, built.resolution, built.file) == ("squeezenet1.1", 64, file)
+    first, again, other = (file.read_bytes() for file in files)
+    assert first == again
+    assert first != other
+
+
+def test_weights_are_the_same_at_every_resolution(tmp_path: Path) -> None:
+    small, large = tmp_path / "64.onnx", tmp_path / "96.onnx"
+    summaries = [build("mobilenetv1", small, 64, 0.25), build("mobilenetv1", large, 96, 0.25)]
+    assert summaries[0].parameters == summaries[1].parameters == 470_072
+    one, other = weights_in(small), weights_in(large)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def check_answers(name: str, folder: Path, resolution: int | None, width: float) -> None:
+    """Compile and stream; answers depend on the image, and are those of ONNX Runtime."""
+    source = folder / f"{name}.onnx"
+    summary = build(name, source, resolution, width)
+    pack = compiled(source, folder)
+    manifest = pack.manifest
+    assert manifest.parameters == summary.parameters
+    limit = default_chunk_bytes(manifest.weight_bytes)
+    assert manifest.largest_chunk_bytes <= limit + 16_384  # a layer that is whole has its bias, too
+    skeleton = find(name).skeleton(summary.resolution, width)
+    entries = {item.key: item.value for item in skeleton.metadata_props}
+    recipe = Preprocess.model_validate(json.loads(entries[PREPROCESS]))
+    scores = []
+    for image in photographs()[:2]:
+        inputs = {"image": recipe.apply(image)}
+        expected = streamed(pack, inputs, "pre")
+        same(streamed(pack, inputs), expected)
+        same(expected, answers(source, inputs), rtol=1e-4, atol=1e-4)
+        scores.append(expected["logits"])
+        assert 0.1 < scores[-1].std() < 10
+        assert np.isfinite(scores[-1]).all()
+    largest = max(np.abs(array).max() for array in scores)
+    assert np.abs(scores[0] - scores[1]).max() > 1e-2 * largest
+
+
+def test_a_small_network_streams(tmp_path: Path) -> None:
+    check_answers("mobilenetv1", tmp_path, 96, 0.25)
+
+
+@pytest.mark.slow
+@built
+def test_networks_stream(name: str, tmp_path: Path) -> None:
+    check_answers(name, tmp_path, None, 1.0)
