@@ -1,9 +1,10 @@
-"""Fuzz the pack reader: ``python -m tests.fuzz.pack [seconds] [first example]``.
+"""Fuzz the pack reader: ``python -m tests.fuzz.pack [seconds] [first example] [--minutes N]``.
 
 Each example damages the manifest or the pieces of a real pack and opens it. The reader may refuse it with
 PackError; what it accepts must be plannable. Anything else ends the run with the example's number.
 """
 
+import argparse
 import itertools
 import json
 import random
@@ -11,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from models.errors import PackError
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.plan import PlanError, make_plan
+from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
 
 #: Values that programs forget about.
@@ -128,41 +130,64 @@ Main = Callable[[list[str]], int]
 
 
 class PackFuzzer:
-    """Damages a copy of one pack in ``folder``; example ``number`` is always the same."""
+    """Damages copies of ``sound`` packs in ``folder``; example ``number`` is always the same."""
 
-    def __init__(self, sound: Path, folder: Path) -> None:
-        self._folder = Path(shutil.copytree(sound, folder / "1"))
-        self._manifest = (sound / "manifest.json").read_bytes()
-        self._pieces = (sound / "pieces.bin").read_bytes()
+    def __init__(self, sound: Sequence[Path], folder: Path) -> None:
+        self._copies = [
+            Path(shutil.copytree(pack, folder / str(number))) for number, pack in enumerate(sound)
+        ]
+        self._sound = [
+            ((pack / "manifest.json").read_bytes(), (pack / "pieces.bin").read_bytes())
+            for pack in sound
+        ]
 
     def run(self, number: int) -> bool:
         """Damage, open, plan; return whether it was accepted."""
         rng = random.Random(number)
-        damage: Callable[[random.Random], tuple[bytes, bytes]]
-        damage = rng.choice([self._leaves, self._leaves, self._text, self._graphs])
-        manifest, pieces = damage(rng)
-        (self._folder / "manifest.json").write_bytes(manifest)
-        (self._folder / "pieces.bin").write_bytes(pieces)
-        return attempt(self._folder)
+        damage = rng.choice((damage_leaves, damage_leaves, damage_text, damage_graphs))
+        chosen = rng.randrange(len(self._copies))
+        manifest, pieces = damage(*self._sound[chosen], rng)
+        folder = self._copies[chosen]
+        (folder / "manifest.json").write_bytes(manifest)
+        (folder / "pieces.bin").write_bytes(pieces)
+        return attempt(folder)
 
-    def _leaves(self, rng: random.Random) -> tuple[bytes, bytes]:
-        document = json.loads(self._manifest)
-        for _ in range(rng.randint(1, 3)):
-            if document:
-                change_leaf(document, rng)
-        return json.dumps(document).encode(), self._pieces
 
-    def _text(self, rng: random.Random) -> tuple[bytes, bytes]:
-        return change_bytes(self._manifest, rng), self._pieces
+def damage_leaves(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
+    """Change the manifest as a document."""
+    document = json.loads(manifest)
+    for _ in range(rng.randint(1, 3)):
+        if document:
+            change_leaf(document, rng)
+    return json.dumps(document).encode(), pieces
 
-    def _graphs(self, rng: random.Random) -> tuple[bytes, bytes]:
-        """Damage the pieces; half of the time the manifest agrees with what came of them."""
-        pieces = change_bytes(self._pieces, rng)
-        document = json.loads(self._manifest)
-        if rng.random() < 0.5:
-            record = {"n_bytes": len(pieces), "checksum": checksum(pieces)}
-            document["files"]["pieces.bin"] = record
-        return json.dumps(document).encode(), pieces
+
+def damage_text(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
+    """Change the manifest as bytes."""
+    return change_bytes(manifest, rng), pieces
+
+
+def damage_graphs(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
+    """Change the pieces; half of the time the manifest agrees with what came of them."""
+    damaged = change_bytes(pieces, rng)
+    document = json.loads(manifest)
+    if rng.random() < 0.5:
+        record = {"n_bytes": len(damaged), "checksum": checksum(damaged)}
+        document["files"]["pieces.bin"] = record
+    return json.dumps(document).encode(), damaged
+
+
+def chosen_run(arguments: list[str]) -> tuple[float, int]:
+    """Return for how many seconds to run, and from which example on: a random one unless given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0)
+    parser.add_argument("first", type=int, nargs="?")
+    parser.add_argument("--minutes", type=float)
+    chosen = parser.parse_args(arguments)
+    seconds = chosen.seconds if chosen.minutes is None else 60 * chosen.minutes
+    first = random.SystemRandom().randrange(1 << 40) if chosen.first is None else chosen.first
+    print(f"first example: {first}")
+    return seconds, first
 
 
 def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
@@ -181,14 +206,21 @@ def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
     raise AssertionError("numbers do not end")
 
 
+def sound_packs(folder: Path) -> list[Path]:
+    """Compile a network with chunks and a resident span, and one that says how to detect."""
+    options = CompileOptions(chunk_bytes=CHUNK_BYTES)
+    packs = []
+    folder.mkdir()
+    for name, model in (("tiny", residual()), ("detector", square_finder())):
+        packs.append(compile_onnx(written(model, folder / f"{name}.onnx"), folder / name, options))
+    return packs
+
+
 def main(arguments: list[str]) -> int:
-    seconds = float(arguments[0]) if arguments else 60.0
-    first = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().randrange(1 << 40)
+    seconds, first = chosen_run(arguments)
     with tempfile.TemporaryDirectory() as name:
-        source = written(residual(), Path(name, "tiny.onnx"))
-        options = CompileOptions(chunk_bytes=CHUNK_BYTES)
-        sound = compile_onnx(source, Path(name, "sound", "tiny"), options)
-        return run_examples(PackFuzzer(sound, Path(name, "damaged")).run, seconds, first)
+        fuzzer = PackFuzzer(sound_packs(Path(name, "sound")), Path(name, "damaged"))
+        return run_examples(fuzzer.run, seconds, first)
 
 
 if __name__ == "__main__":

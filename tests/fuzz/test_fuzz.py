@@ -1,18 +1,19 @@
-"""A bounded run of each fuzzer; ``python -m tests.fuzz.pack`` and ``.onnx`` run for as long as wanted."""
+"""A bounded run of each fuzzer; ``python -m tests.fuzz.cfg --minutes 10`` runs one longer."""
 
 from pathlib import Path
 
 import pytest
 
-from models.pack import Pack
+from tests.fuzz import cfg as cfg_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
 
 EXAMPLES = 300
 
 
-def test_pack_reader(tiny_pack: Pack, tmp_path: Path) -> None:
-    fuzzer = pack_fuzzer.PackFuzzer(tiny_pack.folder, tmp_path)
+def test_pack_reader(tmp_path: Path) -> None:
+    sound = pack_fuzzer.sound_packs(tmp_path / "sound")
+    fuzzer = pack_fuzzer.PackFuzzer(sound, tmp_path / "damaged")
     accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES  # damage is subtle enough to pass, and not always
 
@@ -23,10 +24,22 @@ def test_onnx_reader(tmp_path: Path) -> None:
     assert 0 < sum(accepted) < EXAMPLES
 
 
-@pytest.mark.parametrize("main", [pack_fuzzer.main, onnx_fuzzer.main])
+def test_cfg_reader(tmp_path: Path) -> None:
+    fuzzer = cfg_fuzzer.CfgFuzzer(tmp_path)
+    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+@pytest.mark.parametrize("main", [pack_fuzzer.main, onnx_fuzzer.main, cfg_fuzzer.main])
 def test_command_reports(main: pack_fuzzer.Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0.05", "7"]) == 0
     assert "no fault found" in capsys.readouterr().out
+
+
+def test_first_example_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pack_fuzzer.chosen_run(["--minutes", "2"])[0] == 120
+    assert pack_fuzzer.chosen_run(["3", "11"]) == (3, 11)
+    assert "first example: 11" in capsys.readouterr().out
 
 
 def test_fault_names_its_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,66 @@
+"""From a cfg, and a .weights file or a seed, to an ONNX file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.darknet.cfg import read_cfg
+from models.darknet.errors import DarknetError
+from models.darknet.layers import Network
+from models.darknet.metadata import HEADER
+from models.darknet.network import build_network
+from models.darknet.parameters import Region, Softmax, Yolo
+from models.darknet.seeded import random_weights
+from models.darknet.to_onnx import skeleton
+from models.darknet.weights import read_weights
+from models.metadata import write_metadata
+from models.onnx_writer import write_onnx
+
+
+def import_network(
+    cfg: Path,
+    weights: Path | None,
+    output: Path,
+    resolution: int | None = None,
+    labels: Sequence[str] = (),
+    seed: int = 0,
+) -> Network:
+    """Write the network in ``cfg`` to ``output`` as ONNX; return it.
+
+    Args:
+        cfg: a cfg file of Darknet.
+        weights: its .weights file, which is mapped, never held; without it, they are random.
+        output: the ONNX file.
+        resolution: width and height of the input in pixels; those of the cfg if None.
+        labels: one for each class, or none.
+        seed: of the random weights.
+
+    Raises:
+        DarknetError: what is wrong with the cfg, the weights or the number of labels.
+        ModelError: ``output`` cannot be written.
+    """
+    if any(given and output.resolve() == given.resolve() for given in (cfg, weights)):
+        raise DarknetError(f"{output}: would replace what is imported")
+    network = build_network(read_cfg(cfg), str(cfg), resolution)
+    if labels and len(labels) != class_count(network):
+        raise DarknetError(f"{cfg}: {class_count(network)} classes, but {len(labels)} labels")
+    # A name that is no UTF-8 on disk would be none in the file.
+    model = skeleton(network, cfg.stem.encode("utf-8", "replace").decode(), labels)
+    if weights is None:
+        write_onnx(model, random_weights(network, seed), output)
+        return network
+    header, arrays = read_weights(weights, network)
+    write_metadata(model, {HEADER: header.model_dump()})
+    write_onnx(model, arrays, output)
+    return network
+
+
+def class_count(network: Network) -> int:
+    """Return how many classes the outputs tell apart."""
+    last = network.layers[network.outputs[-1]]
+    match last.parameters:
+        case Yolo(classes=classes) | Region(classes=classes):
+            return classes
+        case Softmax(groups=groups):
+            return last.shape[0] // groups
+        case _:
+            return last.shape[0] * last.shape[1] * last.shape[2]

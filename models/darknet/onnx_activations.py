@@ -1,0 +1,107 @@
+"""Darknet's activations (activations.h) as ONNX nodes; those ONNX lacks are made of several."""
+
+from collections.abc import Callable
+
+from models.darknet.onnx_graph import LayerGraph
+
+# Of float32.
+_LARGEST = 3.4028234663852886e38
+
+# activation -> operator and attributes
+_SINGLE: dict[str, tuple[str, dict[str, float]]] = {
+    "leaky": ("LeakyRelu", {"alpha": 0.1}),
+    "relie": ("LeakyRelu", {"alpha": 0.01}),
+    "relu": ("Relu", {}),
+    "logistic": ("Sigmoid", {}),
+    "tanh": ("Tanh", {}),
+    "elu": ("Elu", {"alpha": 1.0}),
+    "selu": ("Selu", {"alpha": 1.6732, "gamma": 1.0507}),
+}
+
+
+def activate(graph: LayerGraph, x: str, name: str) -> str:
+    """Add the activation called ``name`` to ``x``; return the result's name."""
+    if name == "linear":
+        return x
+    if name in _SINGLE:
+        operator, attributes = _SINGLE[name]
+        return graph.node(name, operator, x, **attributes)
+    return _COMPOSED[name](graph, x)
+
+
+def _mish(graph: LayerGraph, x: str) -> str:
+    """With t = logistic(-x): x tanh(softplus(x)) = x (2 / (1 + t^2) - 1).
+
+    ONNX Runtime's Softplus takes nearly as long as the convolutions of yolov4; these nodes, a sixth of it.
+    """
+    one, two = graph.scalar("mish.one", 1), graph.scalar("mish.two", 2)
+    t = graph.node("mish.t", "Sigmoid", graph.node("mish.negative", "Neg", x))
+    sum_ = graph.node("mish.sum", "Add", graph.node("mish.square", "Mul", t, t), one)
+    factor = graph.node("mish.factor", "Sub", graph.node("mish.double", "Div", two, sum_), one)
+    return graph.node("mish", "Mul", x, factor)
+
+
+def _swish(graph: LayerGraph, x: str) -> str:
+    return graph.node("swish", "Mul", x, graph.node("swish.sigmoid", "Sigmoid", x))
+
+
+def _gelu(graph: LayerGraph, x: str) -> str:
+    """With Darknet's digits: x / 2 * (1 + tanh(0.797885 x + 0.035677 x^3))."""
+    square = graph.node("gelu.square", "Mul", x, x)
+    cubic = graph.node("gelu.cubic", "Mul", square, graph.scalar("gelu.c", 0.035677))
+    factor = graph.node("gelu.factor", "Add", cubic, graph.scalar("gelu.b", 0.797885))
+    tanh = graph.node("gelu.tanh", "Tanh", graph.node("gelu.inner", "Mul", x, factor))
+    share = graph.node("gelu.share", "Add", tanh, graph.scalar("gelu.one", 1))
+    half = graph.node("gelu.half", "Mul", x, graph.scalar("gelu.a", 0.5))
+    return graph.node("gelu", "Mul", half, share)
+
+
+def _clip(graph: LayerGraph, x: str, role: str, least: float, most: float) -> str:
+    bounds = graph.scalar(f"{role}.min", least), graph.scalar(f"{role}.max", most)
+    return graph.node(role, "Clip", x, *bounds)
+
+
+def _relu6(graph: LayerGraph, x: str) -> str:
+    return _clip(graph, x, "relu6", 0, 6)
+
+
+def _hardtan(graph: LayerGraph, x: str) -> str:
+    return _clip(graph, x, "hardtan", -1, 1)
+
+
+def _ramp(graph: LayerGraph, x: str) -> str:
+    """Above 0 x + x / 10, x / 10 below."""
+    tenth = graph.node("ramp.tenth", "Mul", x, graph.scalar("ramp.slope", 0.1))
+    return graph.node("ramp", "Add", graph.node("ramp.relu", "Relu", x), tenth)
+
+
+def _loggy(graph: LayerGraph, x: str) -> str:
+    """2 / (1 + exp(-x)) - 1."""
+    double = graph.node(
+        "loggy.double",
+        "Mul",
+        graph.node("loggy.sigmoid", "Sigmoid", x),
+        graph.scalar("loggy.two", 2),
+    )
+    return graph.node("loggy", "Sub", double, graph.scalar("loggy.one", 1))
+
+
+def _hard_mish(graph: LayerGraph, x: str) -> str:
+    """Above 0 x, x^2 / 2 + x from -2 to 0, 0 below."""
+    part = _clip(graph, x, "hard_mish.part", -2, 0)
+    half = graph.node("hard_mish.half", "Mul", part, graph.scalar("hard_mish.a", 0.5))
+    curve = graph.node("hard_mish.curve", "Mul", half, part)
+    above = _clip(graph, x, "hard_mish.line", -2, _LARGEST)
+    return graph.node("hard_mish", "Add", curve, above)
+
+
+_COMPOSED: dict[str, Callable[[LayerGraph, str], str]] = {
+    "mish": _mish,
+    "swish": _swish,
+    "gelu": _gelu,
+    "relu6": _relu6,
+    "hardtan": _hardtan,
+    "ramp": _ramp,
+    "loggy": _loggy,
+    "hard_mish": _hard_mish,
+}

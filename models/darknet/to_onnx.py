@@ -1,0 +1,158 @@
+"""A network as an ONNX model without weights, which says what it came from and how it is used.
+
+Values are [1, channels, height, width]; behind connected and softmax layers [1, n].
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+
+from models import metadata
+from models.darknet import onnx_joins, onnx_spatial, onnx_vectors
+from models.darknet.cfg import format_cfg
+from models.darknet.layers import IMAGE, Layer, Network
+from models.darknet.metadata import CFG
+from models.darknet.onnx_graph import Graph, LayerGraph, Value, make_model
+from models.darknet.parameters import (
+    AvgPool,
+    Connected,
+    Convolution,
+    Crop,
+    DepthMaxPool,
+    Identity,
+    MaxPool,
+    Product,
+    Region,
+    Reorg,
+    Route,
+    Shortcut,
+    Softmax,
+    Upsample,
+    Yolo,
+)
+from models.darknet.sizes import source_sizes
+from models.detection.recipe import Detection, Head
+
+
+def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
+    """Return the model of ``network`` with all weights declared (models/onnx_writer.py).
+
+    Its input is "image" [1, channels, height, width]; its outputs are called "output", or
+    "yolo_LAYER" and "region_LAYER" if there are several. ``labels``: one a class.
+    """
+    image = Value("image", network.shape(IMAGE))
+    graph = Graph()
+    values = {IMAGE: image}
+    names = _output_names(network)
+    for layer in network.layers:
+        part = LayerGraph(graph, layer.index)
+        value = _emit(part, layer, [values[index] for index in layer.inputs])
+        if layer.index in names and not isinstance(layer.parameters, Yolo | Region):
+            value = part.flat(value) if value.shape[1:] == (1, 1) else value
+        values[layer.index] = part.finish(value, names.get(layer.index))
+    model = make_model(graph, name, image, [values[index] for index in network.outputs])
+    metadata.write_metadata(model, _metadata(network, labels))
+    return model
+
+
+def _output_names(network: Network) -> dict[int, str]:
+    if len(network.outputs) == 1:
+        return {network.outputs[0]: "output"}
+    return {index: f"{network.layers[index].kind}_{index}" for index in network.outputs}
+
+
+def _emit(graph: LayerGraph, layer: Layer, inputs: list[Value]) -> Value:
+    """Add the nodes of ``layer``; return its value."""
+    x = inputs[0]
+    match layer.parameters:
+        case Identity():
+            return x
+        case Route() as p:
+            return onnx_joins.route(graph, p, inputs)
+        case Connected() as p:
+            name = onnx_vectors.connected(graph, layer, p, x)
+        case Softmax() as p:
+            name = onnx_vectors.softmax(graph, p, x)
+        case Shortcut() as p:
+            name = onnx_joins.shortcut(graph, layer, p, inputs)
+        case Product() as p:
+            name = onnx_joins.product(graph, p, inputs)
+        case _:
+            name = _emit_spatial(graph, layer, graph.spatial(x))
+    return Value(name, layer.shape, isinstance(layer.parameters, Connected | Softmax))
+
+
+def _emit_spatial(graph: LayerGraph, layer: Layer, x: Value) -> str:
+    match layer.parameters:
+        case Convolution() as p:
+            name = onnx_spatial.convolution(graph, layer, p, x)
+        case MaxPool() as p:
+            name = onnx_spatial.maxpool(graph, p, x)
+        case DepthMaxPool() as p:
+            name = onnx_spatial.depth_maxpool(graph, p, x)
+        case AvgPool():
+            name = onnx_spatial.avgpool(graph, x)
+        case Upsample() as p:
+            name = onnx_spatial.upsample(graph, p, x)
+        case Reorg() as p:
+            name = onnx_spatial.reorg(graph, layer, p, x)
+        case Crop() as p:
+            name = onnx_spatial.crop(graph, layer, p, x)
+        case Yolo() as p:
+            name = onnx_vectors.yolo(graph, p, x)
+        case Region() as p:
+            name = onnx_vectors.region(graph, p, x)
+        case _:
+            raise AssertionError(f"no nodes for {layer.kind}")
+    return name
+
+
+def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
+    heads = [_head(network, index, name) for index, name in _output_names(network).items()]
+    detector = isinstance(network.layers[network.outputs[0]].parameters, Yolo | Region)
+    entries: dict[str, Any] = {
+        metadata.SIZES: source_sizes(network).model_dump(),
+        CFG: format_cfg(network.sections),
+    }
+    if network.channels == 3:
+        entries[metadata.PREPROCESS] = {
+            "size": [network.width, network.height],
+            "resize": "letterbox" if detector else "crop",
+            "filter": "darknet",
+            "color": "RGB",
+            "scale": 1 / 255,
+        }
+    if detector:
+        last = network.layers[network.outputs[-1]].parameters
+        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, Yolo) else {}
+        detection = Detection.model_validate(
+            {"heads": [head for head in heads if head], "labels": tuple(labels), **nms}
+        )
+        entries[metadata.DETECTION] = detection.model_dump(mode="json")
+    if labels:
+        entries[metadata.LABELS] = list(labels)
+    return entries
+
+
+def _head(network: Network, index: int, output: str) -> Head | None:
+    match network.layers[index].parameters:
+        case Yolo() as p:
+            return Head(
+                output=output,
+                kind="yolo",
+                anchors=p.anchors,
+                classes=p.classes,
+                new_coords=p.new_coords,
+                scale_x_y=p.scale_x_y,
+            )
+        case Region() as p:
+            return Head(
+                output=output,
+                kind="region",
+                anchors=p.anchors,
+                classes=p.classes,
+                softmax=p.softmax,
+            )
+        case _:
+            return None
