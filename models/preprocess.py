@@ -3,7 +3,6 @@
 The recipe comes as a TOML file at compile time and is kept in the manifest.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,10 +16,12 @@ from pydantic import (
     Field,
     FiniteFloat,
     PositiveInt,
-    ValidationError,
 )
 
 from models.errors import ModelError
+from models.placement import Placement, Resize, Size, around, centre, inside
+from models.recipe_files import read_recipe
+from models.resize import resize_corners
 
 
 def _not_zero(value: float) -> float:
@@ -43,15 +44,17 @@ _FILTERS = {
 class Preprocess(BaseModel):
     """How an image becomes a tensor: (pixel - mean) * scale / std, pixels from 0 to 255.
 
-    ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio first, or pads
-    around the image (letterbox) with ``pad_value``.
+    ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio, or pads around the
+    image (letterbox) with ``pad_value``. ``filter`` is one of Pillow's, antialiased and rounded to 8
+    bits, or "darknet": corner-aligned bilinear, neither antialiased nor rounded; there a crop resizes
+    the short side first and cuts whole pixels.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: tuple[PositiveInt, PositiveInt]
-    resize: Literal["stretch", "crop", "letterbox"] = "stretch"
-    filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    resize: Resize = "stretch"
+    filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
     color: Literal["RGB", "BGR"] = "RGB"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     mean: Channels = (0.0, 0.0, 0.0)
@@ -65,10 +68,20 @@ class Preprocess(BaseModel):
         width, height = self.size
         return (1, 3, height, width) if self.layout == "NCHW" else (1, height, width, 3)
 
+    def placement(self, image: Size) -> Placement:
+        """Return where an image of that size (width, height) lies in the tensor."""
+        if self.resize == "letterbox":
+            return Placement.letterboxed(self.size, image)
+        if self.resize == "stretch":
+            return Placement()
+        if self.filter == "darknet":
+            return Placement.resized_and_cut(self.size, image)
+        return Placement.cut_and_resized(self.size, image)
+
     def apply(self, image: Image.Image) -> NDArray[np.float32]:
         """Return the tensor for ``image`` (any mode), float32; mean and std follow ``color``."""
         picture = image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
-        pixels = np.asarray(self._resized(picture), np.float32)
+        pixels = self._placed(picture)
         if self.color == "BGR":
             pixels = pixels[:, :, ::-1]
         factor = np.float32(self.scale) / np.asarray(self.std, np.float32)
@@ -77,25 +90,33 @@ class Preprocess(BaseModel):
             tensor = tensor.transpose(2, 0, 1)
         return np.ascontiguousarray(tensor[None])
 
-    def _resized(self, image: Image.Image) -> Image.Image:
+    def _placed(self, image: Image.Image) -> NDArray[np.float32]:
+        """Return ``image`` (RGB) at the network's size, [rows, columns, 3] from 0 to 255."""
         width, height = self.size
-        resample = _FILTERS[self.filter]
         if self.resize == "stretch":
-            return image.resize(self.size, resample)
+            return self._resized(image, self.size)
         if self.resize == "crop":
-            # Cropped before it is resized: a thin strip must not grow to the size of a wall.
-            ratio = max(width / image.width, height / image.height)
-            left = max(image.width - width / ratio, 0) / 2
-            top = max(image.height - height / ratio, 0) / 2
-            box = (left, top, image.width - left, image.height - top)
-            return image.resize(self.size, resample, box)
-        ratio = min(width / image.width, height / image.height)
-        inner = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
-        shade = round(self.pad_value)
-        canvas = Image.new("RGB", self.size, (shade, shade, shade))
-        corner = ((width - inner[0]) // 2, (height - inner[1]) // 2)
-        canvas.paste(image.resize(inner, resample), corner)
+            return self._cut(image)
+        inner = inside(self.size, image.size)
+        left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+        canvas = np.full((height, width, 3), self.pad_value, np.float32)
+        canvas[top : top + inner[1], left : left + inner[0]] = self._resized(image, inner)
         return canvas
+
+    def _resized(self, image: Image.Image, size: Size) -> NDArray[np.float32]:
+        if self.filter == "darknet":
+            return resize_corners(image, size)
+        return np.asarray(image.resize(size, _FILTERS[self.filter]), np.float32)
+
+    def _cut(self, image: Image.Image) -> NDArray[np.float32]:
+        # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
+        width, height = self.size
+        if self.filter == "darknet":
+            outer = around(self.size, image.size)
+            left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
+            return resize_corners(image, outer, (left, top, left + width, top + height))
+        box = centre(self.size, image.size)
+        return np.asarray(image.resize(self.size, _FILTERS[self.filter], box), np.float32)
 
 
 def read_preprocess(path: Path) -> Preprocess:
@@ -104,16 +125,7 @@ def read_preprocess(path: Path) -> Preprocess:
     Raises:
         ModelError: the file is missing, is not TOML, or a field is unknown or out of range.
     """
-    try:
-        return Preprocess.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except OSError as exc:
-        raise ModelError(f"{path}: {exc.strerror or exc}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ModelError(f"{path}: not TOML: {exc}") from exc
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ModelError(f"{path}: {field}: {first['msg']}") from exc
+    return read_recipe(path, Preprocess)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:

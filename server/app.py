@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from server.context import Context
 from server.middleware import RequestMiddleware
-from server.protocol import classify, health, infer, metadata, repository
+from server.protocol import classify, detect, health, infer, metadata, repository
 from server.protocol.errors import register_handlers
 from server.settings import Settings
 
@@ -30,7 +30,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.context = context
-    for group in (health, metadata, infer, classify, repository):
+    for group in (health, metadata, infer, classify, detect, repository):
         app.include_router(group.router)
     register_handlers(app)
     app.add_middleware(RequestMiddleware, max_body=settings.max_body)

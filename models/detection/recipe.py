@@ -1,8 +1,15 @@
 """What a detector's outputs hold: the recipe that the manifest keeps."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from models.recipe_files import read_recipe
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
@@ -12,18 +19,24 @@ class _Record(BaseModel):
 class Head(_Record):
     """One detection layer: ``output`` is [1, anchors * (5 + classes), rows, columns].
 
-    ``anchors`` are (width, height), in cells for a region layer, in pixels of the network's input for a
-    yolo layer. ``activated``: the output is what Darknet's layer gives; otherwise what it receives.
+    Each anchor has the planes x, y, width, height, objectness and one a class. ``anchors`` are (width,
+    height), in cells for a region layer, in pixels of the network's input for a yolo layer.
+    ``activated``: the output is what Darknet's layer gives; otherwise what it receives.
     """
 
     output: str
     kind: Literal["region", "yolo"]
-    anchors: Annotated[tuple[tuple[PositiveFloat, PositiveFloat], ...], Field(min_length=1)]
+    anchors: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
     classes: PositiveInt
     new_coords: bool = False
-    scale_x_y: PositiveFloat = 1.0
+    scale_x_y: Positive = 1.0
     softmax: bool = True
     activated: bool = True
+
+    @property
+    def planes(self) -> int:
+        """Channels that the output must have."""
+        return len(self.anchors) * (5 + self.classes)
 
 
 class Detection(_Record):
@@ -32,6 +45,45 @@ class Detection(_Record):
     heads: Annotated[tuple[Head, ...], Field(min_length=1)]
     labels: tuple[str, ...] = ()
     nms: Literal["greedy", "diou"] = "greedy"
-    beta: PositiveFloat = 0.6
-    score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.25
-    iou_threshold: Annotated[float, Field(ge=0, le=1)] = 0.45
+    beta: Positive = 0.6
+    score_threshold: Fraction = 0.25
+    iou_threshold: Fraction = 0.45
+
+    @property
+    def classes(self) -> int:
+        return self.heads[0].classes
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        counts = sorted({head.classes for head in self.heads})
+        if len(counts) > 1:
+            raise ValueError(f"the heads have {' and '.join(map(str, counts))} classes")
+        if len(self.labels) not in (0, self.classes):
+            raise ValueError(f"{len(self.labels)} labels for {self.classes} classes")
+        return self
+
+
+def read_detection(path: Path) -> Detection:
+    """Read a recipe from a TOML file.
+
+    Raises:
+        ModelError: the file is missing, is not TOML, or a field is unknown or out of range.
+    """
+    return read_recipe(path, Detection)
+
+
+def head_fault(
+    detection: Detection, outputs: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> str | None:
+    """Return which head is not among ``outputs`` (name: dtype, shape) and why; None if all are."""
+    for number, head in enumerate(detection.heads):
+        where = f"detection.heads.{number}: output {head.output!r}"
+        if head.output not in outputs:
+            return f"{where}: no such output; there are {', '.join(map(repr, outputs))}"
+        dtype, shape = outputs[head.output]
+        if dtype != "float32" or len(shape) != 4 or shape[:2] != (1, head.planes) or min(shape) < 1:
+            return (
+                f"{where} is {dtype}{list(shape)}; {len(head.anchors)} anchors and "
+                f"{head.classes} classes need float32[1, {head.planes}, rows, columns]"
+            )
+    return None

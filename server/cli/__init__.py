@@ -10,7 +10,7 @@ from models.sessions import claim_process
 from pipeline.devices.base import DeviceError
 from pipeline.errors import EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.cli import bench, packs, run, serve, zoo
+from server.cli import bench, darknet, packs, run, serve, zoo
 from server.cli.output import fail
 from server.errors import ServiceError
 from server.serve import PortError
@@ -29,6 +29,8 @@ app.add_typer(zoo.app, name="zoo")
 app.add_typer(bench.app, name="bench")
 app.command("compile")(packs.compile_)
 app.command("inspect")(packs.inspect)
+app.command("import-darknet")(darknet.import_darknet)
+app.command("export-darknet")(darknet.export_darknet)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from models.detection.recipe import Detection, read_detection
+from models.manifest import Manifest, Resident, SourceSizes
 from models.pack import Pack, open_pack
 from models.preprocess import read_labels, read_preprocess
 from pipeline.architectures import ARCHITECTURES
@@ -23,7 +25,7 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
             shapes[name] = tuple(int(dim) for dim in dims.split(","))
         except ValueError:
             shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 1:
+        if not name or not shapes[name] or min(shapes[name]) < 0:
             raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
     return shapes
 
@@ -33,6 +35,9 @@ def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
     labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
     preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
+    detection: Annotated[
+        Path | None, typer.Option(help="TOML file: a detector's heads, anchors, classes...")
+    ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
     ] = None,
@@ -55,6 +60,7 @@ def compile_(
         chunk_bytes=size(chunk, "--chunk"),
         labels=read_labels(labels) if labels else (),
         preprocess=read_preprocess(preprocess) if preprocess else None,
+        detection=read_detection(detection) if detection else None,
         scores=scores,  # type: ignore[arg-type]
         force=force,
     )
@@ -98,8 +104,49 @@ def _summary(pack: Pack) -> dict[str, Any]:
         "inputs": [port.model_dump(exclude={"value"}) for port in manifest.inputs],
         "outputs": [port.model_dump(exclude={"value"}) for port in manifest.outputs],
         "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
-        "labels": len(manifest.classification.labels) if manifest.classification else 0,
+        "labels": _label_count(manifest),
+        "detection": manifest.detection and _detector(manifest.detection),
+        "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        "resident_pieces": [piece.model_dump() for piece in manifest.resident_pieces],
     }
+
+
+def _label_count(manifest: Manifest) -> int:
+    named = manifest.detection or manifest.classification
+    return len(named.labels) if named else 0
+
+
+def _detector(detection: Detection) -> dict[str, Any]:
+    """Return what a detector is, without its labels and anchors."""
+    fields = {"nms", "score_threshold", "iou_threshold"}
+    heads = [head.output for head in detection.heads]
+    return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}
+
+
+def _source_line(sizes: SourceSizes) -> str:
+    """Return what the tool that the network comes from counts, in one line."""
+    return (
+        f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
+        f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
+    )
+
+
+_SHOWN = 5
+
+
+def _resident_line(piece: Resident) -> str:
+    """Return what is not streamed and why, in one line."""
+    operators = ", ".join(_some(list(dict.fromkeys(piece.operators))))
+    reasons = "; ".join(_some(list(piece.reasons)))
+    count = len(piece.nodes)
+    nodes = f"{count} node{'s' if count > 1 else ''}"
+    size = format_size(piece.weight_bytes)
+    return f"resident piece: {nodes} ({operators}), {size}, because: {reasons}"
+
+
+def _some(items: list[str]) -> list[str]:
+    rest = len(items) - _SHOWN
+    return items if rest <= 0 else [*items[:_SHOWN], f"{rest} more"]
 
 
 def inspect(
@@ -122,9 +169,15 @@ def inspect(
     if as_json:
         print_json({**summary, "layer_table": table} if layers else summary)
         return
+    resident = [_resident_line(piece) for piece in opened.manifest.resident_pieces]
+    summary["resident_pieces"] = len(resident)
+    sizes = opened.manifest.source_sizes
+    summary["source_sizes"] = sizes and _source_line(sizes)
     for key, value in summary.items():
         shown = format_size(value) if key.endswith("_bytes") else value
         console.print(f"{key:>22}  {shown}", highlight=False, soft_wrap=True)
+    for line in resident:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if layers:
         print_table(
             "Layers",

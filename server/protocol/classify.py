@@ -1,7 +1,5 @@
 """Classification of an image: photograph in, labels out."""
 
-import asyncio
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -11,8 +9,8 @@ from numpy.typing import NDArray
 
 from models.classification import top_classes
 from models.pack import Pack
-from server.errors import InvalidRequestError, ServiceError
-from server.images import decode, uploaded
+from server.errors import ServiceError
+from server.protocol.pictures import read_picture
 from server.protocol.serving import ContextDependency, run_model
 from server.worker import Answer
 
@@ -31,20 +29,7 @@ async def classify(
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        async with uploaded(request) as path:
-            started = time.perf_counter()
-            recipe = pack.manifest.preprocess
-            if recipe is None or pack.manifest.classification is None:
-                raise InvalidRequestError(
-                    f"model {name!r} does not classify images: it was compiled without "
-                    "--preprocess, or its output is not a vector of scores"
-                )
-            # A large photograph decodes to a hundred megabytes: one request at a time may have them.
-            async with context.parsing:
-                image = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
-                tensor = await asyncio.to_thread(recipe.apply, image)
-            context.metrics.preprocess(name, time.perf_counter() - started)
-            return {pack.manifest.inputs[0].name: tensor}
+        return (await read_picture(context, request, name, pack, _fault(name, pack))).inputs
 
     async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
         classification = pack.manifest.classification
@@ -64,3 +49,15 @@ async def classify(
         }
 
     return await run_model(context, request, name, version, prepare, respond)
+
+
+def _fault(name: str, pack: Pack) -> str | None:
+    manifest = pack.manifest
+    if manifest.detection is not None:
+        return f"model {name!r} does not classify images: it detects objects, use :detect"
+    if manifest.preprocess is None or manifest.classification is None:
+        return (
+            f"model {name!r} does not classify images: it was compiled without "
+            "--preprocess, or its output is not a vector of scores"
+        )
+    return None

@@ -18,7 +18,7 @@ async def server_metadata() -> dict[str, object]:
         number = version("layerstream")
     except PackageNotFoundError:  # run from a checkout that was not installed
         number = "unknown"
-    extensions = ["classification_image", "model_repository", "metrics"]
+    extensions = ["classification_image", "detection_image", "model_repository", "metrics"]
     return {"name": "layerstream", "version": number, "extensions": extensions}
 
 

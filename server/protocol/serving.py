@@ -1,4 +1,4 @@
-"""What infer and classify share: find the model, run it for this client, count what came of it."""
+"""What infer, classify and detect share: find the model, run it for this client, count what came of it."""
 
 import asyncio
 import time

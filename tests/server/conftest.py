@@ -13,7 +13,8 @@ import pytest_asyncio
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
-from models.zoo.builder import Builder, save
+from models.initial import filled
+from models.zoo.builder import Builder
 from server.admission import Line
 from server.settings import Settings
 from tests.server.support import LABELS, PREPROCESS, Faults, Packs, Service, serving
@@ -22,12 +23,12 @@ CHUNK_BYTES = 16 << 10
 
 
 def classifier(name: str, seed: int) -> onnx.ModelProto:
-    b = Builder(name, 16, seed)
+    b = Builder(name, 16)
     x = b.relu(b.norm(b.conv(b.image, 32, 3, 2)))
     for _ in range(3):
         x = b.relu(b.norm(b.conv(x, 128, 3)))
     x = b.relu(b.conv(x, 128, 3, 2, bias=True))
-    return b.model(b.linear(b.flatten(b.global_pool(x)), len(LABELS)))
+    return filled(b.model(b.linear(b.flatten(b.global_pool(x)), len(LABELS))), seed)
 
 
 def pair() -> onnx.ModelProto:
@@ -74,7 +75,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Packs:
     }
     sources = {name: folder / f"{name}.onnx" for name in recipes}
     for name, (model, _) in recipes.items():
-        save(model, sources[name])
+        onnx.save(model, sources[name])
     repository = folder / "repository"
     for name, (_, options) in recipes.items():
         compile_onnx(sources[name], repository / name, options)

@@ -136,7 +136,16 @@ def test_zoo_list(cli: Cli) -> None:
 def test_zoo_build(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "r.onnx"
     built = cli("zoo", "build", "resnet18", "--resolution", 32, "-o", file, "--json").document
-    assert built == {"name": "resnet18", "file": str(file), "bytes": file.stat().st_size}
+    assert built == {
+        "name": "resnet18",
+        "file": str(file),
+        "bytes": file.stat().st_size,
+        "resolution": 32,
+        "layers": 21,
+        "weight_bytes": 46_796_448,
+        "largest_layer_bytes": 512 * 512 * 9 * 4 + 4 * 512 * 4,
+        "parameters": 11_689_512,
+    }
     model = onnx.load(file)
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     assert shape == [1, 3, 32, 32]

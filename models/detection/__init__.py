@@ -1,0 +1,1 @@
+"""Detectors: the recipe of their outputs, decoding, suppression, boxes on the photograph."""

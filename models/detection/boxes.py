@@ -1,0 +1,83 @@
+"""From the outputs of a detector to boxes on the photograph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.detection.decoding import candidates
+from models.detection.nms import suppress
+from models.detection.recipe import Detection
+from models.placement import Size
+from models.preprocess import Preprocess
+
+
+@dataclass(frozen=True)
+class Box:
+    """One object: class index, its label (the index as text if unnamed), score from 0 to 1.
+
+    ``edges`` are x_min, y_min, x_max, y_max in pixels of the image, (0, 0) its upper left corner.
+    """
+
+    index: int
+    label: str
+    score: float
+    edges: tuple[float, float, float, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as responses show them."""
+        return {
+            "label": self.label,
+            "index": self.index,
+            "score": self.score,
+            "box": list(self.edges),
+        }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request asks for; None takes the default of the model, or all boxes."""
+
+    score: float | None = None
+    iou: float | None = None
+    count: int | None = None
+    clip: bool = True
+
+
+def find_boxes(
+    outputs: Mapping[str, NDArray[Any]],
+    detection: Detection,
+    preprocess: Preprocess,
+    image: Size,
+    limits: Limits | None = None,
+) -> list[Box]:
+    """Return what the detector sees in an image of size ``image`` (width, height), best score first.
+
+    ``outputs`` are those of the network for the tensor that ``preprocess`` made of the image.
+    """
+    limits = limits or Limits()
+    score = detection.score_threshold if limits.score is None else limits.score
+    iou = detection.iou_threshold if limits.iou is None else limits.iou
+    found = candidates(outputs, detection.heads, preprocess.size, score)
+    boxes = preprocess.placement(image).to_image(found.boxes)
+    kept = suppress(boxes, found.scores, found.classes, iou, detection.nms, detection.beta)
+    kept = kept[: limits.count]
+    edges = _edges(boxes[kept], image, limits.clip)
+    return [
+        Box(index, _label(detection, index), score, (edge[0], edge[1], edge[2], edge[3]))
+        for index, score, edge in zip(
+            found.classes[kept].tolist(), found.scores[kept].tolist(), edges.tolist(), strict=True
+        )
+    ]
+
+
+def _edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:
+    half = boxes[:, 2:] / 2
+    edges = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1) * (*image, *image)
+    return np.asarray(edges.clip(0, (*image, *image)) if clip else edges)
+
+
+def _label(detection: Detection, index: int) -> str:
+    return detection.labels[index] if detection.labels else str(index)

@@ -1,0 +1,160 @@
+"""From the outputs of detection layers to candidate boxes: Darknet's get_yolo_detections and its kin.
+
+Objectness is looked at first: few cells see anything, and only those are decoded.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.detection.recipe import Head
+from models.placement import Size
+
+#: No more candidates than this are kept, the best ones. Suppression among them is not changed by it:
+#: only better boxes suppress.
+MAX_CANDIDATES = 10_000
+
+# A head is decoded in blocks of rows of about so many numbers, however low the threshold is.
+_BLOCK_NUMBERS = 1 << 20
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """One entry a box and class: boxes float64 [n, 4] (centre x, y, width, height), scores, classes.
+
+    Boxes are relative to the network's input. Everything is finite.
+    """
+
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.intp]
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """Return the best ``MAX_CANDIDATES`` of ``parts``, in their order where scores are equal."""
+        boxes = np.concatenate([part.boxes for part in parts])
+        scores = np.concatenate([part.scores for part in parts])
+        classes = np.concatenate([part.classes for part in parts])
+        order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
+        return cls(boxes[order], scores[order], classes[order])
+
+
+def candidates(
+    outputs: Mapping[str, NDArray[Any]], heads: tuple[Head, ...], size: Size, threshold: float
+) -> Candidates:
+    """Return what ``heads`` see with a score above ``threshold``, best first.
+
+    ``outputs`` holds each head's [1, anchors * (5 + classes), rows, columns] float32; ``size`` is (width,
+    height) of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
+    Darknet's order: by head, cell, anchor.
+    """
+    parts = [
+        _decoded(head, block, size, threshold)
+        for head in heads
+        for block in _blocks(head, outputs[head.output], threshold)
+    ]
+    return Candidates.joined(parts)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Cells and anchors that may see something: entries float32 [n, 5 + classes] and where they are."""
+
+    entries: NDArray[np.float32]
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    anchors: NDArray[np.intp]
+    grid: Size
+
+
+def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cells]:
+    rows, columns = output.shape[2:]
+    planes = output.reshape(len(head.anchors), 5 + head.classes, rows, columns)
+    step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
+    for start in range(0, rows, step):
+        block = planes[:, :, start : start + step]
+        row, column, anchor = np.nonzero(_seen(head, block[:, 4], threshold).transpose(1, 2, 0))
+        entries = block[anchor, :, row, column]
+        yield _Cells(entries, row + start, column, anchor, (columns, rows))
+
+
+def _seen(head: Head, objectness: NDArray[np.float32], threshold: float) -> NDArray[np.bool_]:
+    """Return where a score above ``threshold`` is possible; Darknet asks this of yolo layers alone."""
+    if head.kind == "region" and not head.softmax:
+        return np.ones(objectness.shape, np.bool_)
+    held = _objectness(head, objectness)
+    return np.asarray(held > np.float32(threshold))
+
+
+def _objectness(head: Head, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return values if head.activated or head.new_coords else _logistic(values)
+
+
+def _logistic(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-values)))
+
+
+def _softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _decoded(head: Head, cells: _Cells, size: Size, threshold: float) -> Candidates:
+    boxes = _boxes(head, cells, size)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = _scores(head, cells.entries)
+        sane = np.all(np.abs(boxes) < _LARGEST, axis=1)
+        place, number = np.nonzero(
+            (scores > np.float32(threshold)) & np.isfinite(scores) & sane[:, None]
+        )
+    found = scores[place, number]
+    if len(found) > MAX_CANDIDATES:
+        best = np.argsort(-found, kind="stable")[:MAX_CANDIDATES]
+        place, number, found = place[best], number[best], found[best]
+    return Candidates(boxes[place], found, number)
+
+
+def _scores(head: Head, entries: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return objectness times class, [n, classes]."""
+    objectness, classes = _objectness(head, entries[:, 4:5]), entries[:, 5:]
+    if not head.activated:
+        if head.kind == "yolo" and not head.new_coords:
+            classes = _logistic(classes)
+        elif head.kind == "region" and head.softmax and len(classes):
+            classes = _softmax(classes)
+    return objectness * classes
+
+
+def _boxes(head: Head, cells: _Cells, size: Size) -> NDArray[np.float64]:
+    """Return centre x, y, width, height relative to the network's input, [n, 4]."""
+    values = cells.entries[:, :4].astype(np.float64)
+    anchors = np.array(head.anchors)[cells.anchors]
+    centres, extents = values[:, :2], values[:, 2:]
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not head.activated:
+            centres = _spread(head, centres)
+        corners = np.stack([cells.columns, cells.rows], axis=1)
+        centres = (corners + centres) / cells.grid
+        if head.new_coords:
+            extents = np.square(extents) * 4 * anchors / size
+        else:
+            extents = np.exp(extents) * anchors / (size if head.kind == "yolo" else cells.grid)
+    return np.concatenate([centres, extents], axis=1)
+
+
+def _spread(head: Head, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what Darknet's layer makes of the x and y that it receives."""
+    if head.kind == "region":
+        return _sigmoid(centres)
+    held = centres if head.new_coords else _sigmoid(centres)
+    return np.asarray(held * head.scale_x_y - 0.5 * (head.scale_x_y - 1))
+
+
+def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(1 / (1 + np.exp(-values)))

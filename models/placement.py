@@ -1,0 +1,82 @@
+"""Where an image lies in the input of a network, and the way back for boxes: geometry, no pixels.
+
+Sizes are (width, height) in pixels.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Size = tuple[int, int]
+Resize = Literal["stretch", "crop", "letterbox"]
+
+
+def inside(size: Size, image: Size) -> Size:
+    """Return how large ``image`` becomes inside ``size``: Darknet's letterbox_image, at least a pixel."""
+    width, height = size
+    if width * image[1] < height * image[0]:
+        return width, max(1, image[1] * width // image[0])
+    return max(1, image[0] * height // image[1]), height
+
+
+def around(size: Size, image: Size) -> Size:
+    """Return how large ``image`` becomes around ``size``: Darknet's resize_min, for any aspect ratio."""
+    width, height = size
+    if width * image[1] > height * image[0]:
+        return width, max(height, image[1] * width // image[0])
+    return max(width, image[0] * height // image[1]), height
+
+
+def centre(size: Size, image: Size) -> tuple[float, float, float, float]:
+    """Return the largest box of ``image`` with the aspect ratio of ``size``: its edges in pixels."""
+    ratio = max(size[0] / image[0], size[1] / image[1])
+    left = max(image[0] - size[0] / ratio, 0) / 2
+    top = max(image[1] - size[1] / ratio, 0) / 2
+    return left, top, image[0] - left, image[1] - top
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The image as a rectangle in a network's input, whose own width and height are 1.
+
+    ``corner`` is its left and top edge (below 0: cut off), ``extent`` its width and height.
+    """
+
+    corner: tuple[float, float] = (0.0, 0.0)
+    extent: tuple[float, float] = (1.0, 1.0)
+
+    @classmethod
+    def letterboxed(cls, size: Size, image: Size) -> Self:
+        """Return the place of an image that was fitted into ``size``.
+
+        The half pixel that an odd border leaves over is counted, as in Darknet's correct_yolo_boxes,
+        although the pixels themselves stand on whole ones.
+        """
+        inner = inside(size, image)
+        return cls(
+            ((size[0] - inner[0]) / 2 / size[0], (size[1] - inner[1]) / 2 / size[1]),
+            (inner[0] / size[0], inner[1] / size[1]),
+        )
+
+    @classmethod
+    def resized_and_cut(cls, size: Size, image: Size) -> Self:
+        """Return the place of an image that was resized ``around`` the input and then cut."""
+        outer = around(size, image)
+        return cls(
+            (-((outer[0] - size[0]) // 2) / size[0], -((outer[1] - size[1]) // 2) / size[1]),
+            (outer[0] / size[0], outer[1] / size[1]),
+        )
+
+    @classmethod
+    def cut_and_resized(cls, size: Size, image: Size) -> Self:
+        """Return the place of an image whose ``centre`` fills the input."""
+        left, top, right, bottom = centre(size, image)
+        width, height = right - left, bottom - top
+        return cls((-left / width, -top / height), (image[0] / width, image[1] / height))
+
+    def to_image(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
+        """Return ``boxes`` [n, 4] (centre x, y, width, height) relative to the image, not the input."""
+        corner, extent = np.array(self.corner), np.array(self.extent)
+        return np.concatenate([(boxes[:, :2] - corner) / extent, boxes[:, 2:] / extent], axis=1)

@@ -1,0 +1,34 @@
+"""Recipes that users write: TOML files that become records."""
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from models.errors import ModelError
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def read_recipe(path: Path, kind: type[Record]) -> Record:
+    """Read a ``kind`` from the TOML file ``path``.
+
+    Raises:
+        ModelError: the file is missing, is not TOML, or a field is unknown or out of range.
+    """
+    try:
+        return kind.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except OSError as exc:
+        raise ModelError(f"{path}: {exc.strerror or exc}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ModelError(f"{path}: not TOML: {exc}") from exc
+    except ValidationError as exc:
+        raise ModelError(f"{path}: {first_fault(exc)}") from exc
+
+
+def first_fault(exc: ValidationError) -> str:
+    """Return field and reason of the first thing wrong with a record."""
+    first = exc.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field}: {first['msg']}" if field else str(first["msg"])

@@ -1,0 +1,151 @@
+"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a drawing of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from PIL import Image
+from rich.markup import escape
+
+from models.classification import Prediction, top_classes
+from models.detection.boxes import Box, Limits, find_boxes
+from models.pack import Pack
+from pipeline.errors import InputError
+from pipeline.statistics import SweepStatistics
+from server.cli.output import console, print_json, print_table
+from server.drawing import draw_boxes
+
+# Formats for colours that Pillow always has, by the ends of their files' names.
+_DRAWINGS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".webp": "WEBP",
+    ".bmp": "BMP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".ppm": "PPM",
+}
+# Thin lines in strong colours are what these formats are worst at.
+_QUALITY: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},
+    "WEBP": {"quality": 95},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One request: its model, the plan it ran in, what came out and how long it took."""
+
+    pack: Pack
+    plan: Mapping[str, Any]
+    outputs: Mapping[str, NDArray[Any]]
+    statistics: SweepStatistics
+
+
+def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list[Prediction]:
+    """Return the best labels, none where the model does not classify."""
+    classification = pack.manifest.classification
+    if classification is None:
+        return []
+    return top_classes(classification, outputs[classification.output], count)
+
+
+def boxes_of(
+    pack: Pack, outputs: Mapping[str, NDArray[Any]], picture: Image.Image | None, limits: Limits
+) -> list[Box] | None:
+    """Return what a detector saw; None where the model is none.
+
+    Without a picture, boxes are in pixels of the network's input.
+    """
+    detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
+    if detection is None or preprocess is None:
+        return None
+    size = preprocess.size if picture is None else picture.size
+    return find_boxes(outputs, detection, preprocess, size, limits)
+
+
+def check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
+    """Refuse, before the model runs, what cannot be drawn.
+
+    Raises:
+        InputError: the model is no detector, there is no image, or no format ends as ``path`` does.
+    """
+    if pack.manifest.detection is None:
+        raise InputError(f"{pack.folder}: --draw: not a detector: it has no boxes to draw")
+    if image is None:
+        raise InputError(f"{path}: --draw needs --image: there is nothing to draw on")
+    if path.suffix.lower() not in _DRAWINGS:
+        raise InputError(f"{path}: --draw: not a picture's name: {', '.join(_DRAWINGS)}")
+
+
+def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None:
+    """Write ``picture`` with ``boxes`` to ``path``, in the format that its name says.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    drawn, kind = draw_boxes(picture, boxes), _DRAWINGS[path.suffix.lower()]
+    try:
+        drawn.save(path, kind, **_QUALITY.get(kind, {}))
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
+    except ValueError as exc:  # larger than the format can be
+        raise InputError(f"{path}: {exc}") from exc
+
+
+def report(
+    result: Result, best: Sequence[Prediction], boxes: Sequence[Box] | None, as_json: bool
+) -> None:
+    """Print the answer: JSON for programs, tables for people."""
+    if as_json:
+        document = _document(result, best)
+        if boxes is not None:
+            document["detections"] = [box.as_dict() for box in boxes]
+        print_json(document)
+        return
+    name = escape(result.pack.name)
+    if best:
+        rows = ((escape(i.label), f"{i.probability:.4f}", str(i.index)) for i in best)
+        print_table(name, ("label", "probability", "index"), rows)
+    if boxes is not None:
+        print_table(name, ("label", "score", "x_min", "y_min", "x_max", "y_max"), map(_row, boxes))
+    _print_figures(result)
+
+
+def _row(box: Box) -> tuple[str, ...]:
+    return (escape(box.label), f"{box.score:.4f}", *(f"{edge:.1f}" for edge in box.edges))
+
+
+def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
+    statistics = result.statistics
+    return {
+        "model": result.pack.name,
+        "plan": result.plan,
+        "delay_ms": statistics.delay_seconds * 1e3,
+        "stall_ms": statistics.stall_seconds * 1e3,
+        "read_bytes": statistics.read_bytes,
+        "outputs": {
+            name: {"dtype": array.dtype.name, "shape": list(array.shape)}
+            for name, array in result.outputs.items()
+        },
+        "predictions": [
+            {"label": item.label, "probability": item.probability, "index": item.index}
+            for item in best
+        ],
+    }
+
+
+def _print_figures(result: Result) -> None:
+    for name, array in result.outputs.items():
+        console.print(f"{name}: {array.dtype} {list(array.shape)}", highlight=False, markup=False)
+    statistics = result.statistics
+    weights = result.plan["weight_bytes"] / 2**20
+    console.print(
+        f"{statistics.delay_seconds * 1e3:.1f} ms, of which {statistics.stall_seconds * 1e3:.1f} ms "
+        f"waiting for weights; {weights:.2f} MiB of weights in memory",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,100 @@
+"""Boxes drawn on a photograph, for people to look at."""
+
+import colorsys
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+from models.detection.boxes import Box
+
+Color = tuple[int, int, int]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+# Multiples of the golden ratio lie far apart on the circle of hues, however many there are.
+_GOLDEN = 0.618033988749895
+_BRIGHT = 140  # of 255: text on colours above it is black
+_MIN_FONT = 10
+_MAX_LETTERS = 80
+
+
+def color_of(index: int) -> Color:
+    """Return the colour of class ``index``: neighbours differ clearly."""
+    red, green, blue = colorsys.hsv_to_rgb(index * _GOLDEN % 1, 0.85, 0.95)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def text_color(background: Color) -> Color:
+    """Return black or white, whichever can be read on ``background`` (luma of ITU-R BT.601)."""
+    red, green, blue = background
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    return (0, 0, 0) if luma > _BRIGHT else (255, 255, 255)
+
+
+def draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
+    """Return a copy of ``image`` (RGB) with ``boxes``, best on top, each with label and score."""
+    drawn = image.copy()
+    canvas = ImageDraw.Draw(drawn)
+    width = line_width(image.size)
+    font = ImageFont.load_default(max(_MIN_FONT, round(sum(image.size) / 70)))
+    ascending = sorted(boxes, key=lambda box: box.score)
+    for box in ascending:
+        left, top, right, bottom = _pixels(box, image.size)
+        canvas.rectangle((left, top, right, bottom), outline=color_of(box.index), width=width)
+    for box in ascending:
+        _label(canvas, box, image.size, font, width)
+    return drawn
+
+
+def line_width(size: tuple[int, int]) -> int:
+    """Return the width of lines on a picture of ``size``: a 250th of its mean side."""
+    return max(1, round(sum(size) / 500))
+
+
+def _pixels(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return the edges as pixels of a picture of ``size``, all inside it."""
+    right, bottom = size[0] - 1, size[1] - 1
+    x_min, y_min, x_max, y_max = box.edges
+    left, top = round(min(max(x_min, 0), right)), round(min(max(y_min, 0), bottom))
+    # The upper edges are where a pixel ends.
+    return (
+        left,
+        top,
+        max(left, round(min(max(x_max - 1, 0), right))),
+        max(top, round(min(max(y_max - 1, 0), bottom))),
+    )
+
+
+def _label(
+    canvas: ImageDraw.ImageDraw, box: Box, size: tuple[int, int], font: Font, margin: int
+) -> None:
+    """Write label and score on a filled ground above the box, moved until it is in the picture."""
+    text = f"{_line(box.label)} {box.score:.2f}"
+    text = _fitting(canvas, text, font, size[0] - 2 * margin)
+    if not text:
+        return
+    x_min, y_min, x_max, y_max = canvas.textbbox((0, 0), text, font=font)
+    width, height = x_max - x_min + 2 * margin, y_max - y_min + 2 * margin
+    if height > size[1]:
+        return
+    left, top, _, _ = _pixels(box, size)
+    left = max(0, min(left, int(size[0] - width)))
+    top = int(top - height if top >= height else min(top, size[1] - height))
+    color = color_of(box.index)
+    canvas.rectangle((left, top, left + width - 1, top + height - 1), fill=color)
+    place = (left + margin - x_min, top + margin - y_min)
+    canvas.text(place, text, fill=text_color(color), font=font)
+
+
+def _line(text: str) -> str:
+    """Return the beginning of ``text`` without what fonts have no picture of, such as ends of lines."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_LETTERS])
+
+
+def _fitting(canvas: ImageDraw.ImageDraw, text: str, font: Font, width: int) -> str:
+    """Return the longest beginning of ``text`` that is at most ``width`` pixels wide."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        left, _, right, _ = canvas.textbbox((0, 0), text[:middle], font=font)
+        low, high = (middle, high) if right - left <= width else (low, middle - 1)
+    return text[:low]

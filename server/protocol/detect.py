@@ -1,0 +1,80 @@
+"""Detection of objects: photograph in, labelled boxes out."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from numpy.typing import NDArray
+
+from models.detection.boxes import Limits, find_boxes
+from models.pack import Pack
+from models.placement import Size
+from server.protocol.pictures import read_picture
+from server.protocol.serving import ContextDependency, run_model
+from server.worker import Answer
+
+router = APIRouter(tags=["inference"])
+
+Fraction = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _limits(
+    score_threshold: Fraction = None,
+    iou_threshold: Fraction = None,
+    max_detections: Annotated[int | None, Query(ge=1)] = None,
+    clip: bool = True,
+) -> Limits:
+    return Limits(score_threshold, iou_threshold, max_detections, clip)
+
+
+@router.post("/v2/models/{name}:detect")
+@router.post("/v2/models/{name}/versions/{version}:detect")
+async def detect(
+    context: ContextDependency,
+    request: Request,
+    name: str,
+    limits: Annotated[Limits, Depends(_limits)],
+    version: str | None = None,
+) -> dict[str, Any]:
+    """Find the objects in the image (raw body, or the file of a multipart form), best score first.
+
+    Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
+    """
+    size: Size = (0, 0)
+
+    async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
+        nonlocal size
+        picture = await read_picture(context, request, name, pack, _fault(name, pack))
+        size = picture.size
+        return picture.inputs
+
+    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
+        # Thousands of boxes that overlap would hold up every other request of the event loop.
+        detections = await asyncio.to_thread(_found, answer, pack, size, limits)
+        return {
+            "model_name": name,
+            "model_version": pack.version,
+            "image": {"width": size[0], "height": size[1]},
+            "detections": detections,
+            "delay_ms": answer.statistics.delay_seconds * 1e3,
+        }
+
+    return await run_model(context, request, name, version, prepare, respond)
+
+
+def _fault(name: str, pack: Pack) -> str | None:
+    manifest = pack.manifest
+    if manifest.detection is None:
+        return f"model {name!r} does not detect objects: it was compiled without --detection"
+    if manifest.preprocess is None:
+        return f"model {name!r} does not take images: it was compiled without --preprocess"
+    return None
+
+
+def _found(answer: Answer, pack: Pack, size: Size, limits: Limits) -> list[dict[str, Any]]:
+    detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
+    assert detection is not None
+    assert preprocess is not None
+    boxes = find_boxes(answer.outputs, detection, preprocess, size, limits)
+    return [box.as_dict() for box in boxes]
