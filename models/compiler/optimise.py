@@ -25,6 +25,7 @@ from models.compiler.normalise import (
     has_dtype,
     take_tensors,
 )
+from models.compiler.rewrite import rewrite
 from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
 from models.heap import trim_heap
@@ -48,6 +49,7 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
         CompileError: an input or output has a type that no request can carry.
     """
     source = folder / "source.onnx"
+    rewrite(model)
     _save(model, source)
     _check(model, source, path)
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what

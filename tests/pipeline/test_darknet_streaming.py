@@ -113,9 +113,7 @@ def test_whole_networks_in_a_small_ring(name: str, folder: Path) -> None:
     text = cfg_text(at_resolution(sections, 2 * LARGE_STRIDES.get(name, 32)))
     imported = import_text(text, folder, calibrated_weights)
     plain = imported.error(answer_of_onnxruntime(imported))
-    pack = open_pack(
-        compile_onnx(imported.onnx, folder / "pack", CompileOptions(chunk_bytes=2 * MIB))
-    )
+    pack = open_pack(compile_onnx(imported.onnx, folder / "pack"))
     assert pack.manifest.largest_chunk_bytes <= 4 * MIB
     streamed = streamed_error(imported, pack, 4 * MIB, open_reader)
     print(f"{name}: largest relative error {plain:.1e}, streamed {streamed:.1e}")
