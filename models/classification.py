@@ -17,6 +17,10 @@ class Prediction:
     label: str
     probability: float
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as responses show them."""
+        return {"label": self.label, "probability": self.probability, "index": self.index}
+
 
 def top_classes(
     classification: Classification, scores: NDArray[Any], count: int

@@ -6,7 +6,7 @@ and weights that were checked: inside the message, or, large ones, references to
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError
 
 from models.errors import OnnxError
 from models.onnx_file import FileRange, parse_onnx
+from models.onnx_nodes import all_graphs
 from models.onnx_tensors import MAX_TENSOR_BYTES, all_tensors, take_tensors
+from models.onnx_tidy import tidy
 
 
 def read_onnx(
@@ -32,7 +34,7 @@ def read_onnx(
             impossible dimensions, or an input whose shape stays unknown.
     """
     model, ranges = _parse(path)
-    if not all(isinstance(text, str) for text in _texts(model)):
+    if not _is_text(model):
         raise OnnxError(f"{path}: a name in it is not UTF-8")
     take_tensors(path, model, ranges)
     for node in model.graph.node:
@@ -40,8 +42,10 @@ def read_onnx(
             raise OnnxError(
                 f"{path}: node {node.name!r}: refers to an attribute outside of functions"
             )
+    tidy(path, model)
     _drop_initializer_inputs(model)
     _fix_inputs(path, model, batch, shapes or {})
+    _forget_shapes(model)
     return model
 
 
@@ -56,21 +60,37 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
         raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no nodes)")
     if not model.graph.output:
         raise OnnxError(f"{path}: the graph has no outputs")
-    if model.graph.sparse_initializer:
-        raise OnnxError(f"{path}: sparse initializers are not supported")
     return model, ranges
 
 
+def _is_text(model: onnx.ModelProto) -> bool:
+    """Return whether every name that is used is UTF-8; protobuf gives bytes, or fails, for others."""
+    try:
+        return all(isinstance(text, str) for text in _texts(model))
+    except UnicodeDecodeError:
+        return False
+
+
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield every name that is used; protobuf gives bytes where one is not UTF-8."""
-    for node in model.graph.node:
-        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
-    yield from (value.name for value in (*model.graph.input, *model.graph.output))
+    yield from (item.domain for item in model.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain)
+        yield from (item.domain for item in function.opset_import)
+        yield from _node_texts(function.node)
+    for graph in all_graphs(model.graph):
+        yield graph.name
+        yield from _node_texts(graph.node)
+        yield from (value.name for value in (*graph.input, *graph.output))
     for tensor in all_tensors(model):
         yield tensor.name
         for entry in tensor.external_data:
             yield from (entry.key, entry.value)
+
+
+def _node_texts(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _drop_initializer_inputs(model: onnx.ModelProto) -> None:
@@ -101,8 +121,21 @@ def _fix_inputs(
         del declared.dim[:]
         for length in shape:
             declared.dim.add().dim_value = length
-    # Stale shapes of inner and output values would contradict the fixed ones: they are inferred anew.
-    del model.graph.value_info[:]
+
+
+def _forget_shapes(model: onnx.ModelProto) -> None:
+    """Remove shapes that would contradict those of the inputs: they are inferred anew.
+
+    The results of loop bodies keep theirs, since no one can infer them.
+    """
+    for graph in all_graphs(model.graph):
+        del graph.value_info[:]
+        for branch in (
+            item.g for node in graph.node if node.op_type == "If" for item in node.attribute
+        ):
+            for value in branch.output:
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()

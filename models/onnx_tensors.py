@@ -37,6 +37,7 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
 
 
 def _inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    yield from _sparse_tensors(model.graph.sparse_initializer)
     yield from _attribute_tensors(model.graph.node)
     for function in model.functions:
         yield from _attribute_tensors(function.node)
@@ -49,10 +50,19 @@ def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            held = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            yield from _sparse_tensors((*held, *attribute.sparse_tensors))
             inner = [attribute.g] if attribute.HasField("g") else []
             for graph in (*inner, *attribute.graphs):
                 yield from graph.initializer
+                yield from _sparse_tensors(graph.sparse_initializer)
                 yield from _attribute_tensors(graph.node)
+
+
+def _sparse_tensors(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield sparse.values
+        yield sparse.indices
 
 
 def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool = False) -> None:

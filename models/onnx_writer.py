@@ -3,8 +3,9 @@
 A *skeleton* is a model whose weights are declared (name, dims, data type) but hold no data.
 """
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +45,11 @@ def _has_data(tensor: TensorProto) -> bool:
     return tensor.HasField("raw_data") or bool(len(getattr(tensor, field)))
 
 
+def data_path(path: Path) -> Path:
+    """Return where the weights of the model ``path`` are when they do not fit into it."""
+    return Path(f"{path}.data")
+
+
 def write_onnx(
     skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], path: Path
 ) -> None:
@@ -58,18 +64,28 @@ def write_onnx(
     wrong = [name for name in shapes if shapes[name] != weights[name].shape]
     assert not wrong, f"shapes differ from the skeleton's: {wrong}"
     total = sum(4 * math.prod(shape) for shape in shapes.values())
-    data = path.with_name(path.name + ".data")
+    data = data_path(path)
     try:
         if total >= EXTERNAL_DATA_BYTES:
             _write_external(skeleton, weights, path, data)
         else:
-            with path.open("wb") as file:
+            with _written(path) as file:
                 _write_whole(skeleton, weights, file)
     except OSError as exc:
-        for written in (path, data):
-            if written.is_file():
-                written.unlink()
         raise ModelError(f"{path}: {exc.strerror or exc}") from exc
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """Open ``path``; when writing fails or is interrupted, what was written is removed."""
+    file = path.open("wb")
+    try:
+        with file:
+            yield file
+    except BaseException:
+        if path.is_file():
+            path.unlink()
+        raise
 
 
 def _write_whole(
@@ -116,11 +132,12 @@ def _write_external(
     skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], path: Path, data: Path
 ) -> None:
     model, tensors = _split(skeleton)
-    with data.open("wb") as file:
+    with _written(data) as file:
         for tensor in tensors:
             placed = model.graph.initializer.add()
             placed.CopyFrom(tensor)
             n_bytes = 4 * weights[tensor.name].size
             refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
             file.write(_bytes(weights[tensor.name]))
-    path.write_bytes(model.SerializeToString(deterministic=True))
+        with _written(path) as whole:
+            whole.write(model.SerializeToString(deterministic=True))

@@ -17,6 +17,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     _check_spans(path, manifest)
     _check_values(path, manifest)
     _check_pieces(path, manifest)
+    _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 
 
@@ -111,6 +112,21 @@ def _check_loose(where: str, manifest: Manifest, piece: Piece, operand: Operand)
     held = manifest.values[operand.index] if operand.kind == "value" else None
     if held is None or operand.offset or (held.dtype, held.shape) != (operand.dtype, operand.shape):
         raise PackError(f"{where}: {operand.kind} {operand.index} does not hold it")
+
+
+def _check_loose_order(path: Path, manifest: Manifest) -> None:
+    """Check that what has no place in the arena is made before it is read or answered."""
+    made = {port.value for port in manifest.inputs}
+    for number, piece in enumerate(manifest.pieces):
+        for operand in piece.inputs:
+            if operand.is_loose and operand.index not in made:
+                raise PackError(
+                    f"{path}: pieces.{number}: reads value {operand.index} before it is made"
+                )
+        made.update(operand.index for operand in piece.outputs if operand.kind == "value")
+    for number, port in enumerate(manifest.outputs):
+        if port.is_loose and port.value not in made:
+            raise PackError(f"{path}: outputs.{number}.value: {port.value} is never made")
 
 
 def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Operand) -> None:

@@ -135,7 +135,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         ModelError: the file is missing, is not UTF-8, or has no labels.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except OSError as exc:
         raise ModelError(f"{path}: {exc.strerror or exc}") from exc
     except UnicodeDecodeError as exc:

@@ -18,7 +18,7 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         ModelError: the file is missing, is not TOML, or a field is unknown or out of range.
     """
     try:
-        return kind.model_validate(tomllib.loads(path.read_text("utf-8")))
+        return kind.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
     except OSError as exc:
         raise ModelError(f"{path}: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -12,16 +12,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from loader.buffers import Buffer
 from loader.errors import LoaderError
 from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
 from models.heap import heap_bytes
-from models.manifest import Operand, Port
 from models.pack import Pack
-from pipeline.cells import Cell, as_strings, takes
 from pipeline.devices.base import Device, Launch
-from pipeline.errors import DrainError, EngineClosedError, InputError
+from pipeline.errors import DrainError, EngineClosedError
+from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
 from pipeline.schedule import Schedule
 from pipeline.statistics import EngineStatistics, SweepStatistics
@@ -59,12 +57,7 @@ class Engine:
         self._sweeps = self._failures = self._read_bytes = 0
         self._stall_seconds = 0.0
         self._lock = threading.Lock()
-        self._ring = Buffer(plan.ring_bytes)
-        self._resident = Buffer(plan.resident_bytes)
-        self._arena = Buffer(plan.arena_bytes)
-        self._cells = {
-            index: Cell() for index, value in enumerate(pack.manifest.values) if value.is_loose
-        }
+        self._memory = EngineMemory(pack.manifest, plan)
         self._is_open = False
 
     def open(self) -> None:
@@ -106,18 +99,17 @@ class Engine:
             raise self._broken
         if not self._is_open:
             raise EngineClosedError(f"{self.pack.name}: the engine is closed")
-        self._check_inputs(inputs)
+        check_inputs(self.pack.manifest.inputs, inputs)
         with self._lock:
             try:
                 for port in self.pack.manifest.inputs:
-                    self._put(port, inputs[port.name])
+                    self._memory.put(port, inputs[port.name])
                 statistics = self._sweep(deadline, cancelled, record)
                 outputs = {
-                    port.name: self._port_array(port).copy() for port in self.pack.manifest.outputs
+                    port.name: self._memory.take(port) for port in self.pack.manifest.outputs
                 }
             finally:
-                for cell in self._cells.values():
-                    cell.clear()
+                self._memory.forget()
         return outputs, statistics
 
     @property
@@ -133,9 +125,7 @@ class Engine:
             read_bytes=self._read_bytes,
             stall_seconds=self._stall_seconds,
             memory={
-                "ring": self._ring.n_bytes,
-                "resident": self._resident.n_bytes,
-                "arena": self._arena.n_bytes,
+                **self._memory.n_bytes(),
                 "scratch": self.plan.scratch_bytes,
                 "io": self.plan.io_bytes,
                 "sessions": self._session_bytes,
@@ -149,8 +139,7 @@ class Engine:
             self._kernels = []
             if self._broken is not None:
                 return  # the disk may still write to this memory
-            for buffer in (self._ring, self._resident, self._arena):
-                buffer.close()
+            self._memory.close()
             self._reader.close()
 
     def _sweep(
@@ -189,7 +178,7 @@ class Engine:
         return ReadJob(
             self._reader,
             tuple(self._range(span) for span in spans),
-            self._ring.bytes[place.offset : place.offset + place.length].data,
+            self._memory.ring.bytes[place.offset : place.offset + place.length].data,
             verify,
             lambda error, seconds: done(index, error, seconds),
         )
@@ -208,7 +197,7 @@ class Engine:
                 ReadJob(
                     self._reader,
                     (self._range(span),),
-                    self._resident.bytes[offset : offset + length].data,
+                    self._memory.resident.bytes[offset : offset + length].data,
                     True,
                     lambda error, seconds, ended=ended: ended.put(error),  # type: ignore[misc]
                 )
@@ -226,53 +215,10 @@ class Engine:
         kernel = self._device.load(self.pack.graphs[piece.graph])
         if piece.resident is not None:
             return kernel.attach(
-                [self._place(operand) for operand in piece.inputs],
-                [self._place(operand) for operand in piece.outputs],
+                [self._memory.place(operand) for operand in piece.inputs],
+                [self._memory.place(operand) for operand in piece.outputs],
             )
         return kernel.bind(
-            [self._operand_array(operand) for operand in piece.inputs],
-            [self._operand_array(operand) for operand in piece.outputs],
+            [self._memory.array(operand) for operand in piece.inputs],
+            [self._memory.array(operand) for operand in piece.outputs],
         )
-
-    def _place(self, operand: Operand) -> NDArray[Any] | Cell:
-        return self._cells[operand.index] if operand.is_loose else self._operand_array(operand)
-
-    def _operand_array(self, operand: Operand) -> NDArray[Any]:
-        if operand.kind == "value":
-            buffer, start = self._arena, self.plan.values[operand.index]
-        else:
-            kept = operand.index in self.plan.resident
-            buffer = self._resident if kept else self._ring
-            start = self.plan.spans[operand.index]
-        return buffer.array(start + operand.offset, operand.dtype, operand.shape)
-
-    def _put(self, port: Port, array: NDArray[Any]) -> None:
-        if port.is_loose:
-            try:
-                self._cells[port.value].array = as_strings(array)
-            except UnicodeDecodeError as exc:
-                raise InputError(
-                    f"input {port.name!r} has bytes that are not UTF-8: {exc}"
-                ) from exc
-        else:
-            self._port_array(port)[...] = array
-
-    def _port_array(self, port: Port) -> NDArray[Any]:
-        if port.is_loose:
-            return self._cells[port.value].array
-        return self._arena.array(self.plan.values[port.value], port.dtype, port.shape)
-
-    def _check_inputs(self, inputs: Tensors) -> None:
-        expected = {port.name: port for port in self.pack.manifest.inputs}
-        for name in inputs:
-            if name not in expected:
-                raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
-        for name, port in expected.items():
-            if name not in inputs:
-                raise InputError(f"input {name!r} is missing")
-            array = inputs[name]
-            if not takes(port, array):
-                raise InputError(
-                    f"input {name!r} is {array.dtype}{list(array.shape)}, "
-                    f"the model takes {port.dtype}{list(port.shape)}"
-                )

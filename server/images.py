@@ -3,23 +3,29 @@
 import contextlib
 import warnings
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiofiles
 import aiofiles.tempfile
 import numpy as np
 from fastapi import Request
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from models.placement import Size
 from server.errors import DisconnectedError, InvalidRequestError
 
 _CHUNK_BYTES = 1 << 16
 
 # Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+# EXIF orientations of pictures whose rows are columns.
+_LYING = (5, 6, 7, 8)
 
 
 @contextlib.asynccontextmanager
@@ -43,7 +49,8 @@ async def uploaded(request: Request) -> AsyncIterator[Path]:
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     try:
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        kind = request.headers.get("content-type", "").lower()
+        if not kind.startswith("multipart/form-data"):
             async for chunk in request.stream():
                 yield chunk
             return
@@ -59,6 +66,14 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         raise InvalidRequestError(f"the form is not multipart/form-data: {exc.detail}") from exc
 
 
+@dataclass(frozen=True)
+class Photograph:
+    """A picture as RGB, upright; ``size`` is what it has in its file, where ``image`` may have less."""
+
+    image: Image.Image
+    size: Size
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     """Return ``image`` as RGB; sixteen bits become eight, where Pillow would clip them."""
     if image.mode.startswith("I"):
@@ -69,26 +84,43 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def decode(path: Path, max_pixels: int) -> Image.Image:
-    """Return the picture in ``path`` as RGB, turned as its EXIF orientation says; blocks.
+def _shrink(image: ImageFile.ImageFile, max_pixels: int) -> None:
+    """Have a JPEG of more than ``max_pixels`` decoded at a half or a quarter of its size, if that helps.
+
+    libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
+    file has one scan; of a progressive photograph it holds all, so nothing would be saved.
+    """
+    width, height = image.size
+    if width * height <= max_pixels or not _has_one_scan(image):
+        return
+    for scale in (2, 4):
+        if -(-width // scale) * -(-height // scale) <= max_pixels:
+            image.draft(None, (width // scale, height // scale))
+            return
+
+
+def _has_one_scan(image: ImageFile.ImageFile) -> bool:
+    """Return whether the scan up to whose header Pillow read has all components of a JPEG."""
+    if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
+        return False
+    length = 6 + 2 * image.layers
+    image.fp.seek(max(0, image.fp.tell() - length - 2))
+    return image.fp.read(5) == bytes((0xFF, 0xDA, 0, length, image.layers))
+
+
+def decode(path: Path, max_pixels: int) -> Photograph:
+    """Return the picture in ``path``, turned as its EXIF orientation says; blocks.
 
     Raises:
-        InvalidRequestError: it is not a picture, is damaged, or has more than ``max_pixels``.
+        InvalidRequestError: it is not a picture, is damaged, or more than ``max_pixels`` would be decoded.
     """
-    from PIL import ImageOps
-
     try:
         with warnings.catch_warnings():
-            # Pillow warns at its own limit; ours is checked below, before a pixel is decoded.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
+            # written; the size is checked below, before a pixel is decoded.
+            warnings.simplefilter("ignore")
             with Image.open(path, formats=_FORMATS) as image:
-                if image.width * image.height > max_pixels:
-                    raise InvalidRequestError(
-                        f"the image has {image.width}x{image.height} pixels; "
-                        f"the limit is {max_pixels} in all"
-                    )
-                ImageOps.exif_transpose(image, in_place=True)
-                return _rgb(image)
+                return _decoded(image, max_pixels)
     except InvalidRequestError:
         raise
     except UnidentifiedImageError as exc:
@@ -99,3 +131,18 @@ def decode(path: Path, max_pixels: int) -> Image.Image:
         raise InvalidRequestError(
             f"the image is damaged: {str(exc) or type(exc).__name__}"
         ) from exc
+
+
+def _decoded(image: ImageFile.ImageFile, max_pixels: int) -> Photograph:
+    size = image.size
+    _shrink(image, max_pixels)
+    is_whole = image.size == size
+    if image.width * image.height > max_pixels:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels; the limit is {max_pixels} in all"
+        )
+    if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
+        size = size[1], size[0]
+    ImageOps.exif_transpose(image, in_place=True)
+    rgb = _rgb(image)
+    return Photograph(rgb, rgb.size if is_whole else size)

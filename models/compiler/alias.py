@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from models.compiler.graph import NCHWC_DOMAIN, Graph, attributes
+from models.compiler.graph import NCHWC_DOMAIN, Graph
+from models.onnx_nodes import attributes
 
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 SUM_INPUT = 3
@@ -52,7 +53,14 @@ def find_aliases(graph: Graph) -> Aliases:
 
 def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
     extra_outputs = [name for name in node.output[1:] if name]
-    return node.op_type in _RESHAPES and node.input[0] in graph.values and not extra_outputs
+    # The third input of a Dropout says whether it drops.
+    trains = node.op_type == "Dropout" and any(node.input[2:])
+    return (
+        node.op_type in _RESHAPES
+        and node.input[0] in graph.values
+        and not extra_outputs
+        and not trains
+    )
 
 
 def _joins_in_place(

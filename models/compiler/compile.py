@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.cut import default_chunk_bytes
+from models.compiler.chunks import default_chunk_bytes
 from models.compiler.describe import (
     file_records,
     graph_records,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from models.checksum import checksum
 from models.compiler.alias import Aliases
-from models.compiler.cut import CutPiece, Slice
-from models.compiler.graph import Graph, label
+from models.compiler.graph import Graph
 from models.compiler.layout import Layout
 from models.compiler.resident import resident_record
+from models.compiler.slices import CutPiece, Slice
 from models.manifest import (
     FileRecord,
     GraphRange,
@@ -20,6 +20,7 @@ from models.manifest import (
     Source,
     Value,
 )
+from models.onnx_nodes import label
 
 
 def source_record(path: Path) -> Source:

@@ -8,10 +8,10 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from models.compiler.graph import subgraphs
 from models.compiler.types import Loose, ValueTypes
 from models.errors import CompileError
 from models.manifest import DTYPES
+from models.onnx_nodes import subgraphs
 
 
 def has_dtype(tensor: TensorProto) -> bool:

@@ -17,7 +17,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.compiler.graph import Graph, attributes, reads
+from models.compiler.check import check
+from models.compiler.graph import Graph
 from models.compiler.normalise import (
     check_ports,
     copy_constant_outputs,
@@ -30,6 +31,7 @@ from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
 from models.heap import trim_heap
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
+from models.onnx_nodes import attributes, reads
 from models.sessions import SessionError, open_session, session_options
 
 _ALIGNMENT = 64
@@ -49,9 +51,10 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
         CompileError: an input or output has a type that no request can carry.
     """
     source = folder / "source.onnx"
+    _move_weights(model, source.with_suffix(".data"))
+    check(model, folder / "checked.onnx", path)
     rewrite(model)
-    _save(model, source)
-    _check(model, source, path)
+    source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote.
     folded = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
@@ -64,19 +67,8 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
     return optimised, replace(_graph(optimised, constants, path, folder), tensors=tensors)
 
 
-def _check(model: onnx.ModelProto, source: Path, path: Path) -> None:
-    # The checker insists on the shape of outputs, which ONNX Runtime can do without.
-    if not all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
-        return
-    try:
-        onnx.checker.check_model(source)
-    except onnx.checker.ValidationError as exc:
-        raise OnnxError(f"{path}: not valid: {_one_line(exc)}") from exc
-
-
-def _save(model: onnx.ModelProto, path: Path) -> None:
-    """Write ``model`` with all its large weights in one file beside it."""
-    data = path.with_suffix(".data")
+def _move_weights(model: onnx.ModelProto, data: Path) -> None:
+    """Write all large weights of ``model`` to the file ``data``; the message refers to them there."""
     with data.open("wb") as file:
         for tensor in model.graph.initializer:
             held = reference(tensor)
@@ -89,7 +81,6 @@ def _save(model: onnx.ModelProto, path: Path) -> None:
             else:
                 copy_range(held, file)
             refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
-    path.write_bytes(model.SerializeToString())
 
 
 def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path) -> Path:
@@ -118,7 +109,10 @@ def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, pa
 
 def _one_line(exc: Exception) -> str:
     text = re.sub(r"\s+", " ", str(exc)).strip()
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)[:400]
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
+    # The name of a working file, and of a line of ONNX Runtime's source, help no one.
+    text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
+    return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)[:400]
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
@@ -156,7 +150,7 @@ def _transpose_matrices(model: onnx.ModelProto, constants: dict[str, NDArray[Any
         if node.op_type not in ("Gemm", "FusedGemm") or attributes(node).get("transB", 0):
             continue
         tensor = tensors.get(node.input[1])
-        if tensor is None or uses[tensor.name] != 1:
+        if tensor is None or tensor.name not in constants or uses[tensor.name] != 1:
             continue
         matrix = constants[tensor.name] = constants[tensor.name].T
         if reference(tensor) is None:

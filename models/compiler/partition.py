@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.compiler.alias import Aliases, find_aliases
-from models.compiler.cut import CutPiece, cut, whole
-from models.compiler.graph import Graph, made
+from models.compiler.cut import cut, whole
+from models.compiler.graph import Graph
 from models.compiler.pieces import serialise
 from models.compiler.regions import name, with_regions
 from models.compiler.resident import resident_piece, serialise_resident
+from models.compiler.slices import CutPiece
 from models.errors import CompileError
+from models.onnx_nodes import made
 from models.sessions import SessionError, open_piece
 from models.target import Target
 

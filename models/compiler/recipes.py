@@ -103,8 +103,9 @@ def _classification(
         and math.prod(array.shape) == classes
     )
     if labels and (not is_vector or len(labels) != classes):
+        shapes = (f"{name!r} has shape {list(graph.array(name).shape)}" for name in graph.outputs)
         raise CompileError(
-            f"{place}: {len(labels)} labels given; output {output!r} has shape {list(array.shape)}"
+            f"{place}: {len(labels)} labels need one output of as many scores; {', '.join(shapes)}"
         )
     if not is_vector or array.dtype != "float32":
         return None

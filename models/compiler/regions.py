@@ -14,7 +14,8 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto
 
-from models.compiler.graph import Graph, Region, label, made, reads, subgraphs
+from models.compiler.graph import Graph, Region
+from models.onnx_nodes import label, made, reads, subgraphs
 
 #: The node that makes a value, one that reads it, its name.
 Edge = tuple[int, int, str]

@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.cut import CutPiece, Slice
-from models.compiler.graph import Graph, Region, label, made, reads
+from models.compiler.graph import Graph, Region
 from models.compiler.pieces import element_type
+from models.compiler.slices import CutPiece, Slice
 from models.errors import CompileError
 from models.manifest import UNKNOWN, Resident
+from models.onnx_nodes import label, made, reads
 
 # A protobuf message cannot exceed 2 GiB.
 _MAX_BYTES = (1 << 31) - (1 << 20)

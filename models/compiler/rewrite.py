@@ -8,6 +8,8 @@ HardSigmoid that never meets its bounds: equal to 1e-6 of the largest |x|, in a 
 import onnx
 from onnx import helper
 
+from models.onnx_nodes import reads
+
 _DOMAINS = ("", "ai.onnx")
 
 
@@ -37,7 +39,7 @@ def _mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
     makers = {name: node for node in nodes for name in node.output}
     readers: dict[str, int] = {value.name: 1 for value in graph.output}
     for node in nodes:
-        for name in node.input:
+        for name in reads(node):
             readers[name] = readers.get(name, 0) + 1
     found: dict[int, list[onnx.NodeProto]] = {}
     for index, node in enumerate(nodes):
@@ -47,12 +49,13 @@ def _mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
             continue
         for x, factor in (tuple(node.input), tuple(reversed(node.input))):
             tanh = makers.get(factor)
-            softplus = makers.get(tanh.input[0]) if tanh is not None else None
-            if tanh is None or softplus is None:
+            if tanh is None or tanh.op_type != "Tanh":
                 continue
-            kinds = (softplus.op_type, tanh.op_type)
+            softplus = makers.get(tanh.input[0])
+            if softplus is None or softplus.op_type != "Softplus":
+                continue
             alone = readers[factor] == readers[tanh.input[0]] == 1
-            if kinds == ("Softplus", "Tanh") and softplus.input[0] == x and alone:
+            if softplus.input[0] == x and alone:
                 found[index] = [softplus, tanh, node]
     return found
 
@@ -66,7 +69,9 @@ def _fast_mish(x: str, output: str, used: set[str]) -> list[onnx.NodeProto]:
         return unique
 
     def node(kind: str, inputs: list[str], result: str, **attributes: float) -> onnx.NodeProto:
-        return helper.make_node(kind, inputs, [result], name=name(kind), **attributes)
+        made = helper.make_node(kind, inputs, [result], name(kind))
+        made.attribute.extend(helper.make_attribute(key, attributes[key]) for key in attributes)
+        return made
 
     negative, logistic, square, half, double = map(name, ("-x", "s", "t", "h", "2x"))
     return [

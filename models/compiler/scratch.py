@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import onnx
 
-from models.compiler.cut import CutPiece, inner_bytes
-from models.compiler.graph import NCHWC_DOMAIN, Graph, attributes, subgraphs
+from models.compiler.cut import inner_bytes
+from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.resident import known_bytes
+from models.compiler.slices import CutPiece
+from models.onnx_nodes import attributes, subgraphs
 from models.sessions import use_threads
 
 # ONNX Runtime's plain convolution unrolls its input by segments of this size, one a thread.

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 from models.manifest import DTYPES, STRINGS, UNKNOWN, Array
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64", "string": STRINGS}
-_RANK = "/rank"
 
 OpenModel = Callable[[onnx.ModelProto], ort.InferenceSession]
 
@@ -98,9 +97,19 @@ def _unknown_ranks(
         return []
     asked = onnx.ModelProto()
     asked.CopyFrom(probe)
-    for name in names:
-        asked.graph.node.append(helper.make_node("Shape", [name], [name + _RANK]))
-        asked.graph.output.add().name = name + _RANK
+    ranks = {name: _free(name, probe) for name in names}
+    for name, rank in ranks.items():
+        asked.graph.node.append(helper.make_node("Shape", [name], [rank]))
+        asked.graph.output.add().name = rank
     session = open_model(asked)
     known = {port.name for port in session.get_outputs() if port.shape == [0]}
-    return [name for name in names if name + _RANK not in known]
+    return [name for name in names if ranks[name] not in known]
+
+
+def _free(name: str, probe: onnx.ModelProto) -> str:
+    """Return a name that ``probe`` does not have yet."""
+    taken = {value.name for value in (*probe.graph.input, *probe.graph.output)}
+    rank = f"{name}/rank"
+    while rank in taken:
+        rank += "/"
+    return rank

@@ -10,6 +10,7 @@ _LARGEST = 3.4028234663852886e38
 # activation -> operator and attributes
 _SINGLE: dict[str, tuple[str, dict[str, float]]] = {
     "leaky": ("LeakyRelu", {"alpha": 0.1}),
+    "revleaky": ("LeakyRelu", {"alpha": 0.1}),  # differs from leaky in training only
     "relie": ("LeakyRelu", {"alpha": 0.01}),
     "relu": ("Relu", {}),
     "logistic": ("Sigmoid", {}),
@@ -84,6 +85,40 @@ def _hard_mish(graph: LayerGraph, x: str) -> str:
     return graph.node("hard_mish", "Add", curve, above)
 
 
+def _plse(graph: LayerGraph, x: str) -> str:
+    """From -4 to 4 x / 8 + 1 / 2; beyond, a slope of 0.01 from 0 and from 1."""
+    line = _clip(graph, x, "plse.part", -4, 4)
+    eighth = graph.node("plse.line", "Mul", line, graph.scalar("plse.slope", 0.125))
+    middle = graph.node("plse.middle", "Add", eighth, graph.scalar("plse.half", 0.5))
+    return _with_tails(graph, x, "plse", line, middle, 0.01)
+
+
+def _lhtan(graph: LayerGraph, x: str) -> str:
+    """From 0 to 1 x; beyond, a slope of 0.001."""
+    line = _clip(graph, x, "lhtan.part", 0, 1)
+    return _with_tails(graph, x, "lhtan", line, line, 0.001)
+
+
+def _with_tails(
+    graph: LayerGraph, x: str, role: str, clipped: str, middle: str, slope: float
+) -> str:
+    """Return ``middle`` plus ``slope`` times what was cut off ``x`` when it was ``clipped``."""
+    beyond = graph.node(f"{role}.beyond", "Sub", x, clipped)
+    tails = graph.node(f"{role}.tails", "Mul", beyond, graph.scalar(f"{role}.tail", slope))
+    return graph.node(role, "Add", middle, tails)
+
+
+def _stair(graph: LayerGraph, x: str) -> str:
+    """With n = floor(x): floor(x / 2) plus, where n is odd, x - n."""
+    half = graph.node("stair.half", "Mul", x, graph.scalar("stair.a", 0.5))
+    step = graph.node("stair.step", "Floor", half)
+    n = graph.node("stair.n", "Floor", x)
+    even = graph.node("stair.even", "Mul", step, graph.scalar("stair.two", 2))
+    odd = graph.node("stair.odd", "Sub", n, even)
+    rise = graph.node("stair.rise", "Mul", odd, graph.node("stair.rest", "Sub", x, n))
+    return graph.node("stair", "Add", step, rise)
+
+
 _COMPOSED: dict[str, Callable[[LayerGraph, str], str]] = {
     "swish": _swish,
     "gelu": _gelu,
@@ -92,4 +127,7 @@ _COMPOSED: dict[str, Callable[[LayerGraph, str], str]] = {
     "ramp": _ramp,
     "loggy": _loggy,
     "hard_mish": _hard_mish,
+    "plse": _plse,
+    "lhtan": _lhtan,
+    "stair": _stair,
 }

@@ -15,7 +15,18 @@ from models.darknet.scope import Scope
 
 ACTIVATIONS = (
     *("linear", "leaky", "relu", "logistic", "mish", "swish", "tanh", "elu", "selu", "gelu"),
-    *("relu6", "ramp", "hardtan", "loggy", "relie", "hard_mish"),
+    *(
+        "relu6",
+        "ramp",
+        "hardtan",
+        "loggy",
+        "relie",
+        "hard_mish",
+        "plse",
+        "stair",
+        "lhtan",
+        "revleaky",
+    ),
 )
 
 # Kernels, strides and pads beyond this are no network's; it keeps sums of them small.

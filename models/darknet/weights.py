@@ -102,7 +102,7 @@ def write_weights(
     Raises:
         DarknetError: the file cannot be written; then ``path`` is what it was before.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         with part.open("wb") as file:
             file.write(header.to_bytes())
@@ -130,6 +130,8 @@ def export_weights(onnx_path: Path, out_path: Path) -> None:
         DarknetError: ``onnx_path`` is not such a model, lacks a weight or has it in another shape,
             or a file cannot be read or written.
     """
+    if out_path.resolve() == onnx_path.resolve():
+        raise DarknetError(f"{out_path}: would replace what is exported")
     model, ranges = _load(onnx_path)
     network, header = _origin(onnx_path, model)
     stored = _Stored(onnx_path, model, ranges)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from models.detection.recipe import Head
 from models.placement import Size
 
-#: No more candidates than this are kept, the best ones. Suppression among them is not changed by it:
-#: only better boxes suppress.
-MAX_CANDIDATES = 10_000
+#: No more candidates than this are kept, the best ones: without a limit a request could have a million
+#: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
+MAX_CANDIDATES = 30_000
 
 # A head is decoded in blocks of rows of about so many numbers, however low the threshold is.
 _BLOCK_NUMBERS = 1 << 20
@@ -34,30 +34,34 @@ class Candidates:
     classes: NDArray[np.intp]
 
     @classmethod
-    def joined(cls, parts: list[Self]) -> Self:
-        """Return the best ``MAX_CANDIDATES`` of ``parts``, in their order where scores are equal."""
-        boxes = np.concatenate([part.boxes for part in parts])
-        scores = np.concatenate([part.scores for part in parts])
-        classes = np.concatenate([part.classes for part in parts])
+    def none(cls) -> Self:
+        """Return no candidates."""
+        return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
+
+    def joined(self, other: Self) -> Self:
+        """Return the best ``MAX_CANDIDATES`` of both; where scores are equal, ours first."""
+        scores = np.concatenate([self.scores, other.scores])
         order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-        return cls(boxes[order], scores[order], classes[order])
+        boxes = np.concatenate([self.boxes, other.boxes])[order]
+        return type(self)(
+            boxes, scores[order], np.concatenate([self.classes, other.classes])[order]
+        )
 
 
 def candidates(
     outputs: Mapping[str, NDArray[Any]], heads: tuple[Head, ...], size: Size, threshold: float
 ) -> Candidates:
-    """Return what ``heads`` see with a score above ``threshold``, best first.
+    """Return what ``heads`` see with objectness and score above ``threshold``, best first.
 
     ``outputs`` holds each head's [1, anchors * (5 + classes), rows, columns] float32; ``size`` is (width,
     height) of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
     Darknet's order: by head, cell, anchor.
     """
-    parts = [
-        _decoded(head, block, size, threshold)
-        for head in heads
-        for block in _blocks(head, outputs[head.output], threshold)
-    ]
-    return Candidates.joined(parts)
+    found = Candidates.none()
+    for head in heads:
+        for block in _blocks(head, outputs[head.output], threshold):
+            found = found.joined(_decoded(head, block, size, threshold))
+    return found
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,11 @@ def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cel
     step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
     for start in range(0, rows, step):
         block = planes[:, :, start : start + step]
-        row, column, anchor = np.nonzero(_seen(head, block[:, 4], threshold).transpose(1, 2, 0))
+        # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
+        seen = _objectness(head, block[:, 4]) > np.float32(threshold)
+        row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
         entries = block[anchor, :, row, column]
         yield _Cells(entries, row + start, column, anchor, (columns, rows))
-
-
-def _seen(head: Head, objectness: NDArray[np.float32], threshold: float) -> NDArray[np.bool_]:
-    """Return where a score above ``threshold`` is possible; Darknet asks this of yolo layers alone."""
-    if head.kind == "region" and not head.softmax:
-        return np.ones(objectness.shape, np.bool_)
-    held = _objectness(head, objectness)
-    return np.asarray(held > np.float32(threshold))
 
 
 def _objectness(head: Head, values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -60,6 +60,10 @@ class Detection(_Record):
             raise ValueError(f"the heads have {' and '.join(map(str, counts))} classes")
         if len(self.labels) not in (0, self.classes):
             raise ValueError(f"{len(self.labels)} labels for {self.classes} classes")
+        outputs = [head.output for head in self.heads]
+        twice = next((name for name in outputs if outputs.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two heads are of output {twice!r}")
         return self
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.errors import ModelError
 from models.initial import initialise
-from models.onnx_writer import EXTERNAL_DATA_BYTES, declared, write_onnx
+from models.onnx_writer import EXTERNAL_DATA_BYTES, data_path, declared, write_onnx
 from models.zoo.darknet.entries import darknet_entries
 from models.zoo.densenet import densenet
 from models.zoo.efficientnet import efficientnet_b0
@@ -36,29 +36,33 @@ _ENTRIES = (
     ZooEntry("efficientnet-b0", "EfficientNet-B0", 5_288_548, efficientnet_b0),
     ZooEntry("squeezenet1.0", "SqueezeNet 1.0", 1_248_424, partial(squeezenet, "1.0")),
     ZooEntry("squeezenet1.1", "SqueezeNet 1.1", 1_235_496, partial(squeezenet, "1.1")),
-    ZooEntry("googlenet", "GoogLeNet with batch norms", 6_624_904, googlenet),
+    ZooEntry(
+        "googlenet",
+        "GoogLeNet (Inception V1) with batch norms",
+        6_624_904,
+        googlenet,
+        aliases=("inceptionv1",),
+    ),
     ZooEntry("inceptionv2", "Inception V2 (BN-Inception)", 11_188_288, inception_v2),
     ZooEntry("vgg16", "VGG-16", 138_357_544, partial(vgg, 16)),
     ZooEntry("vgg19", "VGG-19", 143_667_240, partial(vgg, 19)),
     *darknet_entries(),
 )
 
+# The weights are held while they are drawn; VGG's grow with the square of the resolution.
+_MOST_WEIGHT_BYTES = 1 << 32
+
 ENTRIES: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
-def _plain(name: str) -> str:
-    """Return ``name`` as people say it: without case, hyphens, underscores and points."""
-    return name.lower().translate(str.maketrans("", "", "-_."))
-
-
 def find(name: str) -> ZooEntry:
-    """Return the network called ``name``; case and ``-_.`` do not matter.
+    """Return the network called ``name``; see `ZooEntry.is_called`.
 
     Raises:
         ModelError: there is none.
     """
     for entry in ENTRIES.values():
-        if _plain(entry.name) == _plain(name):
+        if entry.is_called(name):
             return entry
     raise ModelError(f"zoo: no network called {name!r}; there are {', '.join(ENTRIES)}")
 
@@ -73,7 +77,7 @@ def build(
     Args:
         name: as ``find`` takes it.
         path: the file; weights of 1 GiB and more go to ``path`` + ".data".
-        resolution: in pixels; the network's own default when None.
+        resolution: side of the input in pixels; the network's own default when None.
         width: factor for all channels, for networks that have one.
         seed: of the weights.
 
@@ -83,18 +87,22 @@ def build(
     entry = find(name)
     size = entry.checked_resolution(resolution)
     skeleton = entry.skeleton(size, width)
+    sizes = source_sizes(skeleton)
+    if sizes.weight_bytes > _MOST_WEIGHT_BYTES:
+        raise ModelError(
+            f"zoo: {entry.name}: {sizes.weight_bytes} bytes of weights at resolution {size}"
+            f" are more than {_MOST_WEIGHT_BYTES}"
+        )
     calibrated = entry.skeleton(entry.calibration_resolution, width)
     if declared(calibrated) != declared(skeleton):
         calibrated = skeleton
     given = entry.biases(calibrated) if entry.biases else None
     write_onnx(skeleton, initialise(calibrated, seed, given), path)
-    data = path.with_name(path.name + ".data")
-    sizes = source_sizes(skeleton)
     external = sizes.weight_bytes >= EXTERNAL_DATA_BYTES
     return BuiltNetwork(
         name=entry.name,
         file=path,
-        bytes=path.stat().st_size + (data.stat().st_size if external else 0),
+        bytes=path.stat().st_size + (data_path(path).stat().st_size if external else 0),
         resolution=size,
         layers=sizes.layers,
         weight_bytes=sizes.weight_bytes,

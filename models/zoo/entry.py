@@ -1,5 +1,6 @@
 """What the zoo knows of a network before it is built."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -8,6 +9,9 @@ import onnx
 from numpy.typing import NDArray
 
 from models.errors import ModelError
+
+# Below, nothing is left of the image behind all strides; above, no machine holds the activations.
+_LEAST_SIDE, _MOST_SIDE = 32, 4096
 
 # Narrower networks have layers without channels, wider ones are too large for any machine.
 _LEAST_WIDTH, _MOST_WIDTH = 1 / 16, 8
@@ -26,7 +30,9 @@ class ZooEntry:
         multiple: a resolution must be divisible by it.
         scaled: as ``definition`` with a factor for all channels, for networks that have one.
         biases: returns, for a skeleton, the arrays that are given and not drawn, by name.
-        calibration: see ``calibration_resolution``; four times ``multiple`` when None.
+        calibration_resolution: where weights are calibrated if they have the same shapes there: small,
+            so that it is quick.
+        aliases: other names that it is known by.
     """
 
     name: str
@@ -34,26 +40,35 @@ class ZooEntry:
     parameters: int
     definition: Callable[[int], onnx.ModelProto]
     resolution: int = 224
-    multiple: int = 32
+    multiple: int = 1
     scaled: Callable[[int, float], onnx.ModelProto] | None = None
     biases: Biases | None = None
-    calibration: int | None = None
+    calibration_resolution: int = 128
+    aliases: tuple[str, ...] = ()
 
-    @property
-    def calibration_resolution(self) -> int:
-        """Where weights are calibrated if they have the same shapes there: small, so that it is quick."""
-        return self.calibration or 4 * self.multiple
+    def is_called(self, name: str) -> bool:
+        """Tell whether people mean this network by ``name``.
+
+        Case, blanks and ``-_.`` do not matter, nor does the order of words: "Tiny YOLOv3" is yolov3-tiny.
+        """
+        spelled = _spellings(name)
+        return any(spelled & _spellings(own) for own in (self.name, *self.aliases))
 
     def checked_resolution(self, resolution: int | None) -> int:
         """Return ``resolution``, or the default for None.
 
         Raises:
-            ModelError: the network's strides do not divide it.
+            ModelError: it is too small or too large, or the network's strides do not divide it.
         """
         size = self.resolution if resolution is None else resolution
-        if size < self.multiple or size % self.multiple:
+        if size % self.multiple:
             raise ModelError(
                 f"zoo: {self.name}: resolution {size} is not a multiple of {self.multiple}"
+            )
+        least = max(_LEAST_SIDE, self.multiple)
+        if not least <= size <= _MOST_SIDE:
+            raise ModelError(
+                f"zoo: {self.name}: resolution {size} is not from {least} to {_MOST_SIDE}"
             )
         return size
 
@@ -72,3 +87,9 @@ class ZooEntry:
                 f"zoo: {self.name}: width {width:g} is not from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g}"
             )
         return self.scaled(resolution, width)
+
+
+def _spellings(name: str) -> set[str]:
+    """Return ``name`` without case and marks: its words as they come, and sorted."""
+    words = re.split(r"[-_\s]+", name.lower().replace(".", ""))
+    return {"".join(words), "".join(sorted(words))}

@@ -131,10 +131,7 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
             name: {"dtype": array.dtype.name, "shape": list(array.shape)}
             for name, array in result.outputs.items()
         },
-        "predictions": [
-            {"label": item.label, "probability": item.probability, "index": item.index}
-            for item in best
-        ],
+        "predictions": [item.as_dict() for item in best],
     }
 
 

@@ -65,13 +65,7 @@ def _print_layers(table: list[dict[str, Any]]) -> None:
     sizes = ("weight", "input", "output", "scratch", "total")
     print_table(
         "Layers (MiB)",
-        (
-            "layer",
-            "kind",
-            "input",
-            "output",
-            *(f"{size}s" if size == "weight" else size for size in sizes),
-        ),
+        ("layer", "kind", "input", "output", "weights", *sizes[1:]),
         (
             (
                 str(row["index"]),

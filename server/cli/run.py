@@ -31,7 +31,8 @@ from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
 from server.errors import InvalidRequestError
 from server.images import decode
 
-_MAX_PIXELS = 500_000_000  # the user's own file, not a stranger's upload
+# The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
+_MAX_PIXELS = 178_956_970
 
 
 def run(
@@ -98,7 +99,7 @@ def _picture(path: Path) -> Image.Image:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        return decode(path, _MAX_PIXELS)
+        return decode(path, _MAX_PIXELS).image
     except InvalidRequestError as exc:
         raise InputError(f"{path}: {exc}") from exc
 

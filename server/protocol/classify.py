@@ -41,10 +41,7 @@ async def classify(
         return {
             "model_name": name,
             "model_version": pack.version,
-            "predictions": [
-                {"label": item.label, "probability": item.probability, "index": item.index}
-                for item in best
-            ],
+            "predictions": [item.as_dict() for item in best],
             "delay_ms": answer.statistics.delay_seconds * 1e3,
         }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse
 from numpy.typing import NDArray
 
 from models.detection.boxes import Limits, find_boxes
@@ -36,7 +37,7 @@ async def detect(
     name: str,
     limits: Annotated[Limits, Depends(_limits)],
     version: str | None = None,
-) -> dict[str, Any]:
+) -> JSONResponse:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
@@ -49,16 +50,9 @@ async def detect(
         size = picture.size
         return picture.inputs
 
-    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
-        # Thousands of boxes that overlap would hold up every other request of the event loop.
-        detections = await asyncio.to_thread(_found, answer, pack, size, limits)
-        return {
-            "model_name": name,
-            "model_version": pack.version,
-            "image": {"width": size[0], "height": size[1]},
-            "detections": detections,
-            "delay_ms": answer.statistics.delay_seconds * 1e3,
-        }
+    async def respond(answer: Answer, pack: Pack) -> JSONResponse:
+        # Thousands of boxes, compared and written, would hold up every other request of the event loop.
+        return await asyncio.to_thread(_response, answer, name, pack, size, limits)
 
     return await run_model(context, request, name, version, prepare, respond)
 
@@ -72,9 +66,17 @@ def _fault(name: str, pack: Pack) -> str | None:
     return None
 
 
-def _found(answer: Answer, pack: Pack, size: Size, limits: Limits) -> list[dict[str, Any]]:
+def _response(answer: Answer, name: str, pack: Pack, size: Size, limits: Limits) -> JSONResponse:
     detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
     assert detection is not None
     assert preprocess is not None
     boxes = find_boxes(answer.outputs, detection, preprocess, size, limits)
-    return [box.as_dict() for box in boxes]
+    return JSONResponse(
+        {
+            "model_name": name,
+            "model_version": pack.version,
+            "image": {"width": size[0], "height": size[1]},
+            "detections": [box.as_dict() for box in boxes],
+            "delay_ms": answer.statistics.delay_seconds * 1e3,
+        }
+    )

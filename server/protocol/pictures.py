@@ -42,7 +42,7 @@ async def read_picture(
             raise InvalidRequestError(fault or f"model {name!r} does not take images")
         # A large photograph decodes to a hundred megabytes: one request at a time may have them.
         async with context.parsing:
-            image = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
-            tensor = await asyncio.to_thread(recipe.apply, image)
+            photograph = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
+            tensor = await asyncio.to_thread(recipe.apply, photograph.image)
         context.metrics.preprocess(name, time.perf_counter() - started)
-        return Picture({pack.manifest.inputs[0].name: tensor}, image.size)
+        return Picture({pack.manifest.inputs[0].name: tensor}, photograph.size)

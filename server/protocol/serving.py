@@ -16,7 +16,7 @@ from server.protocol.errors import outcome_of
 from server.worker import Answer
 
 T = TypeVar("T")
-Respond = Callable[[Answer, Pack], Awaitable[dict[str, Any]]]
+Respond = Callable[[Answer, Pack], Awaitable[T]]
 Prepare = Callable[[Pack], Awaitable[Mapping[str, NDArray[Any]]]]
 
 
@@ -34,8 +34,8 @@ async def run_model(
     name: str,
     version: str | None,
     prepare: Prepare,
-    respond: Respond,
-) -> dict[str, Any]:
+    respond: Respond[T],
+) -> T:
     """Answer one request to model ``name``.
 
     Reading the request and answering it may each take the time limit.

@@ -24,6 +24,7 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.plan import PlanError, make_plan
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
+from tests.models.test_resident import selection
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (
@@ -207,11 +208,16 @@ def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
 
 
 def sound_packs(folder: Path) -> list[Path]:
-    """Compile a network with chunks and a resident span, and one that says how to detect."""
+    """Compile a network with chunks and a resident span, one that detects, one with a resident piece."""
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
     packs = []
     folder.mkdir()
-    for name, model in (("tiny", residual()), ("detector", square_finder())):
+    resident, _ = selection()
+    for name, model in (
+        ("tiny", residual()),
+        ("detector", square_finder()),
+        ("resident", resident),
+    ):
         packs.append(compile_onnx(written(model, folder / f"{name}.onnx"), folder / name, options))
     return packs
 

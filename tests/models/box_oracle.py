@@ -76,7 +76,7 @@ def head_boxes(
                 if not head.activated:
                     entry = activated(head, entry)
                 objectness = entry[4]
-                if head.kind == "yolo" and not objectness > threshold:
+                if not objectness > threshold:
                     continue
                 likely = [objectness * value for value in entry[5:]]
                 likely = [value if value > threshold else 0.0 for value in likely]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.checksum import checksum
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.cut import default_chunk_bytes
+from models.compiler.chunks import default_chunk_bytes
 from models.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
 from models.pack import FILES, Pack, find_pack, open_pack
 from models.target import host_target

@@ -111,7 +111,7 @@ def test_existing_version_is_replaced_only_when_forced(tmp_path: Path) -> None:
 def test_wrong_number_of_labels_is_refused(count: int, tmp_path: Path) -> None:
     source = written(gemm(), tmp_path / "m.onnx")
     options = CompileOptions(labels=tuple(f"class {i}" for i in range(count)))
-    with refuses(CompileError, source, f"{count} labels", "output 'y' has shape [1, 128]"):
+    with refuses(CompileError, source, f"{count} labels", "'y' has shape [1, 128]"):
         compile_onnx(source, tmp_path / "repository" / "m", options)
     assert not (tmp_path / "repository" / "m").exists()
 

@@ -140,6 +140,7 @@ def test_all_boxes_of_all_classes_are_few_candidates() -> None:
         ({"labels": ("a",)}, "1 labels for 3 classes"),
         ({"heads": (HEADS["yolo-raw"], Head(output="b", kind="yolo", anchors=ANCHORS, classes=4))},
          "3 and 4 classes"),
+        ({"heads": (HEADS["yolo-raw"], HEADS["yolo-activated"])}, "two heads are of output 'a'"),
         ({"score_threshold": float("nan")}, "score_threshold"),
         ({"iou_threshold": 1.5}, "iou_threshold"),
         ({"beta": 0}, "beta"),

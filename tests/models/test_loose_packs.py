@@ -61,6 +61,17 @@ def elsewhere(document: Document) -> None:
     loose_operand(document)["index"] = 0
 
 
+def never_made(document: Document) -> None:
+    outputs = document["pieces"][resident_piece(document)]["outputs"]
+    outputs.remove(loose_operand(document))
+
+
+def too_early(document: Document) -> None:
+    """The resident piece reads what it makes."""
+    piece = document["pieces"][resident_piece(document)]
+    piece["inputs"].append(loose_operand(document))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -70,6 +81,8 @@ def elsewhere(document: Document) -> None:
         (stream, ["a resident piece"]),
         (other_shape, ["does not hold it"]),
         (elsewhere, ["value 0", "does not hold it"]),
+        (never_made, ["outputs.1.value", "never made"]),
+        (too_early, ["pieces.", "before it is made"]),
         (put("inputs", 0, "shape", [1, -1]), ["inputs.0"]),
         (put("inputs", 0, "dtype", "bytes"), ["inputs.0.value"]),
         (put("inputs", 0, "shape", [1, -2]), ["inputs.0.shape.1"]),

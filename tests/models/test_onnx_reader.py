@@ -86,14 +86,6 @@ def test_model_without_nodes_is_refused(tmp_path: Path) -> None:
         read_onnx(path)
 
 
-def test_sparse_weights_are_refused(tmp_path: Path) -> None:
-    model = one_layer()
-    model.graph.sparse_initializer.add()
-    path = save(tmp_path, model)
-    with refuses(OnnxError, path, "sparse"):
-        read_onnx(path)
-
-
 # Tensors
 
 

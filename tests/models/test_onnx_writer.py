@@ -112,6 +112,29 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_an_interrupted_write_leaves_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    class Interrupted(dict[str, NDArray[np.float32]]):
+        asked = 0
+
+        def __getitem__(self, name: str) -> NDArray[np.float32]:
+            self.asked += 1
+            if self.asked > 2 * len(self):
+                raise KeyboardInterrupt
+            return super().__getitem__(name)
+
+    weights = Interrupted(drawn([(3, 4), (5,)]))
+    path, other = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    other.write_text("what was there before")
+    if large:
+        monkeypatch.setattr("models.onnx_writer.EXTERNAL_DATA_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        write_onnx(skeleton(weights), weights, path)
+    assert list(tmp_path.iterdir()) == ([] if large else [other])
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_disk_that_is_full() -> None:
     weights = drawn([(3, 4)])

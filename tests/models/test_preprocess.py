@@ -101,6 +101,15 @@ def test_labels_are_lines_without_blanks(tmp_path: Path) -> None:
     assert read_labels(path) == ("tench", "great white shark", "caf\xe9")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    """Editors on Windows write one; Darknet's cfg may have it, too."""
+    labels, recipe = tmp_path / "labels.txt", tmp_path / "recipe.toml"
+    labels.write_text("person\ndog\n", "utf-8-sig")
+    recipe.write_text("size = [6, 4]", "utf-8-sig")
+    assert read_labels(labels) == ("person", "dog")
+    assert read_preprocess(recipe) == Preprocess(size=(6, 4))
+
+
 RECIPES = st.builds(
     Preprocess,
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),

@@ -48,6 +48,15 @@ def test_labels_of_a_classifier_must_fit_its_scores(tmp_path: Path) -> None:
         compiled(model, tmp_path)
 
 
+def test_labels_of_several_outputs(tmp_path: Path) -> None:
+    """The refusal says what there is, not only an output whose size would fit."""
+    model = residual()
+    model.graph.node.append(helper.make_node("Identity", ["logits"], ["again"]))
+    model.graph.output.append(helper.make_tensor_value_info("again", 1, (1, 10)))
+    with refuses(CompileError, "10 labels", "one output", "'logits'", "'again'"):
+        compiled(model, tmp_path, labels=tuple("abcdefghij"))
+
+
 def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     manifest = compiled(square_finder(), tmp_path)
     assert manifest.preprocess == RECIPE

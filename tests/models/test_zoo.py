@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from models.compiler.cut import default_chunk_bytes
+from models.compiler.chunks import default_chunk_bytes
 from models.errors import ModelError
 from models.metadata import PREPROCESS
 from models.onnx_writer import declared
@@ -58,7 +58,7 @@ def test_networks_have_their_parameters(name: str) -> None:
 
 @built
 def test_shapes_are_those_that_onnx_infers(name: str) -> None:
-    for resolution in (32, 96, 224, 352):
+    for resolution in (32, 33, 96, 227, 352):
         skeleton = with_weights_as_inputs(ENTRIES[name].skeleton(resolution))
         onnx.checker.check_model(skeleton)
         promised = [dim.dim_value for dim in skeleton.graph.output[0].type.tensor_type.shape.dim]
@@ -103,25 +103,51 @@ def test_layers_and_bytes_of_what_is_counted_here() -> None:
     assert dense.layers == 121 + 62  # batch norms that come first are layers of their own
 
 
-@pytest.mark.parametrize("name", ["MobileNetV1", "mobilenet-v1", "SqueezeNet1.1", "RESNET_18"])
-def test_names_are_found_as_people_write_them(name: str) -> None:
-    entry: ZooEntry = find(name)
-    assert entry.name in ("mobilenetv1", "squeezenet1.1", "resnet18")
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("MobileNetV1", "mobilenetv1"),
+        ("mobilenet-v1", "mobilenetv1"),
+        ("SqueezeNet1.1", "squeezenet1.1"),
+        ("squeezenet1_1", "squeezenet1.1"),
+        ("SqueezeNet 1.0", "squeezenet1.0"),
+        ("RESNET_18", "resnet18"),
+        ("YOLOv4-P6", "yolov4-p6"),
+        ("tiny YOLOv2", "yolov2-tiny"),
+        ("tiny-yolov3", "yolov3-tiny"),
+        ("tinyyolov4", "yolov4-tiny"),
+        ("Tiny Darknet", "darknet-tiny"),
+        ("darknet-resnet152", "resnet152-darknet"),
+        ("Darknet EfficientNet-B0", "efficientnet-b0-darknet"),
+        ("Inception V1", "googlenet"),
+        ("inception_v2", "inceptionv2"),
+    ],
+)
+def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
+    entry: ZooEntry = find(said)
+    assert entry.name == name
 
 
-def test_names_differ_in_letters_and_digits() -> None:
-    plain = {"".join(c for c in name.lower() if c.isalnum()) for name in ENTRIES}
-    assert len(plain) == len(ENTRIES)
-    assert all(find(name).name == name == entry.name for name, entry in ENTRIES.items())
+def test_every_name_means_one_network() -> None:
+    for name, entry in ENTRIES.items():
+        meant = [other.name for other in ENTRIES.values() if other.is_called(name)]
+        assert meant == [name] == [entry.name]
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     with refuses(ModelError, "zoo: no network called 'alexnet'", *ENTRIES):
         build("alexnet", file)
-    for resolution in (0, -32, 16, 225):
-        with refuses(ModelError, "zoo: resnet18", f"resolution {resolution} is not a multiple of"):
+    for resolution in (0, -32, 16, 31, 4097, 1_000_000_032):
+        with refuses(ModelError, f"zoo: resnet18: resolution {resolution} is not from 32 to 4096"):
             build("resnet18", file, resolution)
+    for resolution in (225, 416):
+        with refuses(ModelError, "zoo: yolov4-p6", f"resolution {resolution} is not a multiple of"):
+            build("yolov4-p6", file, resolution)
+    with refuses(ModelError, "zoo: yolov4-p6: resolution 0 is not from 64 to 4096"):
+        build("yolov4-p6", file, 0)
+    with refuses(ModelError, "zoo: vgg16", "bytes of weights at resolution 4096 are more than"):
+        build("vgg16", file, 4096)
     with refuses(ModelError, "zoo: resnet18: its width is fixed"):
         build("resnet18", file, width=0.5)
     for width in (0.0, -1.0, 0.01, 9.0, float("nan"), float("inf")):

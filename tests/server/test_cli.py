@@ -155,8 +155,10 @@ def test_zoo_build(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["lenet", "-o", "x.onnx"], ["'lenet'", "resnet18"]),
-        (["resnet18", "--resolution", "33", "-o", "x.onnx"], ["33", "32"]),
+        (["resnet18", "--resolution", "31", "-o", "x.onnx"], ["31", "32"]),
+        (["yolov3", "--resolution", "33", "-o", "x.onnx"], ["33", "multiple of 32"]),
         (["resnet18", "--resolution", "32", "-o", "none/x.onnx"], ["none/x.onnx"]),
+        (["resnet18", "--resolution", "32", "-o", "."], ["Is a directory"]),
     ],
 )
 def test_zoo_build_that_cannot(

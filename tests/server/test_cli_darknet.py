@@ -173,6 +173,7 @@ def test_what_cannot_be_imported_is_refused(cli: Cli, detector: Path, tmp_path: 
     ]:
         cli("import-darknet", *arguments, "-o", output).refuses(BAD, *words)
         assert not output.exists()
+    cli("import-darknet", detector, "-o", ".").refuses(BAD, "Is a directory")
     gone = tmp_path / "gone" / "x.onnx"
     cli("import-darknet", detector, "-o", gone).refuses(BAD, "gone", "No such file")
     cli("import-darknet", detector).refuses(BAD, "--output")
@@ -186,6 +187,10 @@ def test_inputs_are_never_replaced(cli: Cli, detector: Path, tmp_path: Path) -> 
     for output in (detector, weights):
         cli("import-darknet", detector, weights, "-o", output).refuses(BAD, "would replace")
     assert (detector.read_text(), weights.read_bytes()) == (DETECTOR, kept)
+    kept = model.read_bytes()
+    cli("export-darknet", model, "-o", model).refuses(BAD, "would replace")
+    cli("export-darknet", model, "-o", tmp_path).refuses(BAD, "Is a directory")
+    assert model.read_bytes() == kept
 
 
 def test_only_imported_networks_are_exported(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:

@@ -82,6 +82,27 @@ async def test_boxes_lie_on_the_photograph(
     lands_on(document["detections"], scene)
 
 
+async def test_a_large_photograph_is_answered(service: Service) -> None:
+    """48 million pixels, three times the limit for what is decoded: a camera's JPEG."""
+    scene = Scene((8000, 6000), (1500, 900, 3500, 4000))
+    file = io.BytesIO()
+    scene.image().save(file, "JPEG")
+    document = (await service.client.post(DETECT, content=file.getvalue())).json()
+    assert document["image"] == {"width": 8000, "height": 6000}
+    lands_on(document["detections"], scene)
+
+
+async def test_media_types_have_no_case(service: Service) -> None:
+    scene = SCENES["wide"]
+    head = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n'
+    response = await service.client.post(
+        DETECT,
+        content=head + file_of(scene.image()) + b"\r\n--b--\r\n",
+        headers={"content-type": "Multipart/Form-Data; boundary=b"},
+    )
+    lands_on(response.json()["detections"], scene)
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 async def test_boxes_are_those_of_the_upright_photograph(
     service: Service, orientation: int

@@ -147,7 +147,7 @@ async def test_classify(
 
     file = tmp_path / "picture"
     file.write_bytes(data)
-    tensor = PREPROCESS.apply(decode(file, 10**6))
+    tensor = PREPROCESS.apply(decode(file, 10**6).image)
     classification = open_pack(packs.repository / "tiny").manifest.classification
     assert classification is not None
     scores = packs.expected("tiny", {"image": tensor})["logits"]

@@ -25,7 +25,7 @@ def darknet_entries() -> tuple[ZooEntry, ...]:
             resolution=family.resolution,
             multiple=family.multiple,
             biases=partial(_biases, family),
-            calibration=CALIBRATION_RESOLUTION,
+            calibration_resolution=CALIBRATION_RESOLUTION,
         )
         for family in FAMILIES
     )

@@ -1,0 +1,103 @@
+"""The memory of one engine: ring, resident weights and arena, as the arrays that kernels are bound to.
+
+Pointers stay the same from the first sweep to the last.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from loader.buffers import Buffer
+from models.manifest import Manifest, Operand, Port
+from pipeline.cells import Cell, as_strings, takes
+from pipeline.errors import InputError
+from pipeline.planning.plan import Plan
+
+
+class EngineMemory:
+    """Holds what ``plan`` says for the model of ``manifest``, and cells for what no plan knows."""
+
+    def __init__(self, manifest: Manifest, plan: Plan) -> None:
+        self._plan = plan
+        self.ring = Buffer(plan.ring_bytes)
+        self.resident = Buffer(plan.resident_bytes)
+        self.arena = Buffer(plan.arena_bytes)
+        self._cells = {
+            index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
+        }
+
+    def array(self, operand: Operand) -> NDArray[Any]:
+        """Return where an operand of known size lies."""
+        if operand.kind == "value":
+            buffer, start = self.arena, self._plan.values[operand.index]
+        else:
+            kept = operand.index in self._plan.resident
+            buffer = self.resident if kept else self.ring
+            start = self._plan.spans[operand.index]
+        return buffer.array(start + operand.offset, operand.dtype, operand.shape)
+
+    def place(self, operand: Operand) -> NDArray[Any] | Cell:
+        """Return where any operand lies."""
+        return self._cells[operand.index] if operand.is_loose else self.array(operand)
+
+    def put(self, port: Port, array: NDArray[Any]) -> None:
+        """Copy an input in.
+
+        Raises:
+            InputError: strings in it are not UTF-8.
+        """
+        if not port.is_loose:
+            self._port_array(port)[...] = array
+            return
+        try:
+            self._cells[port.value].array = as_strings(array)
+        except UnicodeDecodeError as exc:
+            raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
+
+    def take(self, port: Port) -> NDArray[Any]:
+        """Return a copy of an output."""
+        return self._port_array(port).copy()
+
+    def _port_array(self, port: Port) -> NDArray[Any]:
+        if port.is_loose:
+            return self._cells[port.value].array
+        return self.arena.array(self._plan.values[port.value], port.dtype, port.shape)
+
+    def forget(self) -> None:
+        """Let go of tensors of unknown size: they belong to one sweep."""
+        for cell in self._cells.values():
+            cell.clear()
+
+    def n_bytes(self) -> dict[str, int]:
+        """Return what was allocated, by name."""
+        return {
+            "ring": self.ring.n_bytes,
+            "resident": self.resident.n_bytes,
+            "arena": self.arena.n_bytes,
+        }
+
+    def close(self) -> None:
+        for buffer in (self.ring, self.resident, self.arena):
+            buffer.close()
+
+
+def check_inputs(ports: tuple[Port, ...], inputs: Mapping[str, NDArray[Any]]) -> None:
+    """Check that ``inputs`` are exactly what ``ports`` take.
+
+    Raises:
+        InputError: one is unknown, missing, or of another dtype or shape.
+    """
+    expected = {port.name: port for port in ports}
+    for name in inputs:
+        if name not in expected:
+            raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
+    for name, port in expected.items():
+        if name not in inputs:
+            raise InputError(f"input {name!r} is missing")
+        array = inputs[name]
+        if not takes(port, array):
+            raise InputError(
+                f"input {name!r} is {array.dtype}{list(array.shape)}, "
+                f"the model takes {port.dtype}{list(port.shape)}"
+            )
