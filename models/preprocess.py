@@ -4,7 +4,7 @@ The recipe comes as a TOML file at compile time and is kept in the manifest.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     FiniteFloat,
     PositiveInt,
+    model_validator,
 )
 
 from models.errors import ModelError
@@ -30,7 +31,6 @@ def _not_zero(value: float) -> float:
     return value
 
 
-Channels = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
 
 _FILTERS = {
@@ -47,7 +47,7 @@ class Preprocess(BaseModel):
     ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio, or pads around the
     image (letterbox) with ``pad_value``. ``filter`` is one of Pillow's, antialiased and rounded to 8
     bits, or "darknet": corner-aligned bilinear, neither antialiased nor rounded; there a crop resizes
-    the short side first and cuts whole pixels.
+    the short side first and cuts whole pixels. ``mean`` and ``std`` are one number, or one a channel.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,18 +55,31 @@ class Preprocess(BaseModel):
     size: tuple[PositiveInt, PositiveInt]
     resize: Resize = "stretch"
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
-    color: Literal["RGB", "BGR"] = "RGB"
+    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-    mean: Channels = (0.0, 0.0, 0.0)
-    std: tuple[Divisor, Divisor, Divisor] = (1.0, 1.0, 1.0)
+    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1)] = (0.0,)
+    std: Annotated[tuple[Divisor, ...], Field(min_length=1)] = (1.0,)
     scale: FiniteFloat = 1.0
     pad_value: float = Field(127.5, ge=0, le=255)
+
+    @model_validator(mode="after")
+    def _one_a_channel(self) -> Self:
+        for field, numbers in (("mean", self.mean), ("std", self.std)):
+            if len(numbers) not in (1, self.channels):
+                raise ValueError(f"{field}: {len(numbers)} numbers for {self.channels} channels")
+        return self
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.color == "GRAY" else 3
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Shape of the tensor that ``apply`` returns."""
         width, height = self.size
-        return (1, 3, height, width) if self.layout == "NCHW" else (1, height, width, 3)
+        if self.layout == "NCHW":
+            return 1, self.channels, height, width
+        return 1, height, width, self.channels
 
     def placement(self, image: Size) -> Placement:
         """Return where an image of that size (width, height) lies in the tensor."""
@@ -80,8 +93,10 @@ class Preprocess(BaseModel):
 
     def apply(self, image: Image.Image) -> NDArray[np.float32]:
         """Return the tensor for ``image`` (any mode), float32; mean and std follow ``color``."""
+        if self.color == "GRAY":
+            image = image.convert("L")
         picture = image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
-        pixels = self._placed(picture)
+        pixels = self._placed(picture)[:, :, : self.channels]
         if self.color == "BGR":
             pixels = pixels[:, :, ::-1]
         factor = np.float32(self.scale) / np.asarray(self.std, np.float32)

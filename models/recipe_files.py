@@ -31,4 +31,5 @@ def first_fault(exc: ValidationError) -> str:
     """Return field and reason of the first thing wrong with a record."""
     first = exc.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    return f"{field}: {first['msg']}" if field else str(first["msg"])
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason

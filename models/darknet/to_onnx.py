@@ -34,6 +34,8 @@ from models.darknet.parameters import (
 from models.darknet.sizes import source_sizes
 from models.detection.recipe import Detection, Head
 
+_COLORS = {1: "GRAY", 3: "RGB"}
+
 
 def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
     """Return the model of ``network`` with all weights declared (models/onnx_writer.py).
@@ -115,12 +117,12 @@ def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
         metadata.SIZES: source_sizes(network).model_dump(),
         CFG: format_cfg(network.sections),
     }
-    if network.channels == 3:
+    if network.channels in _COLORS:
         entries[metadata.PREPROCESS] = {
             "size": [network.width, network.height],
             "resize": "letterbox" if detector else "crop",
             "filter": "darknet",
-            "color": "RGB",
+            "color": _COLORS[network.channels],
             "scale": 1 / 255,
         }
     if detector:

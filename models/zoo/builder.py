@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from models.metadata import PREPROCESS, write_metadata
 from models.onnx_writer import declare
-from models.preprocess import Channels, Preprocess
+from models.preprocess import Preprocess
 
 OPSET = 17
 IR_VERSION = 9
@@ -35,14 +35,14 @@ class Tensor:
 class Pixels:
     """How colours (0 to 255) become numbers: (colour - mean) / std."""
 
-    mean: Channels
-    std: Channels
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 #: Mean and deviation of ImageNet's colours, as torchvision's networks want them.
 IMAGENET = Pixels((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 #: From -1 to 1, as Keras' and TensorFlow's networks want them.
-SIGNED = Pixels((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
+SIGNED = Pixels((127.5,), (127.5,))
 
 
 class Builder:

@@ -32,7 +32,7 @@ from tests.models.refusal import refuses
         ("size = [8, 8]\nresize = 'zoom'", "resize"),
         ("size = [8, 8]\nfilter = 'box'", "filter"),
         ("size = [8, 8]\nlayout = 'HWC'", "layout"),
-        ("size = [8, 8]\nmean = [1, 2]", "mean.2"),
+        ("size = [8, 8]\nmean = [1, 2]", "mean"),
         ("size = [8, 8]\nmean = [1, 2, nan]", "mean.2"),
         ("size = [8, 8]\nstd = [1, 0, 1]", "std.1"),
         ("size = [8, 8]\nstd = [1, -0.0, 1]", "std.1"),
@@ -115,7 +115,7 @@ RECIPES = st.builds(
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     resize=st.sampled_from(["stretch", "crop", "letterbox"]),
     filter=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
-    color=st.sampled_from(["RGB", "BGR"]),
+    color=st.sampled_from(["RGB", "BGR", "GRAY"]),
     layout=st.sampled_from(["NCHW", "NHWC"]),
     pad_value=st.floats(0, 255),
 )
@@ -142,8 +142,20 @@ def test_a_plain_picture_keeps_its_colour(recipe: Preprocess, color: tuple[int, 
     width, height = recipe.size
     tensor = recipe.apply(Image.new("RGB", (2 * width, 2 * height), color))
     last = tensor if recipe.layout == "NHWC" else tensor.transpose(0, 2, 3, 1)
-    expected = color if recipe.color == "RGB" else color[::-1]
+    shade = Image.new("RGB", (1, 1), color).convert("L").getpixel((0, 0))
+    expected = {"RGB": color, "BGR": color[::-1], "GRAY": shade}[recipe.color]
     assert (last == np.array(expected, np.float32)).all()
+
+
+def test_numbers_are_one_or_one_a_channel() -> None:
+    gray = Preprocess(size=(2, 1), color="GRAY", mean=(100,), std=(2,))
+    assert gray.apply(Image.new("RGB", (2, 1), (110, 110, 110))).ravel().tolist() == [5, 5]
+    same = Preprocess(size=(1, 1), mean=(10,)).apply(Image.new("RGB", (1, 1), (11, 12, 13)))
+    assert same.ravel().tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="mean: 3 numbers for 1 channels"):
+        Preprocess(size=(1, 1), color="GRAY", mean=(1, 2, 3))
+    with pytest.raises(ValueError, match="std: 2 numbers for 3 channels"):
+        Preprocess(size=(1, 1), std=(1, 2))
 
 
 def test_letterbox_pads_and_crop_cuts() -> None:
