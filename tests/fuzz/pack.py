@@ -5,6 +5,7 @@ PackError; what it accepts must be plannable. Anything else ends the run with th
 """
 
 import argparse
+import copy
 import itertools
 import json
 import random
@@ -97,7 +98,8 @@ def change_leaf(document: Any, rng: random.Random) -> None:
     container, key = rng.choice(places)
     match rng.randrange(5):
         case 0:
-            container[key] = rng.choice(ODD_VALUES)
+            # A copy: what is put in may be damaged in turn, or put into itself.
+            container[key] = copy.deepcopy(rng.choice(ODD_VALUES))
         case 1:
             del container[key]
         case 2:
