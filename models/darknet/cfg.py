@@ -7,7 +7,7 @@ options counts. What Darknet reads without complaint but cannot mean is an error
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.darknet.errors import DarknetError
+from models.darknet.errors import DarknetError, short
 from models.darknet.section import Section
 from models.darknet.tables import canonical, is_ignored
 
@@ -74,29 +74,26 @@ def parse_cfg(text: str, where: str) -> list[Section]:
 def _kind(line: str, at: str) -> str:
     name, bracket, rest = line[1:].partition("]")
     if not bracket or not name or (rest and rest[0] not in "#;"):
-        raise DarknetError(f"{at}: {_quoted(line)} is not a section such as [convolutional]")
+        raise DarknetError(f"{at}: {short(line)!r} is not a section such as [convolutional]")
     return name
 
 
 def _option(line: str, at: str) -> tuple[str, str]:
     key, equals, value = line.partition("=")
     if not equals or not key:
-        raise DarknetError(f"{at}: {_quoted(line)} is neither a section nor an option")
+        raise DarknetError(f"{at}: {short(line)!r} is neither a section nor an option")
     # Darknet's atoi and atof stop at a comment behind a number, too.
     for mark in "#;":
         value = value.partition(mark)[0]
     return key, value
 
 
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")
-
-
 def _check_repeated(section: Section, key: str, value: str, at: str) -> None:
     if section.options[key] == value or is_ignored(section.kind, key):
         return
     raise DarknetError(
-        f"{at}: [{section.kind}] {key}={value} contradicts {key}={section.options[key]}"
+        f"{at}: [{short(section.kind)}] {short(key)}={short(value)} contradicts {short(key)}="
+        f"{short(section.options[key])}"
         f" in line {section.option_lines[key]}"
     )
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from models.darknet.errors import DarknetError
+from models.darknet.errors import DarknetError, short
 from models.darknet.section import Section
 from models.darknet.tables import USED, canonical, is_ignored, neutral
 
@@ -33,7 +33,7 @@ class Options:
         line = self.section.option_lines.get(option or "", self.section.line)
         number = f"layer {self.index} " if self.index >= 0 else ""
         at = f"line {line}: " if line else ""
-        raise DarknetError(f"{self.where}: {at}{number}[{self.section.kind}]: {message}")
+        raise DarknetError(f"{self.where}: {at}{number}[{short(self.section.kind)}]: {message}")
 
     def check_names(self) -> None:
         """Refuse sections and options that Darknet does not have, or that are not supported.
@@ -47,9 +47,9 @@ class Options:
             only = neutral(self.kind, option)
             if only is not None:
                 if value not in (only, f"{only}.0"):
-                    self.fail(f"{option}={_short(value)} is not supported, only {only} is", option)
+                    self.fail(f"{option}={short(value)} is not supported, only {only} is", option)
             elif option not in USED[self.kind] and not is_ignored(self.kind, option):
-                self.fail(f"unknown option {_short(option)}", option)
+                self.fail(f"unknown option {short(option)}", option)
 
     def has(self, option: str) -> bool:
         return option in self.section.options
@@ -65,7 +65,7 @@ class Options:
         """Return one of ``values``."""
         value = self.text(option, default)
         if value not in values:
-            self.fail(f"{option}={_short(value)} is none of {', '.join(values)}", option)
+            self.fail(f"{option}={short(value)} is none of {', '.join(values)}", option)
         return value
 
     def integer(
@@ -87,7 +87,7 @@ class Options:
         text = self.section.options.get(option)
         value = default if text is None else self._number(option, text)
         if value <= 0:
-            self.fail(f"{option}={_short(text or '')} is not above 0", option)
+            self.fail(f"{option}={short(text or '')} is not above 0", option)
         return value
 
     def integers(self, option: str) -> tuple[int, ...]:
@@ -101,15 +101,11 @@ class Options:
     def _integer(self, option: str, text: str) -> int:
         text = text.strip()
         if len(text) > 40 or not _INTEGER.fullmatch(text) or abs(int(text)) > _MOST:
-            self.fail(f"{option}: {_short(text)!r} is not an integer", option)
+            self.fail(f"{option}: {short(text)!r} is not an integer", option)
         return int(text)
 
     def _number(self, option: str, text: str) -> float:
         text = text.strip()
         if len(text) > 40 or not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-            self.fail(f"{option}: {_short(text)!r} is not a number", option)
+            self.fail(f"{option}: {short(text)!r} is not a number", option)
         return float(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:40] + "..."
