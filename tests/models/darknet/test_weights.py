@@ -10,13 +10,13 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.darknet.network import Network, build_network
-from models.darknet.to_onnx import skeleton
 
 from models import onnx_writer
 from models.darknet.cfg import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header
+from models.darknet.network import Network, build_network
+from models.darknet.to_onnx import skeleton
 from models.darknet.weights import export_weights, read_weights, write_weights
 from models.metadata import write_metadata
 from tests.models.darknet.cfgs import cfg_text
