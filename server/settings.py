@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     request_timeout: PositiveFloat = 30.0
     drain_timeout: PositiveFloat = 30.0
     max_body: Size = Field(64 << 20, validate_default=True)
-    max_image_pixels: PositiveInt = 16_000_000
+    max_image_pixels: PositiveInt = 64_000_000
     log_format: Literal["json", "text"] = "json"
 
     @field_validator("budget", "max_body", mode="before")
