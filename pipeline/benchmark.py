@@ -21,6 +21,7 @@ from models.sessions import open_resident
 from models.target import host_target
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
+from pipeline.energy import Energy, EnergyMeter, find_meter
 from pipeline.engine import Engine
 from pipeline.planning.plan import make_plan
 
@@ -38,6 +39,7 @@ class _Contender:
     read_bytes: int = 0
     delays: list[float] = field(default_factory=list)
     stalls: list[float] = field(default_factory=list)
+    energies: list[Energy] = field(default_factory=list)
 
 
 def bench_pipeline(
@@ -47,13 +49,17 @@ def bench_pipeline(
     ring_bytes: int | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    *,
+    meter: EnergyMeter | None = None,
 ) -> dict[str, Any]:
     """Measure each architecture and the resident peer ``iterations`` times, taking turns.
 
     ``pre`` is always among the rows. The peer runs the pack's own model.onnx with the same threads.
-    Returns the keys of ``bench pipeline --json``; delays in milliseconds.
+    Energy is measured by ``meter``, by default whatever this machine has.
+    Returns the keys of ``bench pipeline --json``; delays in milliseconds, energy in joules.
     """
     device = CpuDevice(threads)
+    meter = meter or find_meter()
     inputs = random_inputs(pack.manifest)
     names = list(dict.fromkeys(("pre", *architectures)))
     pool = ReadPool()
@@ -67,7 +73,7 @@ def bench_pipeline(
             engine.open()
             contenders.append(_streamed(name, engine, inputs))
         contenders.append(_resident(pack, inputs))
-        _take_turns(contenders, iterations, progress)
+        _take_turns(contenders, iterations, progress, meter)
     finally:
         for engine in engines:
             engine.close()
@@ -77,6 +83,7 @@ def bench_pipeline(
         "resolution": _resolution(pack.manifest),
         "machine": machine(device.threads),
         "iterations": iterations,
+        "energy": _missing(contenders) or meter.source,
         "rows": _rows(contenders),
     }
 
@@ -134,18 +141,23 @@ def _resident(pack: Pack, inputs: dict[str, NDArray[Any]]) -> _Contender:
 
 
 def _take_turns(
-    contenders: Sequence[_Contender], iterations: int, progress: Callable[[int], None]
+    contenders: Sequence[_Contender],
+    iterations: int,
+    progress: Callable[[int], None],
+    meter: EnergyMeter,
 ) -> None:
     for turn in range(-_WARM_UP, iterations):
         # The order rotates: what runs after a cold neighbour would always pay for it.
         first = turn % len(contenders)
         for contender in (*contenders[first:], *contenders[:first]):
-            started = time.perf_counter()
-            stall = contender.run()
-            delay = time.perf_counter() - started
+            with meter.measure() as energy:
+                started = time.perf_counter()
+                stall = contender.run()
+                delay = time.perf_counter() - started
             if turn >= 0:
                 contender.delays.append(delay)
                 contender.stalls.append(stall)
+                contender.energies.append(energy)
         progress(turn + 1)
 
 
@@ -155,17 +167,33 @@ def _rows(contenders: Sequence[_Contender]) -> list[dict[str, Any]]:
         {
             "architecture": item.name,
             **item.memory,
-            "delay_ms": {
-                "median": statistics.median(item.delays) * 1e3,
-                "p95": float(np.percentile(item.delays, 95)) * 1e3,
-                "max": max(item.delays) * 1e3,
-            },
+            "delay_ms": _spread([delay * 1e3 for delay in item.delays]),
             "ratio_to_pre": statistics.median(item.delays) / pre,
             "stall_ms": statistics.median(item.stalls) * 1e3,
             "read_bytes": item.read_bytes,
+            # All rows or none: rows with different runs missing would not compare.
+            "energy_joules": None if _missing(contenders) else _spread(_joules(item)),
         }
         for item in contenders
     ]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {
+        "median": statistics.median(values),
+        "p95": float(np.percentile(values, 95)),
+        "max": max(values),
+    }
+
+
+def _joules(contender: _Contender) -> list[float]:
+    return [energy.joules for energy in contender.energies if energy.joules is not None]
+
+
+def _missing(contenders: Sequence[_Contender]) -> str | None:
+    """Return why a run has no energy, None where all have."""
+    energies = (energy for item in contenders for energy in item.energies)
+    return next((energy.source for energy in energies if energy.joules is None), None)
 
 
 def _resolution(manifest: Manifest) -> int | None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
 from models.pack import Pack
+from pipeline.energy import Energy
 from pipeline.errors import InputError
 from pipeline.statistics import SweepStatistics
 from server.cli.output import console, print_json, print_table
@@ -37,12 +38,13 @@ _QUALITY: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """One request: its model, the plan it ran in, what came out and how long it took."""
+    """One request: its model, the plan it ran in, what came out, how long it took and what energy."""
 
     pack: Pack
     plan: Mapping[str, Any]
     outputs: Mapping[str, NDArray[Any]]
     statistics: SweepStatistics
+    energy: Energy
 
 
 def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list[Prediction]:
@@ -127,6 +129,8 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
         "delay_ms": statistics.delay_seconds * 1e3,
         "stall_ms": statistics.stall_seconds * 1e3,
         "read_bytes": statistics.read_bytes,
+        "energy_joules": result.energy.joules,
+        "energy": result.energy.source,
         "outputs": {
             name: {"dtype": array.dtype.name, "shape": list(array.shape)}
             for name, array in result.outputs.items()

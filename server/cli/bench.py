@@ -1,6 +1,6 @@
 """``layerstream bench``: measurements that users can repeat."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
@@ -8,7 +8,7 @@ from rich.progress import Progress
 from models.pack import open_pack
 from pipeline.benchmark import bench_pipeline
 from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
-from server.cli.output import errors, print_json, print_table
+from server.cli.output import console, errors, print_json, print_table
 from server.sizes import format_size
 
 app = typer.Typer(help="Measure on this machine.")
@@ -60,3 +60,14 @@ def pipeline(
             for row in result["rows"]
         ),
     )
+    console.print(_energy(result), highlight=False, markup=False, soft_wrap=True)
+
+
+def _energy(result: dict[str, Any]) -> str:
+    """Return the line below the table: what each row took, of which source."""
+    medians = (
+        f"{row['architecture']} {row['energy_joules']['median']:.3f} J"
+        for row in result["rows"]
+        if row["energy_joules"]
+    )
+    return "; ".join((f"energy: {result['energy']}", *medians))

@@ -16,6 +16,7 @@ from loader.pool import ReadPool
 from models.detection.boxes import Limits
 from models.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
+from pipeline.energy import find_meter
 from pipeline.engine import Engine
 from pipeline.errors import InputError
 from pipeline.planning.plan import make_plan
@@ -76,7 +77,8 @@ def run(
     )
     try:
         engine.open()
-        outputs, statistics = engine.run(inputs)
+        with find_meter().measure() as energy:
+            outputs, statistics = engine.run(inputs)
     finally:
         engine.close()
         pool.close()
@@ -85,7 +87,8 @@ def run(
     boxes = boxes_of(opened, outputs, picture, limits)
     if draw is not None and picture is not None:
         save_drawing(draw, picture, boxes or [])
-    result = Result(opened, {**plan.as_dict(), "reads": len(plan.groups)}, outputs, statistics)
+    document = {**plan.as_dict(), "reads": len(plan.groups)}
+    result = Result(opened, document, outputs, statistics, energy)
     report(result, best_of(opened, outputs, top_k), boxes, as_json)
 
 

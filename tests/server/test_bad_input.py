@@ -267,7 +267,7 @@ def png(width: int, height: int) -> bytes:
         (picture()[:20], []),
         (picture(kind="EPS"), ["not an image"]),
         (png(60_000, 60_000), ["pixels"]),
-        (png(10_000, 1_601), ["10000x1601", "16000000"]),
+        (png(10_000, 6_401), ["10000x6401", "64000000"]),
         (png(2**31 - 1, 2**31 - 1), ["pixels"]),
         (png(0, 0), []),
     ],

@@ -362,7 +362,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
 
 ROW = {
     *("architecture", "weight_bytes", "arena_bytes", "scratch_bytes"),
-    *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes"),
+    *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes", "energy_joules"),
 }
 
 
