@@ -55,6 +55,8 @@ def find_pack(path: Path) -> Path:
     Raises:
         PackError: there is no pack.
     """
+    if path.is_file():
+        raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
     if not path.is_dir():
         raise PackError(f"{path}: no such folder")
     if path.resolve().name.startswith("."):

@@ -17,7 +17,7 @@ from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
 from models.heap import heap_bytes
 from models.pack import Pack
-from pipeline.devices.base import Device, Launch
+from pipeline.devices.base import Device, KernelError, Launch
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
@@ -70,7 +70,11 @@ class Engine:
         self._read_resident()
         gc.collect()
         before = heap_bytes() or 0
-        self._kernels = [self._bind(index) for index in range(len(self.pack.manifest.pieces))]
+        names = self._layer_names()
+        self._kernels = [
+            _named(self._bind(index), names.get(index, f"piece {index}"))
+            for index in range(len(self.pack.manifest.pieces))
+        ]
         self._session_bytes = max((heap_bytes() or 0) - before, 0)
         self._is_open = True
 
@@ -210,6 +214,14 @@ class Engine:
             if error is not None:
                 raise error
 
+    def _layer_names(self) -> dict[int, str]:
+        """Return, for each piece, the first layer in it: what users know it by."""
+        names: dict[int, str] = {}
+        for layer in self.pack.manifest.layers:
+            for piece in range(layer.first_piece, layer.end_piece):
+                names.setdefault(piece, f"layer {layer.name!r} ({layer.operator})")
+        return names
+
     def _bind(self, index: int) -> Launch:
         piece = self.pack.manifest.pieces[index]
         kernel = self._device.load(self.pack.graphs[piece.graph])
@@ -222,3 +234,15 @@ class Engine:
             [self._memory.array(operand) for operand in piece.inputs],
             [self._memory.array(operand) for operand in piece.outputs],
         )
+
+
+def _named(launch: Launch, name: str) -> Launch:
+    """Return ``launch`` with errors that say where: pieces themselves have no names."""
+
+    def named() -> None:
+        try:
+            launch()
+        except KernelError as exc:
+            raise KernelError(f"{name}: {exc}") from exc
+
+    return named

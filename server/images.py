@@ -124,7 +124,7 @@ def decode(path: Path, max_pixels: int) -> Photograph:
     except InvalidRequestError:
         raise
     except UnidentifiedImageError as exc:
-        raise InvalidRequestError("the body is not an image that can be read") from exc
+        raise InvalidRequestError("not an image that can be read") from exc
     except Image.DecompressionBombError as exc:
         raise InvalidRequestError(f"the image has too many pixels: {exc}") from exc
     except Exception as exc:  # decoders raise whatever their parsing stumbles over

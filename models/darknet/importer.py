@@ -40,7 +40,8 @@ def import_network(
     """
     if any(given and output.resolve() == given.resolve() for given in (cfg, weights)):
         raise DarknetError(f"{output}: would replace what is imported")
-    network = build_network(read_cfg(cfg), str(cfg), resolution)
+    where = str(cfg) if resolution is None else f"{cfg} at {resolution}x{resolution}"
+    network = build_network(read_cfg(cfg), where, resolution)
     if labels and len(labels) != class_count(network):
         raise DarknetError(f"{cfg}: {class_count(network)} classes, but {len(labels)} labels")
     # A name that is no UTF-8 on disk would be none in the file.

@@ -82,6 +82,7 @@ def _print_layers(table: list[dict[str, Any]]) -> None:
 def export_darknet(
     source: Annotated[Path, typer.Argument(help="An ONNX file that import-darknet wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .weights file to write.")],
+    as_json: Json = False,
 ) -> None:
     """Write the weights of an imported network in Darknet's format again."""
     from models.darknet.weights import export_weights
@@ -89,4 +90,7 @@ def export_darknet(
     with errors.status(f"exporting {source.name}"):
         export_weights(source, output)
     n_bytes = output.stat().st_size
+    if as_json:
+        print_json({"file": str(output), "bytes": n_bytes})
+        return
     console.print(f"{output}: {format_size(n_bytes)}", highlight=False, soft_wrap=True)

@@ -64,6 +64,10 @@ def test_latest_version_is_found_by_number(tmp_path: Path) -> None:
 
 
 def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.touch()
+    with refuses(PackError, file, "a file, not a pack"):
+        open_pack(file)
     with refuses(PackError, tmp_path / "none", "no such folder"):
         open_pack(tmp_path / "none")
     with refuses(PackError, tmp_path, "no pack in it"):

@@ -1,7 +1,7 @@
 """The engine on a real pack: every architecture and ring gives the same bits, faults lose nothing."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from models.initial import filled
 from models.pack import Pack, open_pack
 from models.zoo.builder import Builder
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
 from pipeline.errors import CancelledError, DeadlineError, EngineClosedError, InputError
@@ -98,6 +99,36 @@ def open_engine(pack: Pack) -> Iterator[OpenEngine]:
 def rings(pack: Pack) -> list[int]:
     layer = pack.manifest.largest_layer_bytes
     return [pack.manifest.largest_chunk_bytes, layer // 2, layer, 3 * layer]
+
+
+class FailingDevice(Device):
+    """Loads everything and computes nothing."""
+
+    name = "failing"
+
+    def load(self, graph: bytes) -> Kernel:
+        return FailingKernel()
+
+
+class FailingKernel(Kernel):
+    def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Launch:
+        def launch() -> None:
+            raise KernelError("no such instruction")
+
+        return launch
+
+
+def test_a_kernel_that_fails_is_named(pack: Pack, image: Tensor) -> None:
+    pool, reader = ReadPool(), MemoryReader(pack.weights_path.read_bytes())
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    engine = Engine(pack, plan, FailingDevice(), pool, reader)
+    engine.open()
+    first = pack.manifest.layers[0]
+    with pytest.raises(KernelError) as caught:
+        engine.run({"image": image})
+    assert str(caught.value) == f"layer {first.name!r} ({first.operator}): no such instruction"
+    engine.close()
+    pool.close()
 
 
 def test_the_pack_is_a_hard_case(pack: Pack) -> None:
