@@ -13,6 +13,7 @@ _OTHERS = (
     "benchmarks.tight_memory",
     "benchmarks.compile_memory",
     "benchmarks.detection",
+    "benchmarks.reads",
 )
 
 

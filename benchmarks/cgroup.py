@@ -56,13 +56,17 @@ class MemoryGroup:
         self, command: Sequence[str], stderr: IO[str] | int = subprocess.PIPE
     ) -> subprocess.Popen[str]:
         """Start ``command`` inside the group."""
-        enter = f'echo $$ > "{self.path}/cgroup.procs" && exec "$@"'
         return subprocess.Popen(
-            ["/bin/sh", "-c", enter, "sh", *command],
+            self.inside(command),
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             text=True,
         )
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """Return the command that enters the group and then becomes ``command``."""
+        enter = f'echo $$ > "{self.path}/cgroup.procs" && exec "$@"'
+        return ["/bin/sh", "-c", enter, "sh", *command]
 
     @property
     def peak_bytes(self) -> int:

@@ -64,7 +64,7 @@ def weight_bytes(base: str, network: str) -> int:
         for line in lines
         if line.startswith("layerstream_memory_bytes")
         and f'"{network}"' in line
-        and any(f'"{kind}"' in line for kind in ("weights", "ring", "resident"))
+        and any(f'"{kind}"' in line for kind in ("ring", "resident"))
     )
 
 

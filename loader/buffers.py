@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.huge_pages import PageReport, report_pages
+
 HUGE_PAGE_BYTES = 2 << 20
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -19,11 +21,13 @@ class Buffer:
     """``n_bytes`` of zeroed memory at a page-aligned (from 2 MiB on: huge-page-aligned) address.
 
     Memory is taken from the kernel page by page as it is touched. ``close`` gives it back; views
-    that outlive the buffer keep it alive instead of dangling.
+    that outlive the buffer keep it alive instead of dangling. ``huge_pages`` is what the kernel was
+    asked for; ``pages`` tells what it gave.
     """
 
     def __init__(self, n_bytes: int, huge_pages: bool = True) -> None:
         self.n_bytes = n_bytes
+        self._pages: PageReport | None = None
         self.huge_pages = huge_pages and n_bytes >= HUGE_PAGE_BYTES
         slack = HUGE_PAGE_BYTES if self.huge_pages else 0
         self._map: mmap.mmap | None = mmap.mmap(
@@ -46,6 +50,15 @@ class Buffer:
     @property
     def address(self) -> int:
         return int(self.bytes.ctypes.data)
+
+    def pages(self) -> PageReport:
+        """Return what the memory lies on: asked of the kernel once, after memory was first touched."""
+        if self._pages is None:
+            report = report_pages(self.address, self.n_bytes, self.huge_pages)
+            if not report.touched_bytes:
+                return report
+            self._pages = report
+        return self._pages
 
     def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a view of ``shape`` and ``dtype`` that starts ``offset`` bytes into the buffer."""

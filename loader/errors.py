@@ -9,6 +9,10 @@ class ReadError(LoaderError):
     """The disk did not give the bytes asked for: an IO error or an early end of the file."""
 
 
+class FileChangedError(ReadError):
+    """The file is not the one that was opened: written to, truncated, removed or replaced."""
+
+
 class ChecksumError(ReadError):
     """The bytes read are not the bytes that were written."""
 

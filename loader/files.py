@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loader.buffers import PAGE_BYTES, Buffer
-from loader.errors import ClosedError, ReadError
+from loader.errors import ClosedError, FileChangedError, ReadError
+from loader.filling import Filling
 from loader.reader import Reader
 
 _log = logging.getLogger(__name__)
@@ -20,36 +21,44 @@ class _FileReader(Reader):
 
     def __init__(self, path: Path, flags: int) -> None:
         self._path = path
+        self.name = str(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         except OSError as exc:
             raise ReadError(f"{path}: {exc.strerror or exc}") from exc
+        self._opened = os.fstat(self._descriptor)
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        if self._descriptor < 0:
-            raise ClosedError(f"{self._path}: reader closed")
-        done = 0
-        while done < len(target):
+        self._require_open()
+        filling = Filling(self.name, self.alignment, offset, target)
+        complete = not target.nbytes
+        while not complete:
             try:
-                count = os.preadv(self._descriptor, [target[done:]], offset + done)
+                count = os.preadv(self._descriptor, [filling.rest], filling.position)
             except OSError as exc:
-                where = f"{self._path}: bytes [{offset}, {offset + len(target)})"
-                raise ReadError(f"{where}: {exc.strerror or exc}") from exc
-            usable = self._usable(count, done + count == len(target))
-            if usable == 0:
-                raise ReadError(
-                    f"{self._path}: ends at {offset + done + count}, "
-                    f"{len(target) - done - count} bytes short of [{offset}, {offset + len(target)})"
-                )
-            done += usable
+                raise filling.failure(exc) from exc
+            complete = filling.add(count)
 
-    def _usable(self, count: int, complete: bool) -> int:
-        return count
+    def check(self) -> None:
+        self._require_open()
+        now = os.fstat(self._descriptor)
+        if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
+            raise FileChangedError(f"{self._path}: the file was changed since it was opened")
+        try:
+            there = self._path.stat()
+        except OSError as exc:
+            raise FileChangedError(f"{self._path}: {exc.strerror or exc}") from exc
+        if (there.st_dev, there.st_ino) != (now.st_dev, now.st_ino):
+            raise FileChangedError(f"{self._path}: another file took its place")
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _require_open(self) -> None:
+        if self._descriptor < 0:
+            raise ClosedError(f"{self._path}: reader closed")
 
 
 class DirectReader(_FileReader):
@@ -61,9 +70,9 @@ class DirectReader(_FileReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path, os.O_DIRECT)
 
-    def _usable(self, count: int, complete: bool) -> int:
-        # What follows a short read must start on a block again; less than one is the file's end.
-        return count if complete else count - count % self.alignment
+    @property
+    def descriptor(self) -> int | None:
+        return self._descriptor if self._descriptor >= 0 else None
 
 
 class BufferedReader(_FileReader):

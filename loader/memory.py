@@ -14,6 +14,7 @@ class MemoryReader(Reader):
     """Reads ``content``; keeps a count of reads in progress, so that tests can see that all ended."""
 
     kind = "memory"
+    name = "memory"
     alignment = 1
 
     def __init__(self, content: bytes, hook: Hook | None = None) -> None:

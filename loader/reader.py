@@ -18,8 +18,15 @@ class Reader(ABC):
 
     #: What it is called in statistics: "direct", "buffered", "memory".
     kind: str
+    #: What it is called in errors: the path of its file.
+    name: str
     #: Offset, length and memory address of a read must be multiples of this.
     alignment: int
+
+    @property
+    def descriptor(self) -> int | None:
+        """The open file, where plain reads of it are all there is to do; else None."""
+        return None
 
     @abstractmethod
     def read_into(self, offset: int, target: memoryview) -> None:
@@ -27,6 +34,14 @@ class Reader(ABC):
 
         Raises:
             ReadError: an IO error, or the file ends before ``target`` is full.
+            ClosedError: the reader was closed.
+        """
+
+    def check(self) -> None:  # noqa: B027  what is no file cannot change behind our back
+        """Look whether the file is still the one that was opened; cheap, no byte is read.
+
+        Raises:
+            FileChangedError: it was written to, truncated, removed, or another took its place.
             ClosedError: the reader was closed.
         """
 

@@ -62,13 +62,52 @@ def place(groups: Sequence[Group], ring_bytes: int) -> list[Place]:
         if position + group.length > ring_bytes:
             position = 0
         end = position + group.length
-        overlapping = (
-            earlier + 1
-            for earlier in range(number - 1, -1, -1)
-            if places[earlier].offset < end
-            and position < places[earlier].offset + places[earlier].length
-        )
-        # Groups are used up in order: the latest one in the way comes after all others.
-        places.append(Place(position, group.length, next(overlapping, 0)))
+        after = _used_up(places, position, end)
+        places.append(Place(position, group.length, after))
         position = end
     return places
+
+
+def place_in_slots(groups: Sequence[Group], slot_bytes: int, slots: int) -> list[Place]:
+    """Return the place of each group where the buffer is ``slots`` places of ``slot_bytes``, in turns.
+
+    Raises:
+        LoaderError: a group is larger than a slot.
+    """
+    for group in groups:
+        if group.length > slot_bytes:
+            raise LoaderError(
+                f"a slot of {slot_bytes} bytes cannot hold a read of {group.length} bytes"
+            )
+    return [
+        Place(number % slots * slot_bytes, group.length, max(number - slots + 1, 0))
+        for number, group in enumerate(groups)
+    ]
+
+
+def place_ahead(places: Sequence[Place]) -> list[Place]:
+    """Return places for the first groups of the next sweep, as many as fit before the ring wraps.
+
+    They are the places of this sweep, so each is free once the last group that lies there is used up.
+    """
+    head = []
+    for item in places:
+        if item.after:
+            break
+        head.append(
+            Place(
+                item.offset, item.length, _used_up(places, item.offset, item.offset + item.length)
+            )
+        )
+    return head
+
+
+def _used_up(places: Sequence[Place], start: int, end: int) -> int:
+    """Return how many groups must be used up before bytes [start, end) are free.
+
+    Groups are used up in order: the latest one in the way comes after all others.
+    """
+    for number in range(len(places) - 1, -1, -1):
+        if places[number].offset < end and start < places[number].offset + places[number].length:
+            return number + 1
+    return 0

@@ -1,5 +1,7 @@
 """What can be wrong with a model on disk. Messages are one line and name the file and the field."""
 
+from pydantic import ValidationError
+
 
 class ModelError(Exception):
     """A model, or a file that belongs to it, cannot be used; the base of all errors of models/.
@@ -21,3 +23,11 @@ class CompileError(ModelError):
 
 class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
+
+
+def first_fault(exc: ValidationError) -> str:
+    """Return field and reason of the first thing wrong with a record."""
+    first = exc.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason

@@ -111,10 +111,11 @@ class Span(_Record):
 
 
 class GraphRange(_Record):
-    """One serialised piece in pieces.bin."""
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
 
     offset: NonNegativeInt
     length: PositiveInt
+    session_bytes: NonNegativeInt
 
 
 class Value(Array):
@@ -146,13 +147,35 @@ class Resident(_Record):
 
 
 class Piece(_Record):
-    """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...)."""
+    """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
+
+    Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
+    models/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes`` bounds
+    what the kernel allocates while it runs.
+    """
 
     graph: NonNegativeInt
     span: NonNegativeInt | None
+    n_spans: PositiveInt = 1
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     resident: Resident | None = None
+    scratch_bytes: NonNegativeInt = 0
+
+
+class Joined(_Record):
+    """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined."""
+
+    graph: NonNegativeInt
+    n_chunks: PositiveInt
+
+
+class Alternative(_Record):
+    """The pieces [first_piece, end_piece), the chunks of a layer, in fewer kernels with the same bits."""
+
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+    joined: tuple[Joined, ...]
 
 
 class Layer(_Record):
@@ -181,7 +204,7 @@ class Classification(_Record):
 
 
 class Manifest(_Record):
-    """See docs/pack-format.md."""
+    """See docs/pack-format.md. ``pieces`` are the finest; models/choice.py joins them."""
 
     format_version: Literal[1] = 1
     name: str
@@ -192,6 +215,7 @@ class Manifest(_Record):
     graphs: tuple[GraphRange, ...]
     values: tuple[Value, ...]
     pieces: tuple[Piece, ...]
+    alternatives: tuple[Alternative, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -200,8 +224,6 @@ class Manifest(_Record):
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
     parameters: NonNegativeInt
-    scratch_bytes: NonNegativeInt
-    session_bytes: NonNegativeInt
 
     @property
     def weight_bytes(self) -> int:

@@ -14,10 +14,9 @@ import onnx
 from pydantic import TypeAdapter, ValidationError
 
 from models.detection.recipe import Detection
-from models.errors import OnnxError
+from models.errors import OnnxError, first_fault
 from models.manifest import SourceSizes
 from models.preprocess import Preprocess
-from models.recipe_files import first_fault
 
 T = TypeVar("T")
 

@@ -1,10 +1,11 @@
-"""What a node of an ONNX graph has: attributes, names that it reads and makes, graphs inside it."""
+"""What nodes of an ONNX graph have: attributes, names read and made, graphs, tensors, an order."""
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -54,3 +55,47 @@ def _captured(graph: onnx.GraphProto) -> Iterator[str]:
         yield from (name for name in reads(node) if name not in own)
         own.update(node.output)
     yield from (value.name for value in graph.output if value.name not in own)
+
+
+def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
+    """Yield the tensors in attributes of ``nodes`` and in the graphs that they run."""
+    for node in nodes:
+        for item in node.attribute:
+            if item.HasField("t"):
+                yield item.t
+            yield from item.tensors
+            held = [item.sparse_tensor] if item.HasField("sparse_tensor") else []
+            yield from sparse_parts((*held, *item.sparse_tensors))
+        for graph in subgraphs(node):
+            yield from graph.initializer
+            yield from sparse_parts(graph.sparse_initializer)
+            yield from inner_tensors(graph.node)
+
+
+def sparse_parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
+    """Yield values and indices of sparse tensors."""
+    for tensor in tensors:
+        yield from (tensor.values, tensor.indices)
+
+
+def stable_order(needs: Mapping[int, set[int]]) -> list[int]:
+    """Return the keys of ``needs`` so that each follows those that it needs, otherwise ascending.
+
+    What lies on a circle, or behind one, is left out.
+    """
+    users: dict[int, list[int]] = {key: [] for key in needs}
+    for key, needed in needs.items():
+        for other in needed:
+            users[other].append(key)
+    missing = {key: len(needed) for key, needed in needs.items()}
+    ready = [key for key, count in missing.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        key = heapq.heappop(ready)
+        order.append(key)
+        for user in users[key]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, user)
+    return order

@@ -5,7 +5,7 @@ message comes into it.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from models.errors import OnnxError
 from models.onnx_file import INSIDE_BYTES, FileRange, refer
+from models.onnx_nodes import inner_tensors, sparse_parts
 
 # Larger tensors are refused: a product of dimensions beyond this is a mistake or an attack.
 MAX_TENSOR_BYTES = 1 << 40
@@ -37,32 +38,10 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
 
 
 def _inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    yield from _sparse_tensors(model.graph.sparse_initializer)
-    yield from _attribute_tensors(model.graph.node)
+    yield from sparse_parts(model.graph.sparse_initializer)
+    yield from inner_tensors(model.graph.node)
     for function in model.functions:
-        yield from _attribute_tensors(function.node)
-
-
-def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
-    """Yield the tensors in attributes of ``nodes`` and in the graphs that they run."""
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            held = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-            yield from _sparse_tensors((*held, *attribute.sparse_tensors))
-            inner = [attribute.g] if attribute.HasField("g") else []
-            for graph in (*inner, *attribute.graphs):
-                yield from graph.initializer
-                yield from _sparse_tensors(graph.sparse_initializer)
-                yield from _attribute_tensors(graph.node)
-
-
-def _sparse_tensors(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
-    for sparse in tensors:
-        yield sparse.values
-        yield sparse.indices
+        yield from inner_tensors(function.node)
 
 
 def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool = False) -> None:

@@ -3,7 +3,6 @@
 A model without them is left as it is.
 """
 
-import heapq
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.onnx_nodes import all_graphs, made, reads
+from models.onnx_nodes import all_graphs, made, reads, stable_order
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
@@ -79,33 +78,17 @@ def _keep_first(graph: onnx.GraphProto) -> None:
 def _sort(nodes: Nodes) -> None:
     """Put each node behind those that it reads from; nodes in a circle stay for the checker."""
     makers = {name: index for index, node in enumerate(nodes) for name in made(node)}
-    needs = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
-    if all(max(needed, default=-1) < index for index, needed in enumerate(needs)):
+    needs = {
+        index: {makers[name] for name in reads(node) if name in makers}
+        for index, node in enumerate(nodes)
+    }
+    if all(max(needed, default=-1) < index for index, needed in needs.items()):
         return
-    order = _order(needs)
+    order = stable_order(needs)
     if len(order) == len(nodes):
         ordered = [nodes[index] for index in order]
         del nodes[:]
         nodes.extend(ordered)
-
-
-def _order(needs: list[set[int]]) -> list[int]:
-    """Return the indices of ``needs`` so that each follows what it needs, changing little."""
-    users: list[list[int]] = [[] for _ in needs]
-    for index, needed in enumerate(needs):
-        for other in needed:
-            users[other].append(index)
-    missing = [len(needed) for needed in needs]
-    ready = [index for index, count in enumerate(missing) if not count]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for user in users[index]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, user)
-    return order
 
 
 def _replace_sparse_constants(path: Path, nodes: Iterable[onnx.NodeProto]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from models.checksum import checksum
-from models.errors import PackError
+from models.errors import PackError, first_fault
 from models.manifest import FORMAT_VERSION, Manifest
 from models.pack_checks import check_manifest
 from models.target import Target, host_target
@@ -111,9 +111,7 @@ def _manifest(path: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(json.dumps(document))
     except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise PackError(f"{path}: {field}: {first['msg']}") from exc
+        raise PackError(f"{path}: {first_fault(exc)}") from exc
 
 
 def _check_inside(file: Path) -> None:

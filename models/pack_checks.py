@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from models.alternative_checks import check_alternatives
 from models.detection.recipe import head_fault
 from models.errors import PackError
 from models.manifest import SPAN_ALIGNMENT, UNKNOWN, Manifest, Operand, Piece
@@ -17,6 +18,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     _check_spans(path, manifest)
     _check_values(path, manifest)
     _check_pieces(path, manifest)
+    check_alternatives(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 
@@ -75,6 +77,8 @@ def _check_pieces(path: Path, manifest: Manifest) -> None:
         where = f"{path}: pieces.{number}"
         if piece.graph >= len(manifest.graphs):
             raise PackError(f"{where}.graph: {piece.graph} is out of range")
+        if piece.n_spans != 1:
+            raise PackError(f"{where}.n_spans: {piece.n_spans}: only joined pieces have several")
         if piece.span is not None:
             if piece.span >= len(manifest.spans) or piece.span <= last_span:
                 raise PackError(f"{where}.span: {piece.span} is out of range or out of order")

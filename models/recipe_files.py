@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from models.errors import ModelError
+from models.errors import ModelError, first_fault
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -25,11 +25,3 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         raise ModelError(f"{path}: not TOML: {exc}") from exc
     except ValidationError as exc:
         raise ModelError(f"{path}: {first_fault(exc)}") from exc
-
-
-def first_fault(exc: ValidationError) -> str:
-    """Return field and reason of the first thing wrong with a record."""
-    first = exc.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    reason = str(first["msg"]).removeprefix("Value error, ")
-    return f"{field}: {reason}" if field else reason

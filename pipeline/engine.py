@@ -1,29 +1,35 @@
 """The engine: one model, its memory, and sweeps over it.
 
-Invariant: between sweeps no read is in flight and no kernel runs; all memory the plan names, and no other,
-belongs to the engine from ``open`` to ``close``. One thread at a time may call ``run``.
+Invariant: between sweeps no kernel runs and nothing is in flight but reads for the next sweep; all memory
+the plan names, and no other, belongs to the engine from ``open`` to ``close``. One thread at a time may
+call ``run``.
 """
 
 import gc
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
+from loader.buffers import Buffer
 from loader.errors import LoaderError
+from loader.order import Urgency
 from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
 from models.heap import heap_bytes
+from models.manifest import Piece
 from models.pack import Pack
 from pipeline.devices.base import Device, KernelError, Launch
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
-from pipeline.schedule import Schedule
+from pipeline.schedule import Stage
 from pipeline.statistics import EngineStatistics, SweepStatistics
-from pipeline.sweep import DRAIN_SECONDS, ReadDone, Recorder, Sweep
+from pipeline.sweep import DRAIN_SECONDS, Done, Sweeper
+from pipeline.trace import Recorder
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -48,11 +54,13 @@ class Engine:
         self.plan = plan
         self._device = device
         self._pool = pool
+        self._client = pool.client(pack.name, plan.choice.depth)
+        self._deadline: float | None = None
         self._reader = reader
         self._verify = verify
         self._verified = False
         self._broken: DrainError | None = None
-        self._kernels: list[Launch] = []
+        self._sweeper = _idle()
         self._session_bytes = 0
         self._sweeps = self._failures = self._read_bytes = 0
         self._stall_seconds = 0.0
@@ -71,10 +79,14 @@ class Engine:
         gc.collect()
         before = heap_bytes() or 0
         names = self._layer_names()
-        self._kernels = [
-            _named(self._bind(index), names.get(index, f"piece {index}"))
-            for index in range(len(self.pack.manifest.pieces))
+        kernels = [
+            _named(self._bind(piece), names.get(_made(piece), f"piece {index}"))
+            for index, piece in enumerate(self.plan.pieces)
         ]
+        starts = (self._start_read, self._start_copy)
+        self._sweeper = Sweeper(
+            self.plan.stages, starts[: len(self.plan.stages) - 1], kernels, self._hurry
+        )
         self._session_bytes = max((heap_bytes() or 0) - before, 0)
         self._is_open = True
 
@@ -95,7 +107,8 @@ class Engine:
 
         Raises:
             InputError: inputs are not what the model takes. EngineClosedError: closed.
-            CancelledError, DeadlineError: as asked. LoaderError: a read failed or was damaged.
+            CancelledError, DeadlineError: as asked. LoaderError: a read failed or was damaged, or
+            weights.bin is no longer the file that was opened (FileChangedError).
             KernelError: a kernel failed. DrainError: a read never ended; the engine is unusable.
             After all but the last the next call works.
         """
@@ -105,6 +118,7 @@ class Engine:
             raise EngineClosedError(f"{self.pack.name}: the engine is closed")
         check_inputs(self.pack.manifest.inputs, inputs)
         with self._lock:
+            self._reader.check()
             try:
                 for port in self.pack.manifest.inputs:
                     self._memory.put(port, inputs[port.name])
@@ -136,34 +150,40 @@ class Engine:
             },
         )
 
+    def huge_page_bytes(self) -> int:
+        """Return how much of the memory for weights lies on huge pages."""
+        return self._memory.huge_page_bytes()
+
     def close(self) -> None:
         """Give all memory back and close the reader. Waits for the sweep that runs."""
         with self._lock:
+            if self._is_open:
+                self.settle()
             self._is_open = False
-            self._kernels = []
+            self._sweeper = _idle()  # lets go of the kernels
             if self._broken is not None:
                 return  # the disk may still write to this memory
+            self._pool.forget(self._client)
             self._memory.close()
             self._reader.close()
+
+    def settle(self) -> None:
+        """Wait for the reads that run ahead of the next sweep; afterwards nothing is in flight.
+
+        A read that does not end leaves the engine broken.
+        """
+        try:
+            self._sweeper.settle()
+        except DrainError as exc:
+            self._broken = exc
 
     def _sweep(
         self, deadline: float | None, cancelled: Callable[[], bool], record: Recorder | None
     ) -> SweepStatistics:
-        verify = self._verify or not self._verified
-
-        def start_read(index: int, done: ReadDone) -> None:
-            self._pool.submit(self._read_job(index, verify, done))
-
-        sweep = Sweep(
-            Schedule(self.plan.stages, self.plan.architecture.in_flight),
-            start_read,
-            self._kernels,
-            deadline,
-            cancelled,
-            record,
-        )
+        verified = self._verify or not self._verified
+        self._deadline = deadline
         try:
-            statistics = sweep.run(self.plan.read_bytes, verify)
+            statistics = self._sweeper.run(deadline, cancelled, record)
         except DrainError as exc:
             self._broken = exc
             raise
@@ -172,19 +192,37 @@ class Engine:
             raise
         self._verified = True
         self._sweeps += 1
-        self._read_bytes += statistics.read_bytes
+        self._read_bytes += self.plan.read_bytes
         self._stall_seconds += statistics.stall_seconds
-        return statistics
+        return replace(statistics, read_bytes=self.plan.read_bytes, verified=verified)
 
-    def _read_job(self, index: int, verify: bool, done: ReadDone) -> ReadJob:
-        group, place = self.plan.groups[index], self.plan.places[index]
+    def _hurry(self) -> None:
+        self._pool.hurry(self._client)
+
+    def _start_read(self, index: int, done: Done) -> None:
+        place = self.plan.read_places[index]
+        group = self.plan.groups[index % len(self.plan.groups)]
         spans = self.plan.streamed[group.first_span : group.end_span]
-        return ReadJob(
-            self._reader,
-            tuple(self._range(span) for span in spans),
-            self._memory.ring.bytes[place.offset : place.offset + place.length].data,
-            verify,
-            lambda error, seconds: done(index, error, seconds),
+        memory = self._memory.staging if self.plan.architecture.copies else self._memory.ring
+        self._pool.submit(
+            ReadJob(
+                self._reader,
+                tuple(self._range(span) for span in spans),
+                memory.bytes[place.offset : place.offset + place.length].data,
+                self._verify or not self._verified,
+                done,
+                self._client,
+                Urgency.AHEAD if index >= len(self.plan.groups) else Urgency.NEEDED_LATER,
+                self._deadline,
+            )
+        )
+
+    def _start_copy(self, index: int, done: Done) -> None:
+        source, target = self.plan.read_places[index], self.plan.places[index]
+        self._device.copy(
+            self._memory.staging.bytes[source.offset : source.offset + source.length].data,
+            self._memory.ring.bytes[target.offset : target.offset + target.length].data,
+            done,
         )
 
     def _range(self, span: int) -> Range:
@@ -194,36 +232,53 @@ class Engine:
     def _read_resident(self) -> None:
         """Read resident spans one after the other, each verified; wait for each."""
         for span in self.plan.resident:
-            offset = self.plan.spans[span]
-            ended: queue.SimpleQueue[LoaderError | None] = queue.SimpleQueue()
-            length = self.pack.manifest.spans[span].length
-            self._pool.submit(
-                ReadJob(
-                    self._reader,
-                    (self._range(span),),
-                    self._memory.resident.bytes[offset : offset + length].data,
-                    True,
-                    lambda error, seconds, ended=ended: ended.put(error),  # type: ignore[misc]
-                )
-            )
-            try:
-                error = ended.get(timeout=DRAIN_SECONDS)
-            except queue.Empty:
-                self._broken = DrainError(f"span {span}: no answer in {DRAIN_SECONDS:.0f} s")
-                raise self._broken from None
-            if error is not None:
-                raise error
+            offset, length = self.plan.spans[span], self.pack.manifest.spans[span].length
+            kept = self._memory.resident.bytes[offset : offset + length]
+            if not self.plan.architecture.copies:
+                self._read_span(span, kept.data)
+                continue
+            staging = self._memory.staging.bytes
+            # Preloading keeps both; elsewhere staging is small, and free until the first sweep.
+            first = offset if self.plan.architecture.resident else 0
+            staged = staging[first : first + length]
+            if len(staged) < length:
+                staged = Buffer(length).bytes
+            self._read_span(span, staged.data)
+            self._wait(span, lambda done, s=staged, k=kept: self._device.copy(s.data, k.data, done))  # type: ignore[misc]
 
-    def _layer_names(self) -> dict[int, str]:
-        """Return, for each piece, the first layer in it: what users know it by."""
-        names: dict[int, str] = {}
+    def _read_span(self, span: int, target: memoryview) -> None:
+        self._wait(
+            span,
+            lambda done: self._pool.submit(
+                ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
+            ),
+        )
+
+    def _wait(self, span: int, start: Callable[[Done], None]) -> None:
+        """Start something that moves ``span`` and wait for it.
+
+        Raises:
+            LoaderError: it failed. DrainError: it never ended.
+        """
+        ended: queue.SimpleQueue[LoaderError | None] = queue.SimpleQueue()
+        start(lambda error, seconds: ended.put(error))
+        try:
+            error = ended.get(timeout=DRAIN_SECONDS)
+        except queue.Empty:
+            self._broken = DrainError(f"span {span}: no answer in {DRAIN_SECONDS:.0f} s")
+            raise self._broken from None
+        if error is not None:
+            raise error
+
+    def _layer_names(self) -> dict[tuple[int, int], str]:
+        """Return, for what each piece makes, the first layer in it: what users know it by."""
+        names: dict[tuple[int, int], str] = {}
         for layer in self.pack.manifest.layers:
-            for piece in range(layer.first_piece, layer.end_piece):
-                names.setdefault(piece, f"layer {layer.name!r} ({layer.operator})")
+            for piece in self.pack.manifest.pieces[layer.first_piece : layer.end_piece]:
+                names.setdefault(_made(piece), f"layer {layer.name!r} ({layer.operator})")
         return names
 
-    def _bind(self, index: int) -> Launch:
-        piece = self.pack.manifest.pieces[index]
+    def _bind(self, piece: Piece) -> Launch:
         kernel = self._device.load(self.pack.graphs[piece.graph])
         if piece.resident is not None:
             return kernel.attach(
@@ -234,6 +289,16 @@ class Engine:
             [self._memory.array(operand) for operand in piece.inputs],
             [self._memory.array(operand) for operand in piece.outputs],
         )
+
+
+def _idle() -> Sweeper:
+    return Sweeper((Stage("kernel", ()),), (), ())
+
+
+def _made(piece: Piece) -> tuple[int, int]:
+    """Return what tells pieces apart whatever their size: where their output begins."""
+    first = piece.outputs[0]
+    return first.index, first.offset
 
 
 def _named(launch: Launch, name: str) -> Launch:

@@ -16,10 +16,14 @@ from pipeline.planning.plan import Plan
 
 
 class EngineMemory:
-    """Holds what ``plan`` says for the model of ``manifest``, and cells for what no plan knows."""
+    """Holds what ``plan`` says for the model of ``manifest``, and cells for what no plan knows.
+
+    The disk writes to ``staging`` where weights are copied before use, else to ``ring`` and ``resident``.
+    """
 
     def __init__(self, manifest: Manifest, plan: Plan) -> None:
         self._plan = plan
+        self.staging = Buffer(plan.staging_bytes)
         self.ring = Buffer(plan.ring_bytes)
         self.resident = Buffer(plan.resident_bytes)
         self.arena = Buffer(plan.arena_bytes)
@@ -72,13 +76,19 @@ class EngineMemory:
     def n_bytes(self) -> dict[str, int]:
         """Return what was allocated, by name."""
         return {
+            "staging": self.staging.n_bytes,
             "ring": self.ring.n_bytes,
             "resident": self.resident.n_bytes,
             "arena": self.arena.n_bytes,
         }
 
+    def huge_page_bytes(self) -> int:
+        """Return how much of the memory for weights lies on huge pages, once it was touched."""
+        buffers = (self.staging, self.ring, self.resident)
+        return sum(buffer.pages().huge_bytes for buffer in buffers if buffer.huge_pages)
+
     def close(self) -> None:
-        for buffer in (self.ring, self.resident, self.arena):
+        for buffer in (self.staging, self.ring, self.resident, self.arena):
             buffer.close()
 
 

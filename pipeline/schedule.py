@@ -3,13 +3,12 @@
 Everything that decides what may happen when lives here. Events come in (``completed``), actions go out
 (``release``); the engine, the simulator and the tests drive the same object.
 
-A sweep is a row of stages (read, kernel; later read, copy, kernel), each with its operations in order.
-The constraints of seed 003, Eq. 3, become two numbers an operation:
+A sweep is a row of stages (read, copy, kernel), each with its operations in order. Every constraint of
+seed 003, Eq. 3, is a number: how many operations of some stage must be complete before this one starts.
 
-- completion constraint (R_i before K_i): operation i of a stage needs the first ``needs[i]``
-  operations of the stage before it to be complete;
-- target buffer constraint (R_i only into free space): it needs the first ``room[i]`` operations of
-  the stage after it to be complete, which have then used up what lay there;
+- completion constraint (R_i before C_i, C_i before K_i): of the stage before, those that bring its data;
+- target buffer constraint (R_i only into free space): of a stage after, those that use up what lies there;
+- a sequential or synchronous order (Sections V-A, V-B): of all stages, those that must come first;
 - release constraint (R_i before R_i+1): operations of a stage are released in order.
 """
 
@@ -23,18 +22,18 @@ class ScheduleError(Exception):
 
 @dataclass(frozen=True)
 class Stage:
-    """The operations of one stage: operation i has ``needs[i]`` and ``room[i]`` (see above)."""
+    """The operations of one stage.
+
+    ``after[i][t]``: operation i starts when at least so many operations of stage t, counted from its
+    first, are complete. The last ``ahead`` operations serve the next sweep; this one ends without them.
+    """
 
     name: str
-    needs: tuple[int, ...]
-    room: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.needs) != len(self.room):
-            raise ValueError(f"stage {self.name}: {len(self.needs)} needs, {len(self.room)} rooms")
+    after: tuple[tuple[int, ...], ...]
+    ahead: int = 0
 
     def __len__(self) -> int:
-        return len(self.needs)
+        return len(self.after)
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,15 @@ class Action:
 
 
 class Schedule:
-    """State of one sweep. ``release`` until it returns nothing, then report a completion, repeat."""
+    """State of one sweep. ``release`` until it returns nothing, then report a completion, repeat.
 
-    def __init__(self, stages: Sequence[Stage], in_flight: int | None = None) -> None:
+    ``carried``: operations of the first stage that the sweep before has released already.
+    """
+
+    def __init__(self, stages: Sequence[Stage], carried: int = 0) -> None:
         self.stages = tuple(stages)
-        self._limit = in_flight
         self._released = [0] * len(stages)
+        self._released[0] = carried
         self._done: list[set[int]] = [set() for _ in stages]
         self._prefix = [0] * len(stages)
         self._stopped = False
@@ -97,9 +99,10 @@ class Schedule:
 
     @property
     def finished(self) -> bool:
-        """Every operation is complete."""
+        """Every operation of this sweep is complete; those for the next one may be in flight."""
         return all(
-            prefix == len(stage) for prefix, stage in zip(self._prefix, self.stages, strict=True)
+            prefix >= len(stage) - stage.ahead
+            for prefix, stage in zip(self._prefix, self.stages, strict=True)
         )
 
     def _is_done(self, stage: int, index: int) -> bool:
@@ -109,12 +112,8 @@ class Schedule:
         index = self._released[stage]
         if self._stopped or index >= len(self.stages[stage]):
             return False
-        if self._limit is not None and self.in_flight >= self._limit:
-            return False
-        needs, room = self.stages[stage].needs[index], self.stages[stage].room[index]
-        fed = stage == 0 or self._prefix[stage - 1] >= needs
-        free = stage == len(self.stages) - 1 or self._prefix[stage + 1] >= room
-        return fed and free
+        after = self.stages[stage].after[index]
+        return all(prefix >= count for prefix, count in zip(self._prefix, after, strict=True))
 
     def __repr__(self) -> str:
         progress = ", ".join(

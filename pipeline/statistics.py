@@ -7,15 +7,17 @@ from dataclasses import dataclass
 class SweepStatistics:
     """One sweep. Seconds; ``read_seconds`` is the sum over reads, which overlap each other.
 
-    ``stall_seconds`` is the time in which the kernel stage waited for weights.
+    ``stall_seconds`` is the time in which the kernel stage waited for weights. ``verified``: checksums
+    were checked while reading.
     """
 
     delay_seconds: float
     kernel_seconds: float
     stall_seconds: float
     read_seconds: float
-    read_bytes: int
-    verified: bool
+    copy_seconds: float
+    read_bytes: int = 0
+    verified: bool = False
 
 
 @dataclass(frozen=True)

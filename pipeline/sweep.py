@@ -1,10 +1,13 @@
-"""One sweep for real: drives the schedule with a read pool and bound kernels.
+"""Sweeps for real: drives the schedule with reads, copies and bound kernels.
 
-The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps on the queue
-of completions when the next kernel has no weights yet. Nothing polls.
+The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
+one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
+asks the schedule what may start then and starts it. Nothing polls.
 """
 
+import contextlib
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,139 +15,252 @@ from collections.abc import Callable, Sequence
 from loader.errors import LoaderError
 from pipeline.devices.base import Launch
 from pipeline.errors import CancelledError, DeadlineError, DrainError
-from pipeline.schedule import Schedule
+from pipeline.schedule import Action, Schedule, Stage
 from pipeline.statistics import SweepStatistics
-from pipeline.validator import TraceEvent
+from pipeline.trace import Recorder, TraceEvent
 
-READ, KERNEL = 0, 1
-
-#: Reports the end of a read: index, error or None, seconds.
-ReadDone = Callable[[int, LoaderError | None, float], None]
-#: Starts read ``index``; must call the ReadDone exactly once, from any thread.
-StartRead = Callable[[int, ReadDone], None]
-Recorder = Callable[[TraceEvent], None]
+#: Reports the end of an operation: error or None, seconds of service.
+Done = Callable[[LoaderError | None, float], None]
+#: Starts operation ``index``; must call Done exactly once, from any thread.
+Start = Callable[[int, Done], None]
 
 # A disk that has not answered for this long will not: its buffers can never be reused safely.
 DRAIN_SECONDS = 60.0
 
 
-class Sweep:
-    """Runs once. ``deadline`` is on time.monotonic's clock; ``cancelled`` is asked between kernels."""
+class Sweeper:
+    """Runs one sweep after the other. Between them only reads for the next sweep are in flight.
+
+    ``starts[t]`` starts operations of stage t; the last stage is ``kernels``. ``hurry`` is called when
+    the kernel stage begins to wait.
+    """
 
     def __init__(
         self,
-        schedule: Schedule,
-        start_read: StartRead,
+        stages: Sequence[Stage],
+        starts: Sequence[Start],
         kernels: Sequence[Launch],
+        hurry: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stages = tuple(stages)
+        self._starts = starts
+        self._kernels = kernels
+        self._hurry = hurry
+        self._lock = threading.RLock()
+        self._landed = threading.Condition(self._lock)
+        self._flying = 0
+        self._sweep = 0
+        self._head: dict[int, bool] = {}  # reads for the next sweep: whether each has ended well
+        self._head_failed = False
+        self._state = _State(Schedule(self._stages), None)
+        self._state.over = True
+
+    def run(
+        self,
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
-    ) -> None:
-        self._schedule = schedule
-        self._start_read = start_read
-        self._kernels = kernels
-        self._deadline = deadline
-        self._cancelled = cancelled
-        self._record = record
-        self._ended: queue.SimpleQueue[tuple[int, LoaderError | None, float]] = queue.SimpleQueue()
-        self._ready: deque[int] = deque()
-        self._reading = 0
-        self._kernel_seconds = self._stall_seconds = self._read_seconds = 0.0
+    ) -> SweepStatistics:
+        """Run one sweep to its end; if it fails, nothing is in flight afterwards.
 
-    def run(self, read_bytes: int, verified: bool) -> SweepStatistics:
-        """Run to the end; whatever happens, no read is in flight afterwards.
+        Args:
+            deadline: on time.monotonic's clock; checked between kernels and while waiting.
+            cancelled: asked between kernels.
+            record: receives every event of the schedule, from several threads but one at a time.
 
         Raises:
-            LoaderError: a read failed. KernelError: a kernel failed.
-            CancelledError, DeadlineError: as asked. DrainError: a read never ended.
+            LoaderError: a read or copy failed. KernelError: a kernel failed.
+            CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
-        started = time.perf_counter()
+        state = self._begin(record)
         try:
-            while not self._schedule.finished:
-                self._release()
-                if self._ready:
-                    self._run_kernel(self._ready.popleft())
-                else:
-                    self._await_read()
+            self._advance(state)
+            while not state.schedule.finished:
+                self._check(state, deadline, cancelled)
+                index = self._next_kernel(state, deadline)
+                if index is not None and state.error is None:
+                    self._run_kernel(state, index)
+            self._check_error(state)
         except BaseException:
-            self._schedule.stop()
-            self._drain()
+            with self._lock:
+                state.schedule.stop()
+            self.settle()
+            self._head.clear()
             raise
-        return SweepStatistics(
-            delay_seconds=time.perf_counter() - started,
-            kernel_seconds=self._kernel_seconds,
-            stall_seconds=self._stall_seconds,
-            read_seconds=self._read_seconds,
-            read_bytes=read_bytes,
-            verified=verified,
-        )
+        finally:
+            with self._lock:
+                state.over = True
+        return state.statistics()
 
-    def _release(self) -> None:
-        for action in self._schedule.release():
-            self._note("release", action.stage, action.index)
-            if action.stage == KERNEL:
-                self._ready.append(action.index)
-                continue
-            self._reading += 1
+    def settle(self) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            DrainError: an operation never ended; its memory cannot be used again.
+        """
+        with self._landed:
+            if not self._landed.wait_for(lambda: not self._flying, DRAIN_SECONDS):
+                raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
+
+    def _begin(self, record: Recorder | None) -> "_State":
+        if self._head_failed:
+            # What was read for this sweep is not there: start over, once nothing writes there.
+            self.settle()
+            self._head.clear()
+            self._head_failed = False
+        with self._lock:
+            state = self._state = _State(Schedule(self._stages, len(self._head)), record)
+            self._sweep += 1
+            for index in self._head:
+                state.note("release", 0, index)
+            for index in [index for index, ended in self._head.items() if ended]:
+                state.complete(0, index)
+            self._head = {}
+            return state
+
+    def _advance(self, state: "_State") -> None:
+        """Start what may start. Operations start in the order of their release, whoever asks."""
+        with self._lock:
+            for action in state.schedule.release():
+                state.note("release", action.stage, action.index)
+                state.waiting.append(action)
+            if state.starting:
+                return
+            state.starting = True
             try:
-                self._start_read(action.index, self._read_ended)
-            except BaseException:
-                self._reading -= 1
-                raise
+                while state.waiting:
+                    self._start(state, state.waiting.popleft())
+            finally:
+                state.starting = False
 
-    def _read_ended(self, index: int, error: LoaderError | None, seconds: float) -> None:
-        self._ended.put((index, error, seconds))
+    def _start(self, state: "_State", action: Action) -> None:
+        if action.stage == len(self._stages) - 1:
+            state.ready.put(action.index)
+            return
+        sweep = self._sweep
+        if self._is_ahead(action):
+            self._head[self._of_next(action)] = False
+        self._flying += 1
+        try:
+            self._starts[action.stage](
+                action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
+            )
+        except BaseException as exc:
+            self._flying -= 1
+            state.fail(exc)
 
-    def _run_kernel(self, index: int) -> None:
-        self._check()
+    def _ended(self, sweep: int, action: Action, error: LoaderError | None, seconds: float) -> None:
+        """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
+        with self._lock:
+            state = self._state
+            ahead = self._is_ahead(action)
+            if error is not None and ahead and (sweep == self._sweep):
+                self._head_failed = True
+            elif sweep == self._sweep:
+                self._complete(state, action, error, seconds)
+                if ahead:
+                    self._head[self._of_next(action)] = True
+            else:
+                self._complete(state, Action(0, self._of_next(action)), error, seconds)
+            # Last: whoever waits for this may use the memory and see the state.
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
+
+    def _complete(
+        self, state: "_State", action: Action, error: LoaderError | None, seconds: float
+    ) -> None:
+        if error is not None:
+            state.fail(error)
+            return
+        state.complete(action.stage, action.index)
+        state.service_seconds[action.stage] += seconds
+        self._advance(state)
+
+    def _is_ahead(self, action: Action) -> bool:
+        return action.index >= len(self._stages[action.stage]) - self._stages[action.stage].ahead
+
+    def _of_next(self, action: Action) -> int:
+        """Return the place in the next sweep of a read that is ahead in this one."""
+        stage = self._stages[action.stage]
+        return action.index - (len(stage) - stage.ahead)
+
+    def _next_kernel(self, state: "_State", deadline: float | None) -> int | None:
+        """Return the next kernel when it may run; None where only an error waits."""
+        with contextlib.suppress(queue.Empty):
+            return state.ready.get_nowait()
+        left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
+        before = time.perf_counter()
+        self._hurry()
+        try:
+            return state.ready.get(timeout=min(max(left, 0.0), DRAIN_SECONDS))
+        except queue.Empty:
+            if deadline is None or time.monotonic() <= deadline:
+                raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
+            raise DeadlineError("the deadline passed while waiting for weights") from None
+        finally:
+            state.stall_seconds += time.perf_counter() - before
+
+    def _run_kernel(self, state: "_State", index: int) -> None:
         before = time.perf_counter()
         self._kernels[index]()
-        self._kernel_seconds += time.perf_counter() - before
-        self._complete(KERNEL, index)
-        while not self._ended.empty():
-            self._finish_read(*self._ended.get())
+        state.service_seconds[-1] += time.perf_counter() - before
+        with self._lock:
+            state.complete(len(self._stages) - 1, index)
+            self._advance(state)
 
-    def _await_read(self) -> None:
-        self._check()
-        timeout = None if self._deadline is None else self._deadline - time.monotonic()
-        before = time.perf_counter()
-        try:
-            ended = self._ended.get(timeout=timeout if timeout is None else max(timeout, 0.0))
-        except queue.Empty:
-            raise DeadlineError("the deadline passed while waiting for weights") from None
-        self._stall_seconds += time.perf_counter() - before
-        self._finish_read(*ended)
-
-    def _finish_read(self, index: int, error: LoaderError | None, seconds: float) -> None:
-        self._reading -= 1
-        self._read_seconds += seconds
-        if error is not None:
-            raise error
-        self._complete(READ, index)
-
-    def _complete(self, stage: int, index: int) -> None:
-        self._schedule.completed(stage, index)
-        self._note("complete", stage, index)
-
-    def _check(self) -> None:
-        if self._cancelled():
+    def _check(
+        self, state: "_State", deadline: float | None, cancelled: Callable[[], bool]
+    ) -> None:
+        self._check_error(state)
+        if cancelled():
             raise CancelledError("cancelled")
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if deadline is not None and time.monotonic() > deadline:
             raise DeadlineError("the deadline passed")
 
-    def _drain(self) -> None:
-        """Wait for the reads in flight: the disk still writes to their buffers."""
-        give_up = time.monotonic() + DRAIN_SECONDS
-        while self._reading:
-            try:
-                self._ended.get(timeout=max(give_up - time.monotonic(), 0.0))
-            except queue.Empty:
-                raise DrainError(
-                    f"{self._reading} reads have not ended after {DRAIN_SECONDS:.0f} s"
-                ) from None
-            self._reading -= 1
+    @staticmethod
+    def _check_error(state: "_State") -> None:
+        if state.error is not None:
+            raise state.error
 
-    def _note(self, what: str, stage: int, index: int) -> None:
-        if self._record is not None:
-            name = self._schedule.stages[stage].name
-            self._record(TraceEvent(what, name, index))  # type: ignore[arg-type]
+
+class _State:
+    """What one sweep knows. Changed under the sweeper's lock, but for the kernel thread's figures."""
+
+    def __init__(self, schedule: Schedule, record: Recorder | None) -> None:
+        self.schedule = schedule
+        self.waiting: deque[Action] = deque()
+        self.starting = False
+        self.ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self.over = False
+        self.service_seconds = [0.0] * len(schedule.stages)
+        self.stall_seconds = 0.0
+        self._record = record
+        self._began = time.perf_counter()
+
+    def complete(self, stage: int, index: int) -> None:
+        self.schedule.completed(stage, index)
+        self.note("complete", stage, index)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error, start nothing more, and wake the kernel thread."""
+        self.error = self.error or error
+        self.schedule.stop()
+        self.waiting.clear()
+        self.ready.put(None)
+
+    def note(self, what: str, stage: int, index: int) -> None:
+        if self._record is not None and not self.over:
+            name = self.schedule.stages[stage].name
+            at = time.perf_counter() - self._began
+            self._record(TraceEvent(what, name, index, at))  # type: ignore[arg-type]
+
+    def statistics(self) -> SweepStatistics:
+        return SweepStatistics(
+            delay_seconds=time.perf_counter() - self._began,
+            kernel_seconds=self.service_seconds[-1],
+            stall_seconds=self.stall_seconds,
+            read_seconds=self.service_seconds[0],
+            copy_seconds=self.service_seconds[1] if len(self.service_seconds) == 3 else 0.0,
+        )

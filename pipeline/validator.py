@@ -1,86 +1,95 @@
 """An independent judge of schedules: replays a trace against the constraints of seed 003, Eq. 3.
 
-It shares no code with pipeline/schedule.py and works from bytes and names alone: which bytes of the
-ring a read writes, and which read a kernel depends on.
+It shares no code with pipeline/schedule.py and works from bytes and names alone: which bytes of its buffer
+an operation writes, and which operations of the next stage depend on them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+
+from pipeline.trace import TraceEvent
 
 
 @dataclass(frozen=True)
-class TraceEvent:
-    """``what`` happened to operation ``index`` of stage ``stage`` (a name)."""
+class Write:
+    """An operation that writes bytes [offset, offset + length) of its stage's buffer.
 
-    what: Literal["release", "complete"]
-    stage: str
-    index: int
-
-
-@dataclass(frozen=True)
-class RingRead:
-    """Read operation: writes ring bytes [offset, offset + length), used by kernels ``kernels``."""
+    ``users``: the operations of the next stage that read them.
+    """
 
     offset: int
     length: int
-    kernels: range
+    users: range
 
 
-def violations(trace: Iterable[TraceEvent], reads: Sequence[RingRead], kernels: int) -> list[str]:
-    """Return every broken constraint of a two-stage sweep, in words; empty when all held."""
+@dataclass
+class _Stage:
+    """A stage as the replay sees it; ``writes`` is empty for kernels."""
+
+    writes: Sequence[Write]
+    released: list[int] = field(default_factory=list)
+    complete: set[int] = field(default_factory=set)
+
+
+def violations(
+    trace: Iterable[TraceEvent], writing: Sequence[tuple[str, Sequence[Write]]], kernels: int
+) -> list[str]:
+    """Return every broken constraint of a sweep, in words; empty when all held.
+
+    ``writing``: name and operations of each stage before the kernels, in the order data flows.
+    """
+    names = [name for name, _ in writing] + ["kernel"]
+    rows = [_Stage(writes) for _, writes in writing] + [_Stage(())]
     found: list[str] = []
-    released: dict[str, list[int]] = {"read": [], "kernel": []}
-    complete: dict[str, set[int]] = {"read": set(), "kernel": set()}
     for event in trace:
-        name = f"{event.stage} {event.index}"
+        position = names.index(event.stage)
+        stage, label = rows[position], f"{event.stage} {event.index}"
         if event.what == "complete":
-            if event.index not in released[event.stage]:
-                found.append(f"{name} completed before its release")
-            complete[event.stage].add(event.index)
+            if event.index not in stage.released:
+                found.append(f"{label} completed before its release")
+            stage.complete.add(event.index)
             continue
-        if event.index != len(released[event.stage]):
-            found.append(f"{name} released out of order")
-        released[event.stage].append(event.index)
-        if event.stage == "kernel":
-            found += _unfed(event.index, reads, complete["read"])
-            found += _overwritten(event.index, reads, released["read"])
-        else:
-            found += _in_use(event.index, reads, released["read"], complete["kernel"])
-    if len(complete["kernel"]) != kernels or len(complete["read"]) != len(reads):
+        if event.index != len(stage.released):
+            found.append(f"{label} released out of order")
+        stage.released.append(event.index)
+        if position:
+            before = rows[position - 1]
+            found += _unfed(label, event.index, names[position - 1], before)
+            found += _overwritten(label, event.index, names[position - 1], before)
+        if position < len(rows) - 1:
+            found += _in_use(label, event.index, stage, rows[position + 1].complete)
+    if len(rows[-1].complete) != kernels:
         found.append("the sweep ended with operations missing")
     return found
 
 
-def _overlap(one: RingRead, other: RingRead) -> bool:
+def _overlap(one: Write, other: Write) -> bool:
     return one.offset < other.offset + other.length and other.offset < one.offset + one.length
 
 
-def _unfed(kernel: int, reads: Sequence[RingRead], complete: set[int]) -> list[str]:
+def _unfed(label: str, index: int, feeder: str, before: _Stage) -> list[str]:
     return [
-        f"kernel {kernel} released before read {number} completed"
-        for number, read in enumerate(reads)
-        if kernel in read.kernels and number not in complete
+        f"{label} released before {feeder} {number} completed"
+        for number, write in enumerate(before.writes)
+        if index in write.users and number not in before.complete
     ]
 
 
-def _overwritten(kernel: int, reads: Sequence[RingRead], released: list[int]) -> list[str]:
-    own = [number for number, read in enumerate(reads) if kernel in read.kernels]
+def _overwritten(label: str, index: int, feeder: str, before: _Stage) -> list[str]:
+    own = [number for number, write in enumerate(before.writes) if index in write.users]
     return [
-        f"kernel {kernel} uses bytes that read {later} has been given"
+        f"{label} uses bytes that {feeder} {later} has been given"
         for number in own
-        for later in released
-        if later > number and _overlap(reads[later], reads[number])
+        for later in before.released
+        if later > number and _overlap(before.writes[later], before.writes[number])
     ]
 
 
-def _in_use(
-    number: int, reads: Sequence[RingRead], released: list[int], done: set[int]
-) -> list[str]:
+def _in_use(label: str, number: int, stage: _Stage, used: set[int]) -> list[str]:
     return [
-        f"read {number} released into bytes of read {earlier}, which kernels still need"
-        for earlier in released
+        f"{label} released into bytes of {earlier}, which the next stage still needs"
+        for earlier in stage.released
         if earlier != number
-        and _overlap(reads[earlier], reads[number])
-        and not done.issuperset(reads[earlier].kernels)
+        and _overlap(stage.writes[earlier], stage.writes[number])
+        and not used.issuperset(stage.writes[earlier].users)
     ]

@@ -17,6 +17,8 @@ class Line(Generic[T]):
         self._limit = limit
         self._jobs: deque[T] = deque()
         self._closed = False
+        #: How often ``take`` looked whether there is a job; while none comes, it sleeps.
+        self.wake_ups = 0
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -45,7 +47,7 @@ class Line(Generic[T]):
     def take(self) -> T | None:
         """Return the first job; wait for one; None when the line is closed and empty."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
+            self._changed.wait_for(self._awake)
             return self._jobs.popleft() if self._jobs else None
 
     def close(self) -> None:
@@ -53,3 +55,7 @@ class Line(Generic[T]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _awake(self) -> bool:
+        self.wake_ups += 1
+        return bool(self._jobs) or self._closed

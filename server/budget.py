@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
-from pipeline.planning.plan import Plan, make_plan, useful_ring_bytes
+from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.predict import Wanted
+from pipeline.profile import Profile
 from server.errors import RefusedError
 from server.sizes import format_size
 
@@ -55,24 +58,43 @@ def refusal(name: str, needed_bytes: int, budget: Budget) -> RefusedError:
     )
 
 
-def smallest_plan(manifest: Manifest, architecture: Architecture) -> Plan:
-    """Return the plan with the least ring that can run the model."""
-    return make_plan(manifest, architecture, manifest.largest_chunk_bytes)
-
-
 def fit(
-    manifest: Manifest, architecture: Architecture, name: str, free: Budget, share: int
-) -> Plan:
-    """Return the plan with the largest useful ring within ``share`` bytes, or the smallest plan.
+    manifest: Manifest,
+    architecture: Architecture,
+    name: str,
+    free: Budget,
+    share: int,
+    *,
+    profile: Profile | None = None,
+    wanted: Wanted = NOTHING,
+) -> Fitted:
+    """Return the best plan within ``share`` bytes, or the smallest plan; with a profile slowly.
 
     Raises:
-        RefusedError: not even the smallest ring fits into what is free.
+        RefusedError: not even the smallest one fits into what is free. PlanError: what is ``wanted``
+            cannot be, or not without a profile. ProfileError: the profile lacks a kernel.
     """
-    smallest = smallest_plan(manifest, architecture)
-    if smallest.total_bytes > free.free_bytes:
-        raise refusal(name, smallest.total_bytes, free)
-    fixed = replace(smallest, ring_bytes=0).total_bytes
-    room = min(share, free.free_bytes) - fixed
-    ring = min(room, useful_ring_bytes(manifest, architecture))
-    page = 4096
-    return make_plan(manifest, architecture, max(ring // page * page, smallest.ring_bytes))
+    check_profile(manifest, architecture, wanted, profile)
+    smallest = smallest_fitted(manifest, architecture, wanted, profile)
+    least = smallest.plan
+    if least.total_bytes > free.free_bytes:
+        raise refusal(name, least.total_bytes, free)
+    if wanted.ring_bytes is not None:
+        return smallest
+    room = min(share, free.free_bytes)
+    weights = room - (least.total_bytes - least.weight_bytes)
+    if wanted.weight_bytes is not None:
+        weights = min(weights, wanted.weight_bytes)
+    while weights > least.weight_bytes:
+        try:
+            within = replace(wanted, weight_bytes=weights)
+            fitted = fit_plan(manifest, architecture, within, profile)
+        except PlanError:
+            if wanted.delay_seconds is not None:
+                raise
+            break  # a little more than the smallest may be too little for what it chooses
+        if fitted.plan.total_bytes <= room:
+            return fitted
+        # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
+        weights = min(weights, fitted.plan.weight_bytes) - (fitted.plan.total_bytes - room)
+    return smallest

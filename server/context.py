@@ -5,7 +5,10 @@ import logging
 import os
 
 from loader.pool import ReadPool
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
 from pipeline.sweep import DRAIN_SECONDS
 from server.budget import Budget
 from server.errors import ServiceError
@@ -35,10 +38,14 @@ class Context:
         self.metrics = Metrics()
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
-        self._pool = ReadPool()
-        self._device = CpuDevice(settings.threads)
-        self.repository = Repository(settings, self.budget, self._device, self._pool)
-        self.metrics.watch(self.repository, self.budget)
+        self.pool = ReadPool()
+        computing = CpuDevice(settings.threads)
+        copies = ARCHITECTURES[settings.architecture].copies
+        self._device: Device = StagedDevice(computing) if copies else computing
+        self.repository = Repository(
+            settings, self.budget, self._device, computing.threads, self.pool
+        )
+        self.metrics.watch(self.repository, self.budget, self.pool)
         #: Held while a body is made into tensors, which takes far more memory than they do.
         self.parsing = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
@@ -46,10 +53,7 @@ class Context:
     @property
     def ready(self) -> bool:
         """All models were tried, and at least one serves."""
-        return self._heart is not None and any(
-            entry.worker is not None and not entry.worker.engine.broken
-            for entry in self.repository.entries()
-        )
+        return self._heart is not None and any(entry.serves for entry in self.repository.entries())
 
     async def start(self) -> None:
         """Load the models; does nothing when already started.
@@ -80,11 +84,12 @@ class Context:
             heart.cancel()
             await asyncio.gather(heart, return_exceptions=True)
         await self.repository.close()
-        await asyncio.to_thread(self._pool.close)
+        await asyncio.to_thread(self.pool.close)
+        await asyncio.to_thread(self._device.close)
 
     def describe(self) -> str:
         """Return one line for logs and for the service manager."""
-        names = [entry.name for entry in self.repository.entries() if entry.worker is not None]
+        names = [entry.name for entry in self.repository.entries() if entry.serves]
         used, total = self.budget.used_bytes, self.budget.total_bytes
         return f"serving {', '.join(names)} in {format_size(used)} of {format_size(total)}"
 

@@ -1,7 +1,5 @@
 """Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
 
-from collections.abc import Iterator
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -11,11 +9,11 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from loader.pool import ReadPool
 from pipeline.statistics import SweepStatistics
 from server.budget import Budget
+from server.collectors import ModelCollector, ReadCollector
 from server.repository import Repository
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
@@ -33,9 +31,24 @@ METRIC_NAMES = frozenset(
         "layerstream_queue_length",
         "layerstream_model_ready",
         "layerstream_model_weight_bytes",
+        "layerstream_ahead_bytes",
+        "layerstream_huge_page_bytes",
+        "layerstream_predicted_seconds",
+        "layerstream_bound_seconds",
+        "layerstream_bound_exceeded_total",
+        "layerstream_bound_violations_total",
+        "layerstream_reader_info",
+        "layerstream_disk_read_bytes_total",
+        "layerstream_disk_reads_total",
+        "layerstream_disk_read_failures_total",
+        "layerstream_disk_read_seconds_total",
+        "layerstream_disk_read_cpu_seconds_total",
+        "layerstream_disk_reads_hung",
     }
 )
-STAGES = ("queue", "read", "kernel", "stall", "preprocess")
+#: Those that need a profile: without one there is nothing to show.
+PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
+STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
 OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (
@@ -83,9 +96,10 @@ class Metrics:
             registry=self.registry,
         )
 
-    def watch(self, repository: Repository, budget: Budget) -> None:
-        """Read memory and states from ``repository`` and ``budget`` at each scrape."""
-        self.registry.register(_ModelCollector(repository, budget))
+    def watch(self, repository: Repository, budget: Budget, pool: ReadPool) -> None:
+        """Read memory, states and what reading took at each scrape."""
+        self.registry.register(ModelCollector(repository, budget))
+        self.registry.register(ReadCollector(pool))
 
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""
@@ -110,6 +124,7 @@ class Metrics:
         for stage, seconds in (
             ("queue", queue_seconds),
             ("read", statistics.read_seconds),
+            ("copy", statistics.copy_seconds),
             ("kernel", statistics.kernel_seconds),
             ("stall", statistics.stall_seconds),
         ):
@@ -123,48 +138,3 @@ class Metrics:
     def render(self) -> bytes:
         """Return the exposition text."""
         return generate_latest(self.registry)
-
-
-class _ModelCollector(Collector):
-    """Turns the state of repository and budget into gauges."""
-
-    def __init__(self, repository: Repository, budget: Budget) -> None:
-        self._repository = repository
-        self._budget = budget
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield gauges of the budget and of every model."""
-        yield _gauge("layerstream_budget_bytes", "The budget", self._budget.total_bytes)
-        yield _gauge("layerstream_budget_used_bytes", "Reserved of it", self._budget.used_bytes)
-        memory = GaugeMetricFamily(
-            "layerstream_memory_bytes",
-            "Bytes that the engine of a model holds (scratch: its bound)",
-            labels=["model", "kind"],
-        )
-        ready = GaugeMetricFamily("layerstream_model_ready", "1: it serves", labels=["model"])
-        queue = GaugeMetricFamily(
-            "layerstream_queue_length", "Requests that wait", labels=["model"]
-        )
-        weights = GaugeMetricFamily(
-            "layerstream_model_weight_bytes", "All weights of the model", labels=["model"]
-        )
-        refusals = CounterMetricFamily(
-            "layerstream_model_refusals", "Loads refused for want of budget", labels=["model"]
-        )
-        for entry in self._repository.entries():
-            name, worker = entry.name, entry.worker
-            ready.add_metric(
-                [name], 1.0 if worker is not None and not worker.engine.broken else 0.0
-            )
-            refusals.add_metric([name], self._repository.refusals.get(name, 0))
-            if entry.pack is not None:
-                weights.add_metric([name], entry.pack.manifest.weight_bytes)
-            if worker is not None:
-                queue.add_metric([name], worker.waiting)
-                for kind, n_bytes in worker.engine.statistics().memory.items():
-                    memory.add_metric([name, kind], n_bytes)
-        yield from (memory, ready, queue, weights, refusals)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)

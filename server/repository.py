@@ -1,6 +1,7 @@
 """The models of the service: which packs there are, which are loaded, and what each holds.
 
 Invariant: a model is loaded exactly when it has a worker, and then its plan is reserved in the budget.
+Loaded is not serving: its worker may have met a fault that lasts (the file was changed, the disk is gone).
 """
 
 import asyncio
@@ -18,38 +19,66 @@ from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError
 from pipeline.engine import Engine
-from pipeline.planning.plan import Plan, PlanError
-from server.budget import Budget, fit, smallest_plan
+from pipeline.planning.fit import Fitted
+from pipeline.planning.plan import PlanError
+from pipeline.planning.thumb import smallest_plan
+from pipeline.profile import Profile, plan_key
+from pipeline.watch import BoundWatch
+from server.budget import Budget, fit
 from server.errors import NotFoundError, NotServingError, RefusedError
+from server.profiles import find_profile
 from server.settings import Settings
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)
 
-Opened = tuple[Pack, Plan, Worker]
+Opened = tuple[Pack, Fitted, Worker]
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
 @dataclass
 class Entry:
-    """One model by name. ``reason`` says why it is not ready; ``refused`` that the budget is why."""
+    """One model by name. ``why`` it is not loaded; ``refused``: for want of budget.
+
+    ``lost``: why its memory, which a disk may still write to, can never be used again.
+    """
 
     name: str
-    state: State = "UNAVAILABLE"
-    reason: str = "not loaded"
+    loading: bool = False
+    why: str = "not loaded"
     refused: bool = False
+    lost: str = ""
     pack: Pack | None = None
-    plan: Plan | None = None
+    fitted: Fitted | None = None
     worker: Worker | None = None
+
+    @property
+    def serves(self) -> bool:
+        return self.worker is not None and not self.worker.fault
+
+    @property
+    def state(self) -> State:
+        if self.loading:
+            return "LOADING"
+        return "READY" if self.serves else "UNAVAILABLE"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not serve; empty while it does."""
+        return self.why if self.worker is None else self.worker.fault
 
 
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, device: Device, threads: int, pool: ReadPool
+    ) -> None:
         self._settings = settings
+        self._architecture = ARCHITECTURES[settings.architecture]
         self._budget = budget
         self._device = device
+        self._threads = threads
         self._pool = pool
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
@@ -99,21 +128,24 @@ class Repository:
             if not name or name[0] == "." or "/" in name or not _is_folder(folder):
                 raise NotFoundError(f"model {name!r}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
-            if entry.worker is not None and entry.worker.engine.broken:
-                raise NotServingError(f"model {name!r}: {entry.worker.engine.broken}")
-            if entry.worker is not None:
+            if entry.serves:
                 return entry
-            entry.state, entry.reason, entry.refused = "LOADING", "loading", False
+            # What left service holds its memory until here.
+            await self._close(entry, entry.reason)
+            if entry.lost:
+                raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
+            entry.loading, entry.why, entry.refused = True, "loading", False
             try:
                 opened = await self._opened(name, folder, share)
             except (Exception, asyncio.CancelledError) as exc:
-                entry.state, entry.reason = "UNAVAILABLE", str(exc) or "loading was cancelled"
+                entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
                 if entry.refused:
                     self.refusals[name] = self.refusals.get(name, 0) + 1
                 raise
-            entry.pack, entry.plan, entry.worker = opened
-            entry.state, entry.reason = "READY", ""
+            finally:
+                entry.loading = False
+            entry.pack, entry.fitted, entry.worker = opened
             return entry
 
     async def unload(self, name: str) -> None:
@@ -125,16 +157,21 @@ class Repository:
         async with self._lock:
             if name not in self._entries:
                 raise NotFoundError(f"model {name!r}: not in the repository")
-            entry = self._entries[name]
-            worker, entry.worker = entry.worker, None
-            entry.state, entry.reason = "UNAVAILABLE", "unloaded"
-            if worker is not None:
-                await worker.close()
-            entry.plan = None
-            # The memory of a broken engine is still the disk's: it stays reserved.
-            if worker is None or not worker.engine.broken:
-                self._budget.release(name)
-            trim_heap()
+            await self._close(self._entries[name], "unloaded")
+
+    async def _close(self, entry: Entry, why: str) -> None:
+        """Let ``entry``, if it is loaded, finish its requests, and give its memory back."""
+        worker, entry.worker, entry.why = entry.worker, None, why
+        entry.refused = False
+        if worker is None:
+            return
+        await worker.close()
+        entry.fitted = None
+        # The memory of a broken engine is still the disk's: it stays reserved.
+        entry.lost = worker.engine.broken
+        if not entry.lost:
+            self._budget.release(entry.name)
+        trim_heap()
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return a model that has been loaded or tried, and its pack.
@@ -147,10 +184,7 @@ class Repository:
             raise NotFoundError(f"model {name!r}: not found")
         if entry.pack is not None and version not in (None, entry.pack.version):
             raise NotFoundError(f"model {name!r}: version {version!r} not found")
-        if entry.worker is not None and entry.worker.engine.broken:
-            entry.state, entry.reason = "UNAVAILABLE", entry.worker.engine.broken
-            raise NotServingError(f"model {name!r}: {entry.reason}")
-        if entry.worker is None or entry.pack is None:
+        if not entry.serves or entry.pack is None:
             error = RefusedError if entry.refused else NotServingError
             raise error(entry.reason if entry.refused else f"model {name!r}: {entry.reason}")
         return entry, entry.pack
@@ -170,7 +204,7 @@ class Repository:
         """Return what ``name`` needs at least; 0 where its pack cannot be opened."""
         try:
             manifest = open_pack(self._settings.repository / name).manifest
-            return smallest_plan(manifest, ARCHITECTURES[self._settings.architecture]).total_bytes
+            return smallest_plan(manifest, self._architecture).total_bytes
         except (ModelError, PlanError, OSError):
             return 0
 
@@ -189,15 +223,15 @@ class Repository:
     def _open(self, name: str, folder: Path, share: int | None) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
         pack = open_pack(folder)
-        architecture = ARCHITECTURES[self._settings.architecture]
+        profile = find_profile(pack, self._threads)
         limit = self._budget.free_bytes if share is None else share
-        plan = fit(pack.manifest, architecture, name, self._budget, limit)
-        self._budget.reserve(name, plan)
+        fitted = fit(pack.manifest, self._architecture, name, self._budget, limit, profile=profile)
+        self._budget.reserve(name, fitted.plan)
         try:
             reader = open_reader(pack.weights_path)
             verify = self._settings.verify == "always"
             try:
-                engine = Engine(pack, plan, self._device, self._pool, reader, verify)
+                engine = Engine(pack, fitted.plan, self._device, self._pool, reader, verify)
             except BaseException:
                 reader.close()
                 raise
@@ -209,7 +243,14 @@ class Repository:
         except BaseException:
             self._budget.release(name)
             raise
-        return pack, plan, Worker(engine, self._settings.queue_limit)
+        watch = _watch(fitted, profile)
+        return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+
+
+def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
+    """Return a judge of sweeps where the limits of exactly this plan were measured."""
+    limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
+    return BoundWatch(fitted.plan, limits) if limits is not None else None
 
 
 def _is_folder(path: Path) -> bool:

@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="serve only these (in a variable: separated by commas); empty: all"
     )
-    architecture: str = "2s"
+    architecture: str = "auto"
     threads: PositiveInt | None = Field(None, description="compute threads; default one a core")
     verify: Literal["first", "always"] = "first"
     exit_on_error: bool = Field(False, description="end when one of the models cannot be served")

@@ -1,10 +1,13 @@
 """One thread a model: it takes requests from a bounded queue and runs the engine.
 
-Invariant: every job that was accepted gets a result or an error, also when the worker closes.
+Invariant: every job that was accepted gets a result or an error, also when the worker closes; an answer
+is given out only if the file of the weights is still the one that was loaded.
 """
 
 import asyncio
 import contextlib
+import errno
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -14,11 +17,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from loader.errors import FileChangedError, LoaderError
+from loader.reader import Reader
 from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
 from pipeline.statistics import SweepStatistics
+from pipeline.trace import Recorder, TraceEvent
+from pipeline.watch import BoundWatch
 from server.admission import Line
-from server.errors import BusyError
+from server.errors import BusyError, NotServingError
+
+_log = logging.getLogger(__name__)
+
+# What the kernel says of a disk that is not there any more.
+_GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
 
 
 @dataclass(frozen=True)
@@ -40,11 +52,19 @@ class _Job:
 
 
 class Worker:
-    """Runs ``engine`` for requests, one after the other; at most ``limit`` wait."""
+    """Runs ``engine`` for requests, one after the other; at most ``limit`` wait.
 
-    def __init__(self, engine: Engine, limit: int) -> None:
+    ``reader``: what the engine reads through. ``watch``: judges every sweep by the bound on its delay.
+    """
+
+    def __init__(
+        self, engine: Engine, limit: int, reader: Reader, watch: BoundWatch | None = None
+    ) -> None:
         self.engine = engine
+        self.watch = watch
+        self._reader = reader
         self._limit = limit
+        self._fault = ""
         self._admitted = 0
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
@@ -52,6 +72,20 @@ class Worker:
             target=self._work, name=f"engine-{engine.pack.name}", daemon=True
         )
         self._thread.start()
+
+    @property
+    def fault(self) -> str:
+        """Why no request can be answered until the model is loaded again; empty as long as some can."""
+        return self._fault or self.engine.broken
+
+    @property
+    def reader_kind(self) -> str:
+        return self._reader.kind
+
+    @property
+    def wake_ups(self) -> int:
+        """How often the thread woke to look for a request; an idle worker adds none."""
+        return self._line.wake_ups
 
     @property
     def waiting(self) -> int:
@@ -114,10 +148,53 @@ class Worker:
             del job  # a request must not live on while the worker waits for the next one
 
     def _run(self, job: _Job) -> None:
+        if self.fault:
+            job.future.set_exception(self._out_of_service())
+            return
         waited = time.monotonic() - job.queued_at
+        events: list[TraceEvent] = []
+        record = events.append if self.watch is not None else None
         try:
-            outputs, statistics = self.engine.run(job.inputs, job.deadline, job.cancelled.is_set)
+            outputs, statistics = self._swept(job, record)
         except Exception as exc:  # noqa: BLE001  the thread outlives every fault of one request
+            self._fault = self.engine.broken or _lasting(exc)
+            if self._fault:
+                _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
             job.future.set_exception(exc)
-        else:
-            job.future.set_result(Answer(outputs, statistics, waited))
+            return
+        job.future.set_result(Answer(outputs, statistics, waited))
+        if self.watch is not None and self.watch.see(events, statistics.delay_seconds).violation:
+            _log.error(
+                "model %s: a sweep took %.1f ms, above its bound of %.1f ms",
+                self.engine.pack.name,
+                statistics.delay_seconds * 1e3,
+                self.watch.bound_seconds * 1e3,
+            )
+
+    def _swept(
+        self, job: _Job, record: Recorder | None
+    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
+        """Run the engine; its answer and its errors count only if the file is the same to the end.
+
+        Raises:
+            FileChangedError: it is not. Otherwise see Engine.run.
+        """
+        try:
+            answer = self.engine.run(job.inputs, job.deadline, job.cancelled.is_set, record)
+        except LoaderError:
+            self._reader.check()
+            raise
+        self._reader.check()
+        return answer
+
+    def _out_of_service(self) -> NotServingError:
+        return NotServingError(f"model {self.engine.pack.name!r}: {self.fault}")
+
+
+def _lasting(exc: Exception) -> str:
+    """Return the message of an error that every later request would meet; empty for others."""
+    if isinstance(exc, FileChangedError):
+        return str(exc)
+    cause = exc.__cause__
+    gone = isinstance(exc, LoaderError) and isinstance(cause, OSError) and cause.errno in _GONE
+    return str(exc) if gone else ""

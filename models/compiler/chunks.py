@@ -1,9 +1,11 @@
 """Chunks: a layer with large weights, split along its output channels.
 
 A weight of 18 MB would need 18 MB of ring otherwise. A chunk reads the whole input and writes a range of
-the output, so its channels must lie together there.
+the output, so its channels must lie together there. Weights are stored in the finest chunks; several
+of them that follow each other can also be computed as one, with the same bits (docs/pack-format.md).
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,27 +14,31 @@ import onnx
 
 from models.compiler.alias import SUM_INPUT
 from models.compiler.graph import NCHWC_DOMAIN, Graph
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import SPAN_ALIGNMENT
 from models.target import Target
 
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.
-BLOCKS_AT_ONCE = 4
+_BLOCKS_AT_ONCE = (4, 2, 1)
+# Rows of a matrix that MLAS adds up in the same order; the order of a last single row is another.
+_ROWS_AT_ONCE = 4
+# A rest of fewer channels joins the chunk before it: products of so few are added up in another order.
+_SMALLEST_REST = 16
 
 _MIN_CHUNK_BYTES = 64 << 10
-_MAX_CHUNK_BYTES = 4 << 20
-_CHUNKS_A_MODEL = 16
+_MAX_CHUNK_BYTES = 512 << 10
+_CHUNKS_A_MODEL = 256
 
 
 def default_chunk_bytes(weight_bytes: int) -> int:
-    """Return the chunk limit for a network: a sixteenth of it, from 64 KiB to 4 MiB."""
+    """Return the finest chunk for a network: a 256th of it, from 64 KiB to 512 KiB."""
     return min(max(weight_bytes // _CHUNKS_A_MODEL, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
 
 
 def rows_a_chunk(
     graph: Graph, node: onnx.NodeProto, target: Target, chunk_bytes: int
 ) -> int | None:
-    """Return how many output channels a chunk of ``node`` has, or None where it stays whole."""
+    """Return how many output channels a finest chunk of ``node`` has, or None where it stays whole."""
     blocked = node.domain == NCHWC_DOMAIN
     # Where the block is not known (models/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
@@ -42,16 +48,21 @@ def rows_a_chunk(
     weight = graph.constants[node.input[1]]
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
-    block = target.block if blocked else 1
+    block = target.block if blocked else _ROWS_AT_ONCE
     # Cuts fall between channel blocks and on the file's alignment.
     step = math.lcm(block, SPAN_ALIGNMENT // math.gcd(SPAN_ALIGNMENT, row_bytes))
-    fast_step = math.lcm(step, BLOCKS_AT_ONCE * block)
     fitting = chunk_bytes // row_bytes
-    unit = fast_step if fast_step <= fitting else step
+    units = (math.lcm(step, block * blocks) for blocks in _BLOCKS_AT_ONCE)
+    unit = next((unit for unit in units if unit <= fitting), step)
     # At least two: without its bias the weight alone may fit.
     count = max(-(-rows // max(fitting // unit * unit, unit)), 2)
     even = -(-rows // count // unit) * unit
-    return even if even < rows else None
+    return even if len(_starts(even, rows)) > 1 else None
+
+
+def _starts(rows: int, total: int) -> list[int]:
+    """Return the first output channel of each chunk of ``rows``."""
+    return [first for first in range(0, total, rows) if total - first >= min(rows, _SMALLEST_REST)]
 
 
 def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -77,12 +88,37 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     return by_row and not swapped and (not bias or bias[-1] == result[1])
 
 
+def alternatives(graph: Graph, pieces: list[CutPiece]) -> Iterator[CutAlternative]:
+    """Yield, for each layer that ``pieces`` has in chunks, 2, 4, 8, ... of them as one, and all of them."""
+    for node, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
+        run = list(numbers)
+        if len(run) < 2 or not pieces[run[0]].weights:
+            continue
+        for rows in _coarser(
+            _channels(pieces[run[0]]), sum(_channels(pieces[number]) for number in run)
+        ):
+            yield CutAlternative(run[0], run[-1] + 1, tuple(chunks(graph, node, rows)))
+
+
+def _channels(chunk: CutPiece) -> int:
+    (weight,) = chunk.weights
+    return weight.shape[0]
+
+
+def _coarser(rows: int, total: int) -> Iterator[int]:
+    while len(_starts(2 * rows, total)) > 1:
+        rows *= 2
+        yield rows
+    yield total
+
+
 def chunks(graph: Graph, index: int, rows: int) -> Iterator[CutPiece]:
     """Yield the chunks of node ``index``: ``rows`` output channels each, the last one the rest."""
     node = graph.nodes[index]
-    weight = graph.constants[node.input[1]]
-    for first in range(0, weight.shape[0], rows):
-        count = min(rows, weight.shape[0] - first)
+    total = graph.constants[node.input[1]].shape[0]
+    starts = _starts(rows, total)
+    for first, end in itertools.pairwise([*starts, total]):
+        count = end - first
         x, matrix, *rest = (
             _part(graph, name, position, first, count)
             for position, name in enumerate(node.input)

@@ -11,10 +11,10 @@ import onnx
 
 from models.compiler.chunks import default_chunk_bytes
 from models.compiler.describe import (
+    PieceDescriber,
     file_records,
     graph_records,
     layer_records,
-    piece_records,
     port_records,
     source_record,
     value_records,
@@ -23,19 +23,17 @@ from models.compiler.layout import lay_out
 from models.compiler.optimise import optimise
 from models.compiler.partition import partition
 from models.compiler.recipes import Recipes, recipe_records
-from models.compiler.scratch import scratch_bytes, session_bytes
 from models.compiler.write import building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError
 from models.manifest import Manifest, Scores, write_manifest
 from models.metadata import read_metadata
 from models.onnx_reader import read_onnx
+from models.parameters import count_parameters
 from models.preprocess import Preprocess
 from models.target import host_target
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Inputs with floating-point constants that nobody trains: statistics, regions and scales.
-_UNTRAINED = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
 
 Progress = Callable[[str], None]
 
@@ -80,7 +78,7 @@ def compile_onnx(
     progress("read")
     model = read_onnx(source, options.batch, options.shapes)
     metadata = read_metadata(model, source)
-    parameters = _parameters(model)
+    parameters = count_parameters(model)
     pack = destination / str(options.version)
     with building(pack, options.force) as folder:
         work = folder / "work"
@@ -105,15 +103,17 @@ def compile_onnx(
         shutil.rmtree(work)
         values = value_records(graph, parts.aliases)
         index = {value.name: position for position, value in enumerate(values)}
+        describer = PieceDescriber(parts, layout, index)
         manifest = Manifest(
             name=name,
             target=host_target(),
             source=source_record(source),
             files=file_records(folder),
             spans=spans,
-            graphs=graph_records(parts.graphs),
+            graphs=graph_records(parts),
             values=values,
-            pieces=piece_records(graph, pieces, layout, parts.graph_of, index),
+            pieces=describer.pieces(),
+            alternatives=describer.alternatives(),
             layers=layer_records(graph, pieces, parts.aliases),
             inputs=port_records(graph, graph.inputs, index),
             outputs=port_records(graph, graph.outputs, index),
@@ -122,27 +122,9 @@ def compile_onnx(
             detection=recipes.detection,
             source_sizes=metadata.sizes,
             parameters=parameters,
-            scratch_bytes=scratch_bytes(graph, pieces),
-            session_bytes=session_bytes(graph, pieces, parts.graphs),
         )
         write_manifest(manifest, folder / "manifest.json")
     return pack
-
-
-def _parameters(model: onnx.ModelProto) -> int:
-    """Count trainable numbers: floating-point weights except statistics of batch norms and the like."""
-    untrained = {
-        name
-        for node in model.graph.node
-        for position, name in enumerate(node.input)
-        if position in _UNTRAINED.get(node.op_type, ())
-    }
-    floating = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-    return sum(
-        math.prod(tensor.dims)
-        for tensor in model.graph.initializer
-        if tensor.data_type in floating and tensor.dims and tensor.name not in untrained
-    )
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:

@@ -4,9 +4,11 @@ A large layer becomes several (models/compiler/chunks.py); runs of tiny nodes be
 costs 20-40 us of Python each).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from models.compiler.alias import Aliases
+from models.compiler.chains import Chain, slices
 from models.compiler.chunks import chunks, rows_a_chunk
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
@@ -22,34 +24,36 @@ def cut(
     target: Target,
     chunk_bytes: int,
     region_piece: Callable[[int], CutPiece | None] = lambda index: None,
+    chains: Mapping[int, Chain] = MappingProxyType({}),
 ) -> list[CutPiece]:
-    """Return the pieces of ``graph`` in execution order, each node in one piece or its chunks.
+    """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
 
-    ``region_piece`` makes the piece of the region that a node is in, if any.
+    ``region_piece`` makes the piece of the region that a node is in, if any. ``chains``: by first node.
     """
     cutter = _Cutter(graph, aliases)
-    pieces: list[CutPiece] = []
-    pending: CutPiece | None = None
-    for index, node in enumerate(graph.nodes):
-        if index in aliases.elided or (pieces and index < pieces[-1].end_node):
-            continue
+
+    def apart(index: int) -> list[CutPiece]:
+        """Return the pieces from node ``index`` on that no other node joins; none: it may be merged."""
         resident = region_piece(index)
         if resident is not None:
-            pieces.extend([resident] if pending is None else [pending, resident])
-            pending = None
+            return [resident]
+        if index in chains:
+            return list(slices(graph, chains[index]))
+        rows = rows_a_chunk(graph, graph.nodes[index], target, chunk_bytes)
+        return [] if rows is None else list(chunks(graph, index, rows))
+
+    pieces: list[CutPiece] = []
+    pending: list[CutPiece] = []  # at most one, which the next node may still join
+    for index in range(len(graph.nodes)):
+        if index in aliases.elided or (pieces and index < pieces[-1].end_node):
             continue
-        rows = rows_a_chunk(graph, node, target, chunk_bytes)
-        if rows is None:
-            merged = cutter.merge(pending, index)
-            if merged is None and pending is not None:
-                pieces.append(pending)
-            pending = merged or cutter.whole(index, index + 1)
-            continue
-        if pending is not None:
-            pieces.append(pending)
-        pending = None
-        pieces.extend(chunks(graph, index, rows))
-    return [*pieces, pending] if pending is not None else pieces
+        alone = apart(index)
+        merged = None if alone or not pending else cutter.merge(pending[0], index)
+        if merged is None:
+            pieces.extend(pending)
+        pieces.extend(alone)
+        pending = [] if alone else [merged or cutter.whole(index, index + 1)]
+    return [*pieces, *pending]
 
 
 def whole(graph: Graph, aliases: Aliases, index: int) -> CutPiece:

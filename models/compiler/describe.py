@@ -2,17 +2,24 @@
 
 import hashlib
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from models.checksum import checksum
 from models.compiler.alias import Aliases
 from models.compiler.graph import Graph
 from models.compiler.layout import Layout
+from models.compiler.partition import Partition
 from models.compiler.resident import resident_record
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.scratch import scratch_bytes, session_bytes
+from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import (
+    Alternative,
     FileRecord,
     GraphRange,
+    Joined,
     Layer,
     Operand,
     Piece,
@@ -39,12 +46,16 @@ def file_records(folder: Path) -> dict[str, FileRecord]:
     return records
 
 
-def graph_records(graphs: dict[bytes, int]) -> tuple[GraphRange, ...]:
-    """Return the byte ranges of pieces.bin in the order of ``graphs``."""
-    offsets = itertools.accumulate((len(data) for data in graphs), initial=0)
+def graph_records(parts: Partition) -> tuple[GraphRange, ...]:
+    """Return the byte ranges of pieces.bin in the order of ``parts.graphs``, and what sessions take."""
+    offsets = itertools.accumulate((len(data) for data in parts.graphs), initial=0)
     return tuple(
-        GraphRange(offset=offset, length=len(data))
-        for offset, data in zip(offsets, graphs, strict=False)
+        GraphRange(
+            offset=offset,
+            length=len(data),
+            session_bytes=session_bytes(parts.graph, piece, len(data)),
+        )
+        for offset, (data, piece) in zip(offsets, parts.graphs.items(), strict=False)
     )
 
 
@@ -69,38 +80,55 @@ def value_records(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def piece_records(
-    graph: Graph,
-    pieces: list[CutPiece],
-    layout: Layout,
-    graph_of: list[int],
-    index: dict[str, int],
-) -> tuple[Piece, ...]:
-    """Return the pieces; ``index`` numbers the values."""
+@dataclass(frozen=True)
+class PieceDescriber:
+    """Describes the pieces of ``parts``, whose weights lie as ``layout`` says; ``index`` numbers values."""
 
-    def operand(part: Slice, piece: int) -> Operand:
-        dtype = graph.array(part.name).dtype
-        if part.name in index:
-            return Operand(
-                kind="value",
-                index=index[part.name],
-                offset=part.offset,
-                dtype=dtype,
-                shape=part.shape,
-            )
-        span, offset = layout.locate(part, piece)
-        return Operand(kind="span", index=span, offset=offset, dtype=dtype, shape=part.shape)
+    parts: Partition
+    layout: Layout
+    index: Mapping[str, int]
 
-    return tuple(
-        Piece(
-            graph=graph_of[position],
-            span=layout.span_of[position],
-            inputs=tuple(operand(part, position) for part in piece.inputs.values()),
-            outputs=tuple(operand(part, position) for part in piece.outputs.values()),
-            resident=resident_record(graph, piece),
+    def pieces(self) -> tuple[Piece, ...]:
+        """Return the records of the finest pieces."""
+        numbered = zip(self.parts.pieces, self.parts.graph_of, self.layout.span_of, strict=True)
+        return tuple(self._piece(*item) for item in numbered)
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return the records of how runs of them can be joined."""
+        numbered = zip(self.parts.alternatives, self.parts.alternative_graphs, strict=True)
+        return tuple(
+            Alternative(first_piece=cut.first, end_piece=cut.end, joined=self._joined(cut, graphs))
+            for cut, graphs in numbered
         )
-        for position, piece in enumerate(pieces)
-    )
+
+    def _joined(self, cut: CutAlternative, graphs: list[int]) -> tuple[Joined, ...]:
+        starts = {self.parts.pieces[i].weights[0].offset: i for i in range(cut.first, cut.end)}
+        firsts = [starts[piece.weights[0].offset] for piece in cut.pieces]
+        return tuple(
+            Joined(graph=graph, n_chunks=end - first)
+            for graph, (first, end) in zip(
+                graphs, itertools.pairwise([*firsts, cut.end]), strict=True
+            )
+        )
+
+    def _piece(self, piece: CutPiece, graph: int, span: int | None) -> Piece:
+        return Piece(
+            graph=graph,
+            span=span,
+            inputs=tuple(self._operand(part, span) for part in piece.inputs.values()),
+            outputs=tuple(self._operand(part, span) for part in piece.outputs.values()),
+            resident=resident_record(self.parts.graph, piece),
+            scratch_bytes=scratch_bytes(self.parts.graph, piece),
+        )
+
+    def _operand(self, part: Slice, own: int | None) -> Operand:
+        kind: Literal["value", "span"] = "value" if part.name in self.index else "span"
+        if kind == "value":
+            index, offset = self.index[part.name], part.offset
+        else:
+            index, offset = self.layout.locate(part, own)
+        dtype = self.parts.graph.array(part.name).dtype
+        return Operand(kind=kind, index=index, offset=offset, dtype=dtype, shape=part.shape)
 
 
 def layer_records(graph: Graph, pieces: list[CutPiece], aliases: Aliases) -> tuple[Layer, ...]:

@@ -19,7 +19,10 @@ def align(n_bytes: int, alignment: int) -> int:
 
 @dataclass
 class PlannedSpan:
-    """One span: where it starts, how long it is, and the slices in it by offset from its start."""
+    """One span: where it starts, how long it is, and the slices in it by offset from its start.
+
+    It has at most one slice of a constant.
+    """
 
     offset: int
     resident: bool = False
@@ -30,6 +33,13 @@ class PlannedSpan:
         if part not in self.parts:
             self.parts[part] = align(self.length, TENSOR_ALIGNMENT)
             self.length = self.parts[part] + n_bytes
+
+    def find(self, part: Slice) -> int | None:
+        """Return where ``part`` starts, which may be longer or shorter than what was added."""
+        for held, offset in self.parts.items():
+            if held.name == part.name and held.offset <= part.offset:
+                return offset + part.offset - held.offset
+        return None
 
     def close(self) -> None:
         self.length = align(self.length, SPAN_ALIGNMENT)
@@ -46,12 +56,13 @@ class Layout:
     spans: list[PlannedSpan]
     span_of: list[int | None]
 
-    def locate(self, part: Slice, piece: int) -> tuple[int, int]:
-        """Return span and offset inside it of a weight slice that ``piece`` reads."""
-        own = self.span_of[piece]
-        if own is not None and part in self.spans[own].parts:
-            return own, self.spans[own].parts[part]
-        return 0, self.spans[0].parts[part]
+    def locate(self, part: Slice, own: int | None) -> tuple[int, int]:
+        """Return span and offset of a weight slice that a piece reads whose first span is ``own``."""
+        if own is not None and (offset := self.spans[own].find(part)) is not None:
+            return own, offset
+        offset = self.spans[0].find(part)
+        assert offset is not None, part  # what is not streamed is shared
+        return 0, offset
 
     def file_offset(self, constant: str) -> int | None:
         """Return where the whole of ``constant`` starts in the file, None if it has no such place.
@@ -73,10 +84,6 @@ def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
     for name in dict.fromkeys(part.name for piece in pieces for part in piece.shared_weights):
         whole = Slice(name, graph.constants[name].shape)
         shared.add(whole, graph.constants[name].nbytes)
-    for piece in pieces:
-        for part in piece.shared_weights:
-            whole = Slice(part.name, graph.constants[part.name].shape)
-            shared.parts.setdefault(part, shared.parts[whole] + part.offset)
     if shared.parts:
         shared.close()
         spans.append(shared)

@@ -11,7 +11,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from models.compiler.types import Loose, ValueTypes
 from models.errors import CompileError
 from models.manifest import DTYPES
-from models.onnx_nodes import subgraphs
+from models.onnx_nodes import inner_tensors, subgraphs
 
 
 def has_dtype(tensor: TensorProto) -> bool:
@@ -25,20 +25,12 @@ def has_dtype(tensor: TensorProto) -> bool:
 def take_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorProto]:
     """Return the initializers that have no dtype; bring the data of theirs and of subgraphs inside."""
     found = {tensor.name: tensor for tensor in model.graph.initializer if not has_dtype(tensor)}
-    for tensor in (*found.values(), *_inner_tensors(model.graph.node)):
+    for tensor in (*found.values(), *inner_tensors(model.graph.node)):
         if tensor.data_location == TensorProto.EXTERNAL:
             load_external_data_for_tensor(tensor, str(folder))
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     return found
-
-
-def _inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        yield from (item.t for item in node.attribute if item.HasField("t"))
-        for graph in subgraphs(node):
-            yield from graph.initializer
-            yield from _inner_tensors(graph.node)
 
 
 def copy_constant_outputs(model: onnx.ModelProto) -> None:

@@ -17,8 +17,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from models.compiler.blocked import stay_blocked
 from models.compiler.check import check
 from models.compiler.graph import Graph
+from models.compiler.matrices import store_by_row
 from models.compiler.normalise import (
     check_ports,
     copy_constant_outputs,
@@ -31,8 +33,9 @@ from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
 from models.heap import trim_heap
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
-from models.onnx_nodes import attributes, reads
+from models.onnx_nodes import reads
 from models.sessions import SessionError, open_session, session_options
+from models.target import host_target
 
 _ALIGNMENT = 64
 _Level = ort.GraphOptimizationLevel
@@ -62,9 +65,14 @@ def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.Mod
     optimised = onnx.load(result, load_external_data=False)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
+    placed = _values(optimised, path, folder).placed
+    stay_blocked(
+        optimised, {name: array.shape for name, array in placed.items()}, host_target().block
+    )
     constants = _constants(optimised, folder)
-    _transpose_matrices(optimised, constants)
-    return optimised, replace(_graph(optimised, constants, path, folder), tensors=tensors)
+    graph = _graph(optimised, constants, path, folder)
+    store_by_row(optimised, graph.values, constants)
+    return optimised, replace(graph, nodes=tuple(_live(optimised)), tensors=tensors)
 
 
 def _move_weights(model: onnx.ModelProto, data: Path) -> None:
@@ -133,33 +141,6 @@ def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
             tuple(tensor.dims),
         )
     return constants
-
-
-def _transpose_matrices(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> None:
-    """Store constant matrices of fully connected layers by output row, so that they can be split.
-
-    ``Gemm`` with transB=0 becomes transB=1. ``MatMul`` keeps its operator and stays whole. Nothing is
-    copied here: a constant becomes a view with its axes swapped.
-    """
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    uses: dict[str, int] = {}
-    for node in model.graph.node:
-        for name in reads(node):
-            uses[name] = uses.get(name, 0) + 1
-    for node in model.graph.node:
-        if node.op_type not in ("Gemm", "FusedGemm") or attributes(node).get("transB", 0):
-            continue
-        tensor = tensors.get(node.input[1])
-        if tensor is None or tensor.name not in constants or uses[tensor.name] != 1:
-            continue
-        matrix = constants[tensor.name] = constants[tensor.name].T
-        if reference(tensor) is None:
-            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(matrix), tensor.name))
-        else:
-            tensor.dims[:] = matrix.shape
-        kept = [item for item in node.attribute if item.name != "transB"]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("transB", 1)])
 
 
 def _graph(

@@ -1,16 +1,19 @@
 """Partition a graph into pieces that ONNX Runtime accepts."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.alias import Aliases, find_aliases
+from models.compiler.chains import find_chains, place_chains
+from models.compiler.chunks import alternatives
 from models.compiler.cut import cut, whole
+from models.compiler.equality import Equality
 from models.compiler.graph import Graph
 from models.compiler.pieces import serialise
 from models.compiler.regions import name, with_regions
 from models.compiler.resident import resident_piece, serialise_resident
-from models.compiler.slices import CutPiece
+from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
 from models.onnx_nodes import made
 from models.sessions import SessionError, open_piece
@@ -24,23 +27,27 @@ Load = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Partition:
-    """``graph`` in its final order and its ``pieces``.
+    """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
-    position of piece i's in it.
+    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i.
     """
 
     graph: Graph
     aliases: Aliases
     pieces: list[CutPiece]
-    graphs: dict[bytes, int]
+    graphs: dict[bytes, CutPiece]
     graph_of: list[int]
+    alternatives: list[CutAlternative] = field(default_factory=list)
+    alternative_graphs: list[list[int]] = field(default_factory=list)
 
 
 def partition(
     graph: Graph, target: Target, chunk_bytes: int, source: Path, load: Load = open_piece
 ) -> Partition:
     """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
+
+    An alternative with a piece that ``load`` refuses, or with other results, is left out.
 
     Raises:
         CompileError: ONNX Runtime refuses a resident piece.
@@ -50,34 +57,67 @@ def partition(
         parts = _cut(with_regions(graph, refused), target, chunk_bytes)
         more = {
             key: reason
-            for data, position in parts.graphs.items()
-            for key, reason in _refused(parts, data, parts.pieces[position], source, load)
+            for data, piece in parts.graphs.items()
+            for key, reason in _refused(parts, data, piece, source, load)
         }
         if not more:
+            _add_alternatives(parts, load)
             return parts
         refused |= more
 
 
 def _cut(graph: Graph, target: Target, chunk_bytes: int) -> Partition:
     aliases = find_aliases(graph)
+    chains = find_chains(graph, aliases)
+    graph, aliases = place_chains(graph, aliases, chains)
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
 
     def region_piece(index: int) -> CutPiece | None:
         region = graph.region(index)
         return None if region is None else resident_piece(graph, region, kept)
 
-    pieces = cut(graph, aliases, target, chunk_bytes, region_piece)
-    graphs: dict[bytes, int] = {}
-    numbers: dict[bytes, int] = {}
-    graph_of = []
-    for position, piece in enumerate(pieces):
-        if piece.region is None:
-            data = serialise(graph, piece, aliases.elided)
-        else:
-            data = serialise_resident(graph, piece)
-        graphs.setdefault(data, position)
-        graph_of.append(numbers.setdefault(data, len(numbers)))
-    return Partition(graph, aliases, pieces, graphs, graph_of)
+    pieces = cut(graph, aliases, target, chunk_bytes, region_piece, chains)
+    serialised = [
+        serialise(graph, piece, aliases.elided)
+        if piece.region is None
+        else serialise_resident(graph, piece)
+        for piece in pieces
+    ]
+    parts = Partition(graph, aliases, pieces, {}, [])
+    parts.graph_of.extend(_numbers(parts.graphs, serialised, pieces))
+    return parts
+
+
+def _numbers(
+    graphs: dict[bytes, CutPiece], serialised: Sequence[bytes], pieces: Sequence[CutPiece]
+) -> list[int]:
+    """Return the positions of ``serialised`` in ``graphs``; new ones are added."""
+    for data, piece in zip(serialised, pieces, strict=True):
+        graphs.setdefault(data, piece)
+    positions = {data: position for position, data in enumerate(graphs)}
+    return [positions[data] for data in serialised]
+
+
+def _add_alternatives(parts: Partition, load: Load) -> None:
+    """Add the alternatives that ``load`` accepts and that give the same bits."""
+    equality = Equality(parts.graph)
+    accepted = dict.fromkeys(parts.graphs, True)
+    finest = list(parts.graphs)
+    for alternative in alternatives(parts.graph, parts.pieces):
+        serialised = [
+            serialise(parts.graph, piece, parts.aliases.elided) for piece in alternative.pieces
+        ]
+        for data in serialised:
+            if data not in accepted:
+                accepted[data] = _error(data, load) is None
+        run = range(alternative.first, alternative.end)
+        if all(accepted[data] for data in serialised) and equality.holds(
+            [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
+            list(zip(alternative.pieces, serialised, strict=True)),
+        ):
+            numbers = _numbers(parts.graphs, serialised, alternative.pieces)
+            parts.alternatives.append(alternative)
+            parts.alternative_graphs.append(numbers)
 
 
 def _refused(

@@ -7,7 +7,6 @@ changed so that each region is one run of nodes.
 """
 
 import graphlib
-import heapq
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from models.compiler.graph import Graph, Region
-from models.onnx_nodes import label, made, reads, subgraphs
+from models.onnx_nodes import label, made, reads, stable_order, subgraphs
 
 #: The node that makes a value, one that reads it, its name.
 Edge = tuple[int, int, str]
@@ -130,23 +129,8 @@ def _dependencies(edges: list[Edge], groups: list[int]) -> dict[int, set[int]]:
 
 def _ordered(edges: list[Edge], groups: list[int]) -> list[int]:
     """Return the nodes in an order that keeps groups together and otherwise changes little."""
-    needs = _dependencies(edges, groups)
-    users: dict[int, list[int]] = {group: [] for group in needs}
-    for group, needed in needs.items():
-        for other in needed:
-            users[other].append(group)
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
-    missing = {group: len(needed) for group, needed in needs.items()}
-    ready = [group for group, count in missing.items() if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        group = heapq.heappop(ready)
-        order.extend(members[group])
-        for user in users[group]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, user)
-    return order
+    order = stable_order(_dependencies(edges, groups))
+    return [index for group in order for index in members[group]]

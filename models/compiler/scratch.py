@@ -1,33 +1,28 @@
 """What sessions need beside weights and arena, bounded at compile time."""
 
 import math
-from collections.abc import Iterator
-
-import onnx
 
 from models.compiler.cut import inner_bytes
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.resident import known_bytes
 from models.compiler.slices import CutPiece
-from models.onnx_nodes import attributes, subgraphs
+from models.onnx_nodes import all_graphs, attributes, subgraphs
 from models.sessions import use_threads
 
 # ONNX Runtime's plain convolution unrolls its input by segments of this size, one a thread.
 _SEGMENT_BYTES = 128 << 10
-# What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node, and the
-# binding of a piece (names, pointers, shapes). Measured 24 to 35 KB, 3 KB and 2.3 KB; an engine
-# measures its own at load, and a test holds the bound against it.
+# What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
+# 24 to 35 KB and 3 KB; an engine measures its own at load, and a test holds the bound against it.
 SESSION_BYTES = 34 << 10
 NODE_BYTES = 4 << 10
-BINDING_BYTES = 3 << 10
 
 
-def scratch_bytes(graph: Graph, pieces: list[CutPiece]) -> int:
-    """Return a bound on what any one piece allocates while it runs.
+def scratch_bytes(graph: Graph, piece: CutPiece) -> int:
+    """Return a bound on what ``piece`` allocates while it runs.
 
     A resident piece also makes values whose size no one knows; they are not in it.
     """
-    return max((_made_bytes(graph, p) + _workspace_bytes(graph, p) for p in pieces), default=0)
+    return _made_bytes(graph, piece) + _workspace_bytes(graph, piece)
 
 
 def _made_bytes(graph: Graph, piece: CutPiece) -> int:
@@ -59,26 +54,13 @@ def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
     return largest
 
 
-def session_bytes(graph: Graph, pieces: list[CutPiece], graphs: dict[bytes, int]) -> int:
-    """Bound the heap of one session for each of ``graphs`` and one binding for each piece."""
-    return BINDING_BYTES * len(pieces) + sum(
-        len(serialised) + _session_bytes(graph, pieces[first], len(serialised))
-        for serialised, first in graphs.items()
-    )
-
-
-def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
+def session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
+    """Bound the heap of the session of ``piece``, whose graph has ``n_bytes`` and is held beside it."""
     nodes = graph.nodes[piece.first_node : piece.end_node]
     if piece.region is None:
-        return SESSION_BYTES + NODE_BYTES * len(nodes)
+        return SESSION_BYTES + NODE_BYTES * len(nodes) + n_bytes
     # Its weights are in the message while it is loaded, and in the session. A subgraph is a session.
-    inner = [graph for node in nodes for graph in _all_subgraphs(node)]
+    held = (graph for node in nodes for graph in subgraphs(node))
+    inner = [graph for outer in held for graph in all_graphs(outer)]
     count = len(nodes) + sum(len(graph.node) for graph in inner)
-    return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 2 * n_bytes
-
-
-def _all_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for graph in subgraphs(node):
-        yield graph
-        for inner in graph.node:
-            yield from _all_subgraphs(inner)
+    return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 3 * n_bytes

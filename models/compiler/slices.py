@@ -29,3 +29,12 @@ class CutPiece:
     weights: tuple[Slice, ...]
     shared_weights: tuple[Slice, ...] = ()
     region: Region | None = None
+
+
+@dataclass(frozen=True)
+class CutAlternative:
+    """``pieces`` that do what the pieces [first, end) do, the chunks of one layer, in fewer kernels."""
+
+    first: int
+    end: int
+    pieces: tuple[CutPiece, ...]

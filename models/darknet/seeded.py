@@ -1,5 +1,7 @@
 """Random weights for a network, the same at every resolution where that is possible."""
 
+import contextlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,8 +10,7 @@ from models.darknet.layers import Network
 from models.darknet.network import build_network
 from models.darknet.parameters import Region, Yolo
 from models.darknet.to_onnx import skeleton
-from models.initial import initialise
-from models.onnx_writer import declared
+from models.initial import initialise_small
 
 # Pixels: all strides of detectors divide it, and calibrating at it is quick.
 CALIBRATION_RESOLUTION = 256
@@ -25,16 +26,15 @@ def random_weights(network: Network, seed: int = 0) -> dict[str, NDArray[np.floa
     They are drawn for another resolution if their shapes are the same there: then networks that
     differ in nothing but the resolution have the same weights.
     """
-    model = skeleton(network, "network")
-    try:
-        other = build_network(network.sections, resolution=CALIBRATION_RESOLUTION)
-    except DarknetError:
-        pass
-    else:
-        calibrated = skeleton(other, "network")
-        if declared(calibrated) == declared(model):
-            model = calibrated
-    return initialise(model, seed, objectness_biases(network))
+    small = None
+    with contextlib.suppress(DarknetError):  # too small for its strides
+        small = build_network(network.sections, resolution=CALIBRATION_RESOLUTION)
+    return initialise_small(
+        skeleton(network, "network"),
+        skeleton(small, "network") if small else None,
+        seed,
+        objectness_biases(network),
+    )
 
 
 def objectness_biases(network: Network) -> dict[str, NDArray[np.float32]]:

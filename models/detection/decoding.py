@@ -5,13 +5,15 @@ Objectness is looked at first: few cells see anything, and only those are decode
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.detection.recipe import Head
 from models.placement import Size
+
+Real = TypeVar("Real", np.float32, np.float64)
 
 #: No more candidates than this are kept, the best ones: without a limit a request could have a million
 #: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
@@ -92,7 +94,7 @@ def _objectness(head: Head, values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values if head.activated or head.new_coords else _logistic(values)
 
 
-def _logistic(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _logistic(values: NDArray[Real]) -> NDArray[Real]:
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-values)))
 
@@ -149,10 +151,6 @@ def _boxes(head: Head, cells: _Cells, size: Size) -> NDArray[np.float64]:
 def _spread(head: Head, centres: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what Darknet's layer makes of the x and y that it receives."""
     if head.kind == "region":
-        return _sigmoid(centres)
-    held = centres if head.new_coords else _sigmoid(centres)
+        return _logistic(centres)
+    held = centres if head.new_coords else _logistic(centres)
     return np.asarray(held * head.scale_x_y - 0.5 * (head.scale_x_y - 1))
-
-
-def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(1 / (1 + np.exp(-values)))

@@ -7,6 +7,6 @@ weights is scaled to outputs of deviation 1 (data-dependent initialisation, as i
 of ordinary size, and what it answers depends on the image.
 """
 
-from models.initial.calibrate import filled, initialise
+from models.initial.calibrate import filled, initialise, initialise_small
 
-__all__ = ["filled", "initialise"]
+__all__ = ["filled", "initialise", "initialise_small"]

@@ -45,6 +45,21 @@ def initialise(
     return run.weights
 
 
+def initialise_small(
+    skeleton: onnx.ModelProto,
+    small: onnx.ModelProto | None,
+    seed: int = 0,
+    biases: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """As ``initialise``, but run on ``small`` where that declares the same weights.
+
+    ``small`` is the same network at a lower resolution: quicker, and its weights are then the same at
+    every resolution.
+    """
+    same = small is not None and declared(small) == declared(skeleton)
+    return initialise(small if small is not None and same else skeleton, seed, biases)
+
+
 def filled(
     skeleton: onnx.ModelProto, seed: int = 0, biases: Mapping[str, Array] | None = None
 ) -> onnx.ModelProto:

@@ -1,17 +1,16 @@
 """What a skeleton is run on: the photographs as its own recipe makes tensors of them."""
 
-import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
-from pydantic import ValidationError
 
 from models.errors import ModelError
 from models.initial.draw import named_generator
-from models.metadata import PREPROCESS
+from models.metadata import read_metadata
 from models.photographs import photographs
 from models.preprocess import Preprocess
 
@@ -22,7 +21,7 @@ def sample_inputs(skeleton: onnx.ModelProto, seed: int) -> list[dict[str, AnyArr
     """Return a value of each graph input for each photograph; what is no image is seeded noise.
 
     Raises:
-        ModelError: an input has no static shape.
+        ModelError: an input has no static shape, or an entry of the metadata cannot be read.
     """
     weights = {tensor.name for tensor in skeleton.graph.initializer}
     ports = [port for port in skeleton.graph.input if port.name not in weights]
@@ -58,16 +57,8 @@ def _recipe(skeleton: onnx.ModelProto, shape: tuple[int, ...]) -> Preprocess:
     plain = Preprocess(
         size=(width, height), resize="crop", scale=1 / 255, layout="NCHW" if by_rows else "NHWC"
     )
-    entries = {item.key: item.value for item in skeleton.metadata_props}
-    if PREPROCESS not in entries:
-        return plain
-    fields = json.loads(entries[PREPROCESS])
-    try:
-        recipe = Preprocess.model_validate(fields)
-    except ValidationError:
-        # How pixels are interpolated does not matter here, and other programs know other ways.
-        recipe = Preprocess.model_validate({**fields, "filter": "bilinear"})
-    return recipe if recipe.shape[1:] == shape[1:] else plain
+    recipe = read_metadata(skeleton, Path(skeleton.graph.name)).preprocess
+    return recipe if recipe and recipe.shape[1:] == shape[1:] else plain
 
 
 def _images(shape: tuple[int, ...], recipe: Preprocess) -> list[AnyArray]:

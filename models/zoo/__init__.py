@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import ModelError
-from models.initial import initialise
-from models.onnx_writer import EXTERNAL_DATA_BYTES, data_path, declared, write_onnx
-from models.zoo.darknet.entries import darknet_entries
+from models.initial import initialise_small
+from models.onnx_writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
+from models.parameters import count_parameters
+from models.zoo.darknet import FAMILIES
 from models.zoo.densenet import densenet
 from models.zoo.efficientnet import efficientnet_b0
 from models.zoo.entry import ZooEntry
@@ -18,7 +19,7 @@ from models.zoo.inception import googlenet, inception_v2
 from models.zoo.mobilenet import mobilenet_v1, mobilenet_v2
 from models.zoo.resnet import resnet
 from models.zoo.squeezenet import squeezenet
-from models.zoo.summary import BuiltNetwork, parameters, source_sizes
+from models.zoo.summary import BuiltNetwork, source_sizes
 from models.zoo.vgg import vgg
 
 __all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
@@ -29,9 +30,7 @@ _ENTRIES = (
     ZooEntry("resnet152", "ResNet-152, bottlenecks", 60_192_808, partial(resnet, 152)),
     ZooEntry("densenet121", "DenseNet-121", 7_978_856, partial(densenet, 121)),
     ZooEntry("densenet201", "DenseNet-201", 20_013_928, partial(densenet, 201)),
-    ZooEntry(
-        "mobilenetv1", "MobileNetV1, any --width", 4_231_976, mobilenet_v1, scaled=mobilenet_v1
-    ),
+    ZooEntry("mobilenetv1", "MobileNetV1, any --width", 4_231_976, mobilenet_v1, scaled=True),
     ZooEntry("mobilenetv2", "MobileNetV2", 3_504_872, mobilenet_v2),
     ZooEntry("efficientnet-b0", "EfficientNet-B0", 5_288_548, efficientnet_b0),
     ZooEntry("squeezenet1.0", "SqueezeNet 1.0", 1_248_424, partial(squeezenet, "1.0")),
@@ -46,7 +45,7 @@ _ENTRIES = (
     ZooEntry("inceptionv2", "Inception V2 (BN-Inception)", 11_188_288, inception_v2),
     ZooEntry("vgg16", "VGG-16", 138_357_544, partial(vgg, 16)),
     ZooEntry("vgg19", "VGG-19", 143_667_240, partial(vgg, 19)),
-    *darknet_entries(),
+    *(family.entry() for family in FAMILIES),
 )
 
 # The weights are held while they are drawn; VGG's grow with the square of the resolution.
@@ -93,11 +92,9 @@ def build(
             f"zoo: {entry.name}: {sizes.weight_bytes} bytes of weights at resolution {size}"
             f" are more than {_MOST_WEIGHT_BYTES}"
         )
-    calibrated = entry.skeleton(entry.calibration_resolution, width)
-    if declared(calibrated) != declared(skeleton):
-        calibrated = skeleton
-    given = entry.biases(calibrated) if entry.biases else None
-    write_onnx(skeleton, initialise(calibrated, seed, given), path)
+    small = entry.skeleton(entry.calibration_resolution, width)
+    biases = entry.biases() if entry.biases else None
+    write_onnx(skeleton, initialise_small(skeleton, small, seed, biases), path)
     external = sizes.weight_bytes >= EXTERNAL_DATA_BYTES
     return BuiltNetwork(
         name=entry.name,
@@ -107,5 +104,5 @@ def build(
         layers=sizes.layers,
         weight_bytes=sizes.weight_bytes,
         largest_layer_bytes=sizes.largest_layer_bytes,
-        parameters=parameters(skeleton),
+        parameters=count_parameters(skeleton),
     )

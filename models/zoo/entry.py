@@ -16,7 +16,7 @@ _LEAST_SIDE, _MOST_SIDE = 32, 4096
 # Narrower networks have layers without channels, wider ones are too large for any machine.
 _LEAST_WIDTH, _MOST_WIDTH = 1 / 16, 8
 
-Biases = Callable[[onnx.ModelProto], Mapping[str, NDArray[np.float32]]]
+Biases = Callable[[], Mapping[str, NDArray[np.float32]]]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class ZooEntry:
 
     Args:
         parameters: trainable numbers at width 1 and the default resolution.
-        definition: returns the skeleton (weights declared, not drawn) for a resolution in pixels.
+        definition: returns the skeleton (weights declared, not drawn) for a resolution in pixels, and,
+            where ``scaled``, a factor for all channels.
         resolution: the default, in pixels.
         multiple: a resolution must be divisible by it.
-        scaled: as ``definition`` with a factor for all channels, for networks that have one.
-        biases: returns, for a skeleton, the arrays that are given and not drawn, by name.
+        biases: returns what models/initial takes as biases; they fit every resolution.
         calibration_resolution: where weights are calibrated if they have the same shapes there: small,
             so that it is quick.
         aliases: other names that it is known by.
@@ -38,10 +38,10 @@ class ZooEntry:
     name: str
     description: str
     parameters: int
-    definition: Callable[[int], onnx.ModelProto]
+    definition: Callable[..., onnx.ModelProto]
     resolution: int = 224
     multiple: int = 1
-    scaled: Callable[[int, float], onnx.ModelProto] | None = None
+    scaled: bool = False
     biases: Biases | None = None
     calibration_resolution: int = 128
     aliases: tuple[str, ...] = ()
@@ -80,13 +80,13 @@ class ZooEntry:
         """
         if width == 1:
             return self.definition(resolution)
-        if self.scaled is None:
+        if not self.scaled:
             raise ModelError(f"zoo: {self.name}: its width is fixed")
         if not _LEAST_WIDTH <= width <= _MOST_WIDTH:
             raise ModelError(
                 f"zoo: {self.name}: width {width:g} is not from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g}"
             )
-        return self.scaled(resolution, width)
+        return self.definition(resolution, width)
 
 
 def _spellings(name: str) -> set[str]:

@@ -1,6 +1,5 @@
 """How large a network is: layers, bytes, parameters."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +8,8 @@ from pathlib import Path
 import onnx
 
 from models.manifest import SourceSizes
-from models.metadata import SIZES
+from models.metadata import read_metadata
 from models.onnx_writer import declared
-
-_STATISTICS = slice(3, 5)  # inputs of BatchNormalization that training does not learn
 
 
 @dataclass(frozen=True)
@@ -29,27 +26,17 @@ class BuiltNetwork:
     parameters: int
 
 
-def parameters(skeleton: onnx.ModelProto) -> int:
-    """Count trainable numbers: all that ``skeleton`` declares but the statistics of batch norms."""
-    statistics = {
-        name
-        for node in skeleton.graph.node
-        if node.op_type == "BatchNormalization"
-        for name in node.input[_STATISTICS]
-    }
-    shapes = declared(skeleton)
-    return sum(math.prod(shape) for name, shape in shapes.items() if name not in statistics)
-
-
 def source_sizes(skeleton: onnx.ModelProto) -> SourceSizes:
     """Return what the network's own tool counts where its metadata say so, else what we count.
 
     We count as a layer every node that reads weights; a batch norm that reads such a node's output
     belongs to it. All arrays count, the statistics of batch norms included.
+
+    Raises:
+        OnnxError: an entry of the metadata cannot be read.
     """
-    entries = {item.key: item.value for item in skeleton.metadata_props}
-    if SIZES in entries:
-        return SourceSizes.model_validate(json.loads(entries[SIZES]))
+    if sizes := read_metadata(skeleton, Path(skeleton.graph.name)).sizes:
+        return sizes
     layers = _layer_bytes(skeleton, declared(skeleton))
     return SourceSizes(
         tool="layerstream",

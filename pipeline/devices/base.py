@@ -6,8 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from loader.errors import LoaderError
 from pipeline.cells import Cell
 
+#: Reports the end of a copy: error or None, seconds.
+Copied = Callable[[LoaderError | None, float], None]
 #: Runs a bound kernel to its end. Raises KernelError.
 Launch = Callable[[], None]
 
@@ -48,7 +51,7 @@ class Kernel(ABC):
 
 
 class Device(ABC):
-    """Loads pieces; the same bytes give the same kernel."""
+    """Loads pieces; the same bytes give the same kernel. May have a copy stage."""
 
     name: str
 
@@ -59,3 +62,16 @@ class Device(ABC):
         Raises:
             DeviceError: it cannot be loaded here.
         """
+
+    def copy(self, source: memoryview, target: memoryview, done: Copied) -> None:
+        """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.
+
+        ``done`` is called once, from any thread. Copies run one at a time, in order.
+
+        Raises:
+            DeviceError: kernels use what the disk wrote; the device has no copy stage.
+        """
+        raise DeviceError(f"the {self.name} device has no copy stage")
+
+    def close(self) -> None:
+        """End what the device started; no kernel and no copy is running."""

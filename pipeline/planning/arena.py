@@ -41,20 +41,21 @@ def roots(manifest: Manifest) -> list[tuple[int, int]]:
     return found
 
 
-def lifetimes(manifest: Manifest) -> list[Lifetime]:
-    """Return the life of each value's memory in steps (step i runs piece i).
+def lifetimes(manifest: Manifest, pieces: Sequence[Piece] | None = None) -> list[Lifetime]:
+    """Return the life of each value's memory in steps (step i runs ``pieces[i]``).
 
     Graph inputs live from step 0, outputs until after the last step. Values that lie in another one
     have no life of their own (start == end); their root lives for all of them.
     """
+    pieces = manifest.pieces if pieces is None else pieces
     places = roots(manifest)
-    last = len(manifest.pieces)
+    last = len(pieces)
     start = [last] * len(manifest.values)
     end = [0] * len(manifest.values)
     for port in manifest.inputs:
         start[places[port.value][0]] = 0
         end[places[port.value][0]] = 1
-    for step, piece in enumerate(manifest.pieces):
+    for step, piece in enumerate(pieces):
         for index in _value_indices(piece):
             root = places[index][0]
             start[root] = min(start[root], step)

@@ -10,7 +10,7 @@ from models.sessions import claim_process
 from pipeline.devices.base import DeviceError
 from pipeline.errors import EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.cli import bench, darknet, packs, run, serve, zoo
+from server.cli import bench, darknet, packs, plan, profile, run, serve, simulate, zoo
 from server.cli.output import fail
 from server.errors import ServiceError
 from server.serve import PortError
@@ -31,6 +31,9 @@ app.command("compile")(packs.compile_)
 app.command("inspect")(packs.inspect)
 app.command("import-darknet")(darknet.import_darknet)
 app.command("export-darknet")(darknet.export_darknet)
+app.command("profile")(profile.profile)
+app.command("simulate")(simulate.simulate)
+app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 

@@ -150,3 +150,7 @@ def _print_figures(result: Result) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    energy = result.energy
+    if energy.joules is not None:
+        line = f"energy: {energy.source}; {energy.joules:.3f} J"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

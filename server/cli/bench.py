@@ -1,73 +1,206 @@
 """``layerstream bench``: measurements that users can repeat."""
 
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 
-from models.pack import open_pack
-from pipeline.benchmark import bench_pipeline
-from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
-from server.cli.output import console, errors, print_json, print_table
-from server.sizes import format_size
+from models.pack import Pack, open_pack
+from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.benchmark.run import resolution as resolution_of
+from pipeline.energy import find_meter
+from pipeline.errors import InputError
+from pipeline.peers import PEERS
+from pipeline.perfetto import trace_document
+from pipeline.profile import Profile
+from server.cli.bench_tables import print_pipeline, print_resolutions
+from server.cli.contenders import configurations, profile_for
+from server.cli.options import Json, PackPath, Ring, Threads, size
+from server.cli.output import errors, print_json
+from server.cli.weights import Weights
+from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 
-
-@app.callback()
-def _group() -> None:
-    """Keep ``pipeline`` a subcommand while it is the only one."""
+Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
+Plot = Annotated[Path | None, typer.Option(help="Folder for plots (needs layerstream[bench]).")]
+_SWEPT = "pre,2s,2s-md,auto"
 
 
 @app.command()
 def pipeline(
     pack: PackPath,
-    architectures: Annotated[str, typer.Option(help="Names, comma-separated.")] = "pre,seq,2s",
-    iterations: Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")] = 20,
+    architectures: Annotated[
+        str, typer.Option(help="Names, comma-separated; NAME@LIMIT limits memory for weights.")
+    ] = "pre,seq,2s",
+    iterations: Iterations = 20,
+    weights: Weights = "5%",
     ring: Ring = None,
+    resolution: Annotated[
+        int | None, typer.Option(min=1, help="What the pack must take, in pixels.")
+    ] = None,
     threads: Threads = None,
+    source: Annotated[
+        Path | None, typer.Option(help="The ONNX file that was compiled: what the peers run.")
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Measure what users would run instead.")] = True,
+    plot: Plot = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write one sweep of each for Perfetto: F.json.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare architectures with each other and with ONNX Runtime holding all weights."""
-    names = [architecture(name.strip()).name for name in architectures.split(",")]
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("measuring", total=iterations)
-        result = bench_pipeline(
-            open_pack(pack),
-            names,
-            iterations,
-            size(ring, "--ring"),
-            threads,
-            lambda done: progress.update(task, completed=done),
-        )
+    """Compare architectures with each other, with ONNX Runtime and with OpenVINO holding all weights."""
+    opened = open_pack(pack)
+    _check_resolution(opened, resolution)
+    chosen = configurations(architectures, weights, opened.manifest)
+    ring_bytes = size(ring, "--ring")
+    if plot is not None:
+        check_plotting()
+    profile = _profile(opened, chosen, threads)
+    wanted = PEERS if peers else ()
+    options = Options(iterations, ring_bytes, threads, source, wanted, profile)
+    result = _measure(opened, chosen, options, trace)
+    if plot is not None:
+        plot_pipeline(result, plot)
     if as_json:
         print_json(result)
-        return
-    print_table(
-        f"{result['model']}, {iterations} runs each, {result['machine']['threads']} threads",
-        ("architecture", "weights", "arena", "median ms", "p95 ms", "to pre", "stall ms", "read"),
-        (
-            (
-                row["architecture"],
-                format_size(row["weight_bytes"]),
-                format_size(row["arena_bytes"]),
-                f"{row['delay_ms']['median']:.2f}",
-                f"{row['delay_ms']['p95']:.2f}",
-                f"{row['ratio_to_pre']:.3f}",
-                f"{row['stall_ms']:.2f}",
-                format_size(row["read_bytes"]),
+    else:
+        print_pipeline(result)
+
+
+@app.command()
+def resolutions(
+    name: Annotated[str, typer.Argument(help="A name from `zoo list`.")],
+    sizes: Annotated[
+        str, typer.Option("--resolutions", help="Sides in pixels, comma-separated.")
+    ] = "224,320,416,512,608",
+    architectures: Annotated[str, typer.Option(help="As of `bench pipeline`.")] = _SWEPT,
+    iterations: Iterations = 10,
+    weights: Weights = "5%",
+    threads: Threads = None,
+    peers: Annotated[bool, typer.Option(help="Measure what users would run instead.")] = False,
+    folder: Annotated[
+        Path, typer.Option(help="Where networks are built and compiled, and removed again.")
+    ] = Path(),
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a network of the zoo at several resolutions."""
+    sides = _sides(sizes)
+    if plot is not None:
+        check_plotting()
+    wanted = PEERS if peers else ()
+    runs = []
+    for side in sides:
+        with _built(name, side, folder) as (opened, source):
+            chosen = configurations(architectures, weights, opened.manifest)
+            profile = _profile(opened, chosen, threads)
+            options = Options(iterations, None, threads, source, wanted, profile)
+            runs.append(_measure(opened, chosen, options, None))
+    result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
+    if plot is not None:
+        plot_resolutions(result, plot)
+    if as_json:
+        print_json(result)
+    else:
+        print_resolutions(result)
+
+
+def _measure(
+    pack: Pack, chosen: list[Configuration], options: Options, trace: Path | None
+) -> dict[str, Any]:
+    sweeps: dict[str, Any] = {}
+    with _progress("measuring", options.iterations) as progress:
+        result = bench_pipeline(
+            pack,
+            chosen,
+            options,
+            progress=progress,
+            meter=find_meter(),
+            trace=None
+            if trace is None
+            else lambda planned, events: sweeps.update(
+                {planned.configuration.label: (planned.plan, events)}
+            ),
+        )
+    if trace is not None:
+        try:
+            trace.write_text(
+                json.dumps(trace_document(sweeps, pack.manifest)) + "\n", encoding="utf-8"
             )
-            for row in result["rows"]
-        ),
-    )
-    console.print(_energy(result), highlight=False, markup=False, soft_wrap=True)
+        except OSError as exc:
+            raise InputError(f"{trace}: {exc.strerror or exc}") from exc
+    return result
 
 
-def _energy(result: dict[str, Any]) -> str:
-    """Return the line below the table: what each row took, of which source."""
-    medians = (
-        f"{row['architecture']} {row['energy_joules']['median']:.3f} J"
-        for row in result["rows"]
-        if row["energy_joules"]
-    )
-    return "; ".join((f"energy: {result['energy']}", *medians))
+def _profile(pack: Pack, chosen: list[Configuration], threads: int | None) -> Profile | None:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(f"profiling {pack.name}", total=None)
+        return profile_for(
+            pack,
+            chosen,
+            threads,
+            lambda line: errors.print(line, highlight=False, markup=False, soft_wrap=True),
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Any]:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def _built(name: str, side: int, folder: Path) -> Iterator[tuple[Pack, Path]]:
+    """Yield a network of the zoo as a pack and as the ONNX file it was compiled from."""
+    from models import zoo  # onnx: not for the service
+    from models.compiler import compile_onnx
+
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="layerstream-bench-", dir=folder)
+    except OSError as exc:
+        raise InputError(f"{folder}: {exc.strerror or exc}") from exc
+    with scratch as place, errors.status(f"building {name} at {side} px") as status:
+        source = Path(place, f"{name}.onnx")
+        zoo.build(name, source, side)
+        status.update(f"compiling {name} at {side} px")
+        pack = open_pack(compile_onnx(source, Path(place, name)))
+        status.stop()
+        yield pack, source
+
+
+def _check_resolution(pack: Pack, resolution: int | None) -> None:
+    """Check that ``pack`` takes images of ``resolution`` pixels.
+
+    Raises:
+        InputError: of another size.
+    """
+    own = resolution_of(pack.manifest)
+    if resolution is not None and resolution != own:
+        raise InputError(
+            f"{pack.folder}: compiled for {own or 'no'} pixels, not {resolution}: build and compile "
+            "it at that resolution"
+        )
+
+
+def _sides(text: str) -> list[int]:
+    """Return the sides in pixels that ``text`` lists, each once.
+
+    Raises:
+        typer.BadParameter: one is no positive number.
+    """
+    try:
+        sides = list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        sides = [0]
+    if min(sides) < 1:
+        raise typer.BadParameter(f"{text!r} is not 224,320,...", param_hint="--resolutions")
+    return sides

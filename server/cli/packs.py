@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from models.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.detection.recipe import Detection, read_detection
 from models.manifest import Manifest, Resident, SourceSizes
 from models.pack import Pack, open_pack
 from models.preprocess import read_labels, read_preprocess
 from pipeline.architectures import ARCHITECTURES
-from pipeline.planning.plan import make_plan
-from server.budget import smallest_plan
+from pipeline.planning.make import make_plan
+from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, PackPath, size
 from server.cli.output import console, errors, print_json, print_table
 from server.sizes import format_size
@@ -43,7 +44,7 @@ def compile_(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="What an unknown batch becomes.")] = 1,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
-    chunk: Annotated[str | None, typer.Option(help="Largest chunk of a layer, e.g. 1MiB.")] = None,
+    chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     as_json: Json = False,
@@ -94,13 +95,14 @@ def _summary(pack: Pack) -> dict[str, Any]:
         "weight_bytes": manifest.weight_bytes,
         "largest_layer_bytes": manifest.largest_layer_bytes,
         "largest_chunk_bytes": manifest.largest_chunk_bytes,
+        "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),
         "spans": len(manifest.spans),
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes,
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
-        "scratch_bytes": manifest.scratch_bytes,
-        "session_bytes": manifest.session_bytes,
+        "scratch_bytes": scratch_bytes(manifest.pieces),
+        "session_bytes": session_bytes(manifest, manifest.pieces),
         "inputs": [port.model_dump(exclude={"value"}) for port in manifest.inputs],
         "outputs": [port.model_dump(exclude={"value"}) for port in manifest.outputs],
         "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),

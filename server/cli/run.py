@@ -2,6 +2,8 @@
 
 import math
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from zipfile import BadZipFile, ZipFile
@@ -15,11 +17,16 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.detection.boxes import Limits
 from models.pack import Pack, open_pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
 from pipeline.energy import find_meter
 from pipeline.engine import Engine
 from pipeline.errors import InputError
-from pipeline.planning.plan import make_plan
+from pipeline.planning.fit import fit_plan
+from pipeline.planning.plan import Plan
+from pipeline.predict import Wanted
 from server.cli.answers import (
     Result,
     best_of,
@@ -29,8 +36,10 @@ from server.cli.answers import (
     save_drawing,
 )
 from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
+from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.images import decode
+from server.profiles import find_profile
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
 _MAX_PIXELS = 178_956_970
@@ -45,8 +54,11 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", help="Write outputs: .npy (one) or .npz.")
     ] = None,
-    architecture_name: Annotated[str, typer.Option("--architecture", help="pre, seq, 2s.")] = "2s",
+    architecture_name: Annotated[
+        str, typer.Option("--architecture", help=f"{', '.join(ARCHITECTURES)}.")
+    ] = "auto",
     ring: Ring = None,
+    weights: Weights = None,
     top_k: Annotated[int, typer.Option(min=1, help="How many labels to print.")] = 5,
     draw: Annotated[
         Path | None, typer.Option(help="Write the image with its boxes: OUT.png, .jpg...")
@@ -65,23 +77,20 @@ def run(
     opened = open_pack(pack)
     if (image is None) == (input_ is None):
         raise typer.BadParameter("give either --image or --input")
+    if ring is not None and weights is not None:
+        raise typer.BadParameter("give either --ring or --weights")
     limits = Limits(_fraction(score_threshold), _fraction(iou_threshold))
     if draw is not None:
         check_drawing(opened, draw, image)
     picture = None if image is None else _picture(image)
     inputs = _inputs(opened, picture, input_)
-    plan = make_plan(opened.manifest, architecture(architecture_name), size(ring, "--ring"))
-    pool = ReadPool()
-    engine = Engine(
-        opened, plan, CpuDevice(threads), pool, open_reader(opened.weights_path), verify
-    )
-    try:
-        engine.open()
-        with find_meter().measure() as energy:
-            outputs, statistics = engine.run(inputs)
-    finally:
-        engine.close()
-        pool.close()
+    chosen = architecture(architecture_name)
+    wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
+    device = CpuDevice(threads)
+    profile = find_profile(opened, device.threads)
+    plan = fit_plan(opened.manifest, chosen, wanted, profile).plan
+    with _engine(opened, plan, device, verify) as engine, find_meter().measure() as energy:
+        outputs, statistics = engine.run(inputs)
     if output is not None:
         _save(output, outputs)
     boxes = boxes_of(opened, outputs, picture, limits)
@@ -90,6 +99,20 @@ def run(
     document = {**plan.as_dict(), "reads": len(plan.groups)}
     result = Result(opened, document, outputs, statistics, energy)
     report(result, best_of(opened, outputs, top_k), boxes, as_json)
+
+
+@contextmanager
+def _engine(pack: Pack, plan: Plan, device: Device, verify: bool) -> Iterator[Engine]:
+    """Open an engine; at the end close it and what it uses."""
+    with ExitStack() as stack:
+        pool = ReadPool()
+        stack.callback(pool.close)
+        used = StagedDevice(device) if plan.architecture.copies else device
+        stack.callback(used.close)
+        engine = Engine(pack, plan, used, pool, open_reader(pack.weights_path), verify)
+        stack.callback(engine.close)
+        engine.open()
+        yield engine
 
 
 def _fraction(value: float | None) -> float | None:

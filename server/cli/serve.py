@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.architectures import ARCHITECTURES
 from server.settings import load_settings
 
 
@@ -18,7 +19,9 @@ def serve(
     model: Annotated[
         list[str] | None, typer.Option(help="Serve only this one; repeatable.")
     ] = None,
-    architecture: Annotated[str | None, typer.Option(help="2s (default), seq or pre.")] = None,
+    architecture: Annotated[
+        str | None, typer.Option(help=f"{', '.join(ARCHITECTURES)} (default auto).")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
     verify: Annotated[
         str | None, typer.Option(help="Checksums: first sweep (default) or always.")

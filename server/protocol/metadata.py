@@ -15,6 +15,10 @@ def _tensor(port: Port) -> dict[str, Any]:
     return {"name": port.name, "datatype": datatype(port.dtype), "shape": list(port.shape)}
 
 
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
 @router.get("/v2/models/{name}")
 @router.get("/v2/models/{name}/versions/{version}")
 async def model_metadata(
@@ -22,7 +26,8 @@ async def model_metadata(
 ) -> dict[str, Any]:
     """Inputs and outputs, and how the model is held in memory."""
     entry, pack = context.repository.get(name, version)
-    plan = entry.plan
+    fitted = entry.fitted
+    plan = fitted.plan if fitted else None
     return {
         "name": name,
         "versions": [pack.version],
@@ -33,6 +38,8 @@ async def model_metadata(
             "weight_bytes": pack.manifest.weight_bytes,
             "architecture": plan.architecture.name if plan else None,
             "memory_bytes": plan.memory if plan else None,
+            "predicted_ms": _milliseconds(fitted.predicted_seconds) if fitted else None,
+            "bound_ms": _milliseconds(fitted.bound_seconds) if fitted else None,
         },
     }
 

@@ -17,7 +17,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
 from models.preprocess import read_labels, read_preprocess
 from server.serve import listen
-from tests.deploy.test_deploy import PROMETHEUS, dashboard_expressions, tool
+from tests.deploy.test_deploy import PROMETHEUS, expressions_with_data, tool
 
 pytestmark = pytest.mark.tools
 
@@ -99,7 +99,7 @@ def test_every_query_of_the_dashboard_returns_data(
 
     def complete() -> bool:
         fetch(f"{base}/v2/models/cifar10:classify", photograph)
-        missing[:] = [text for text in dashboard_expressions() if not has_data(results(text))]
+        missing[:] = [text for text in expressions_with_data() if not has_data(results(text))]
         return not missing
 
     try:

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from models.checksum import checksum
+from models.choice import choose_pieces, chunk_sizes, streamed_bytes
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
+from models.manifest import Manifest, Piece
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
-from pipeline.planning.plan import PlanError, make_plan
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import PlanError
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.test_resident import selection
@@ -65,13 +68,15 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def attempt(folder: Path) -> bool:
-    """Open the pack in ``folder`` and plan it; return whether it was accepted."""
+    """Open the pack in ``folder``, join its chunks and plan it; return whether it was accepted."""
     try:
         pack = open_pack(folder)
     except PackError as exc:
         if not str(exc).isprintable() or str(folder) not in str(exc):
             raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
         return False
+    for limit in (0, *chunk_sizes(pack.manifest)[:4], None):
+        check_joined(pack.manifest, choose_pieces(pack.manifest, limit))
     for architecture in ARCHITECTURES.values():
         for ring_bytes in (None, 0, pack.manifest.largest_chunk_bytes, 1 << 60):
             try:
@@ -80,6 +85,21 @@ def attempt(folder: Path) -> bool:
                 if not str(exc):
                     raise
     return True
+
+
+def check_joined(manifest: Manifest, pieces: Sequence[Piece]) -> None:
+    """Check that joined pieces touch no byte outside of values and their own spans."""
+    for piece in pieces:
+        if piece.n_spans == 1:
+            continue
+        for operand in (*piece.inputs, *piece.outputs):
+            if operand.kind == "value":
+                room = manifest.values[operand.index].n_bytes
+            elif operand.index == piece.span:
+                room = streamed_bytes(manifest, piece)
+            else:
+                room = manifest.spans[operand.index].length
+            assert operand.offset + operand.n_bytes <= room, operand
 
 
 def leaves(document: Any) -> list[tuple[Any, Any]]:

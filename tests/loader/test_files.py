@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.buffers import Buffer
-from loader.errors import ClosedError, ReadError
+from loader.errors import ClosedError, FileChangedError, ReadError
 from loader.files import BufferedReader, DirectReader, open_reader
 from loader.memory import MemoryReader
 from loader.reader import Reader
@@ -295,3 +295,67 @@ def test_memory_file_system(caplog: pytest.LogCaptureFixture) -> None:
         reader.close()
     finally:
         path.unlink(missing_ok=True)
+
+
+# A file that changes behind the reader's back
+
+
+def test_unchanged_file_passes(opened: Open, path: Path) -> None:
+    reader = opened(path)
+    read(reader, 0, BLOCK)
+    reader.check()
+    os.utime(path.parent)
+    reader.check()
+
+
+def change_times(path: Path) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, BLOCK)
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(CONTENT)
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (change_times, "was changed"),
+        (append, "was changed"),
+        (truncate, "was changed"),
+        (replace, "another file took its place"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_changed_file_is_named(
+    change: Callable[[Path], None], reason: str, opened: Open, path: Path
+) -> None:
+    reader = opened(path)
+    change(path)
+    for _ in range(2):
+        with pytest.raises(FileChangedError, match=reason) as caught:
+            reader.check()
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_closed_reader_is_not_checked(opened: Open, path: Path) -> None:
+    reader = opened(path)
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.check()
+    assert reader.descriptor is None
+
+
+def test_only_direct_readers_lend_their_descriptor(path: Path) -> None:
+    assert BufferedReader(path).descriptor is None
+    assert MemoryReader(CONTENT).descriptor is None

@@ -1,55 +1,17 @@
 """The read pool and the reader in memory: every job is answered once, whatever happens."""
 
-import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
-from loader.memory import Hook, MemoryReader
+from loader.memory import MemoryReader
 from loader.pool import ReadJob, ReadPool
-from loader.reader import Range
-
-CONTENT = bytes(range(256)) * 16
-PART = 256
-WAIT_SECONDS = 30  # how long a broken pool may hang a test
-
-
-def ranges(offset: int, *lengths: int, content: bytes = CONTENT) -> tuple[Range, ...]:
-    found = []
-    for length in lengths:
-        data = content[offset : offset + length]
-        found.append(Range(offset, length, xxhash.xxh3_64_hexdigest(data)))
-        offset += length
-    return tuple(found)
-
-
-class Jobs:
-    """Makes jobs and keeps what they report."""
-
-    def __init__(self) -> None:
-        self.ended: queue.SimpleQueue[tuple[int, LoaderError | None, float]] = queue.SimpleQueue()
-        self.targets: dict[int, bytearray] = {}
-
-    def job(
-        self, number: int, reader: MemoryReader, parts: tuple[Range, ...], verify: bool = True
-    ) -> ReadJob:
-        self.targets[number] = bytearray(sum(part.length for part in parts))
-        return ReadJob(
-            reader,
-            parts,
-            memoryview(self.targets[number]),
-            verify,
-            lambda error, seconds: self.ended.put((number, error, seconds)),
-        )
-
-    def next(self) -> tuple[int, LoaderError | None, float]:
-        return self.ended.get(timeout=WAIT_SECONDS)
+from tests.loader.support import CONTENT, PART, WAIT_SECONDS, Gate, Jobs, in_thread, raising, ranges
 
 
 @pytest.fixture
@@ -57,13 +19,6 @@ def pool() -> Iterator[ReadPool]:
     pool = ReadPool(2)
     yield pool
     pool.close()
-
-
-def raising(error: Exception) -> Hook:
-    def hook(_offset: int, _length: int) -> None:
-        raise error
-
-    return hook
 
 
 # The reader in memory
@@ -197,24 +152,6 @@ def test_fault_of_a_callback_ends_no_thread(
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 4
 
 
-class Gate:
-    """A hook that holds reads until it is opened, and tells how many wait."""
-
-    def __init__(self) -> None:
-        self.arrived = threading.Semaphore(0)
-        self.open = threading.Event()
-
-    def __call__(self, _offset: int, _length: int) -> None:
-        self.arrived.release()
-        assert self.open.wait(WAIT_SECONDS)
-
-
-def in_thread(action: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    return thread
-
-
 def test_as_many_reads_at_once_as_there_are_threads() -> None:
     pool, jobs, gate = ReadPool(3), Jobs(), Gate()
     reader = MemoryReader(CONTENT, gate)
@@ -254,58 +191,26 @@ def test_close_finishes_what_was_accepted_and_refuses_more() -> None:
     pool.close()
 
 
-def test_close_does_not_overtake_a_submission(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that was found acceptable is queued before the pool can begin to close."""
-    pool, jobs = ReadPool(1), Jobs()
-    put = pool._queue.put
-    held: list[bool] = []
-
-    def close_meanwhile(job: ReadJob | None) -> None:
-        if job is not None:
-            held.append(pool._lock.locked())
-            if not held[-1]:
-                pool.close()
-        put(job)
-
-    monkeypatch.setattr(pool._queue, "put", close_meanwhile)
-    pool.submit(jobs.job(0, MemoryReader(CONTENT), ranges(0, 8)))
-    assert jobs.next()[:2] == (0, None)
-    assert held == [True]
-    pool.close()
-
-
 def test_threads_end_with_the_pool() -> None:
-    pool = ReadPool(3)
-    threads = pool._threads
-    assert all(thread.is_alive() and thread.daemon for thread in threads)
+    before = set(threading.enumerate())
+    pool, jobs = ReadPool(3), Jobs()
+    for number in range(3):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8)))
+    ours = set(threading.enumerate()) - before
+    assert len(ours) == 4  # and the one that watches
+    assert all(thread.daemon for thread in ours)
     pool.close()
-    assert not any(thread.is_alive() for thread in threads)
+    assert not any(thread.is_alive() for thread in ours)
 
 
-def test_idle_threads_wait_on_the_queue_without_a_timeout() -> None:
-    """Nothing polls: each thread asks once for work and blocks until there is some."""
-    waiting = threading.Semaphore(0)
-
-    class Watched(ReadPool):
-        def _work(self) -> None:
-            get = self._queue.get
-
-            def watched(*args: object, **kwargs: object) -> ReadJob | None:
-                calls.append((args, kwargs))
-                waiting.release()
-                return get()
-
-            self._queue.get = watched  # type: ignore[method-assign]
-            super()._work()
-
-    calls: list[tuple[tuple[object, ...], dict[str, object]]] = []
-    pool, jobs = Watched(1), Jobs()
-    assert waiting.acquire(timeout=WAIT_SECONDS)
-    pool.submit(jobs.job(0, MemoryReader(CONTENT), ranges(0, 8)))
-    jobs.next()
-    assert waiting.acquire(timeout=WAIT_SECONDS)
-    assert calls == [((), {})] * 2  # block=True, timeout=None
+def test_threads_wake_for_jobs_alone() -> None:
+    """Once a job: nothing polls, and once more to begin to look for reads that hang."""
+    pool, jobs = ReadPool(2, hung_seconds=1e6), Jobs()
+    for number in range(20):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8)))
+        jobs.next()
     pool.close()
+    assert 20 <= pool.statistics().wake_ups <= 20 + 2  # the last is the end
 
 
 def test_waiting_threads_keep_no_buffer_alive() -> None:

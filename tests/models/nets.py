@@ -79,7 +79,7 @@ def gemm_by_column() -> onnx.ModelProto:
 
 
 def matmul() -> onnx.ModelProto:
-    """MatMul keeps its layout and stays whole, whatever the chunk limit."""
+    """A product of one row is cut like a fully connected layer; the matrix is turned round for it."""
     return parsed(
         "matmul (float[1,256] x) => (float[1,128] y) { z = MatMul(x, w)\n y = Relu(z) }",
         {"w": (256, 128)},

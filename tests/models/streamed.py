@@ -12,9 +12,11 @@ from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
-from pipeline.planning.plan import make_plan
+from pipeline.planning.thumb import smallest_plan
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -27,12 +29,12 @@ def streamed(
     pack: Pack, inputs: Arrays, architecture: str = "2s", times: int = 1
 ) -> dict[str, NDArray[Any]]:
     """Return what the last of ``times`` sweeps gives."""
-    ring = pack.manifest.largest_chunk_bytes if architecture != "pre" else None
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring)
+    chosen = ARCHITECTURES[architecture]
+    plan = smallest_plan(pack.manifest, chosen)
     pool = ReadPool()
-    engine = Engine(
-        pack, plan, CpuDevice(), pool, MemoryReader(pack.weights_path.read_bytes()), verify=True
-    )
+    device: Device = StagedDevice(CpuDevice()) if chosen.copies else CpuDevice()
+    reader = MemoryReader(pack.weights_path.read_bytes())
+    engine = Engine(pack, plan, device, pool, reader, verify=True)
     try:
         engine.open()
         for _ in range(times - 1):
@@ -40,6 +42,7 @@ def streamed(
         outputs, _ = engine.run(inputs)
     finally:
         engine.close()
+        device.close()
         pool.close()
     return outputs
 

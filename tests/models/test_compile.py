@@ -22,7 +22,7 @@ from models.pack import FILES, Pack, find_pack, open_pack
 from models.target import host_target
 from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, residual, written
 
-SPLIT = ("residual", "gemm", "gemm_by_column", "shared_weight")
+SPLIT = ("residual", "gemm", "gemm_by_column", "matmul", "shared_weight")
 
 
 @dataclass(frozen=True)
@@ -252,11 +252,11 @@ def test_any_chunk_limit_gives_a_pack_that_computes_the_same(
 
 
 @given(weight_bytes=st.integers(0, 1 << 40))
-def test_default_chunk_is_a_sixteenth_within_limits(weight_bytes: int) -> None:
+def test_finest_chunk_is_a_256th_within_limits(weight_bytes: int) -> None:
     smallest, largest = default_chunk_bytes(0), default_chunk_bytes(1 << 60)
     chunk = default_chunk_bytes(weight_bytes)
     assert smallest <= chunk <= largest
-    assert chunk in {smallest, largest, weight_bytes // 16}
+    assert chunk in {smallest, largest, weight_bytes // 256}
     assert default_chunk_bytes(weight_bytes + 1) >= chunk
 
 

@@ -248,7 +248,7 @@ def test_images_follow_the_recipe_of_the_skeleton() -> None:
     model = with_weights("net (float[1,3,8,8] x) => (float y) { y = Relu(x) }")
     plain = sample_inputs(model, 0)[0]["x"]
     assert 0 <= plain.min() < plain.max() <= 1
-    recipe = {"size": [8, 8], "resize": "crop", "mean": [255, 255, 255], "filter": "own"}
+    recipe = {"size": [8, 8], "resize": "crop", "mean": [255, 255, 255]}
     write_metadata(model, {PREPROCESS: recipe})
     assert np.allclose(sample_inputs(model, 0)[0]["x"], plain * 255 - 255, atol=1e-3)
     write_metadata(model, {PREPROCESS: {**recipe, "size": [9, 8]}})

@@ -176,8 +176,9 @@ def test_unknown_fields_are_refused(way: tuple[Any, ...], pack_folder: Path) -> 
         (("pieces", 0, "inputs"), None),
         (("pieces", 0, "inputs", 0, "kind"), "file"),
         (("parameters",), "many"),
-        (("session_bytes",), -1),
-        (("scratch_bytes",), 1.5),
+        (("graphs", 0, "session_bytes"), -1),
+        (("pieces", 0, "scratch_bytes"), 1.5),
+        (("alternatives", 0, "joined", 0, "n_chunks"), 0),
         (("name",), None),
     ],
 )
@@ -189,7 +190,7 @@ def test_fields_of_the_wrong_kind_are_named(
         open_pack(pack_folder)
 
 
-@pytest.mark.parametrize("field", ["name", "target", "spans", "pieces", "inputs", "scratch_bytes"])
+@pytest.mark.parametrize("field", ["name", "target", "spans", "pieces", "inputs", "parameters"])
 def test_missing_fields_are_named(field: str, pack_folder: Path) -> None:
     path = edit(pack_folder, lambda document: document.pop(field))
     with refuses(PackError, path, field, "required"):

@@ -54,6 +54,5 @@ def test_every_node_is_in_one_piece(tmp_path: Path) -> None:
     covered = [i for piece in found.pieces for i in range(piece.first_node, piece.end_node)]
     assert covered == list(range(len(found.graph.nodes)))
     assert len(found.graph_of) == len(found.pieces)
-    assert [list(found.graphs.values())[number] for number in found.graph_of] == list(
-        range(len(found.pieces))
-    )
+    firsts = list(found.graphs.values())
+    assert [firsts[number] for number in found.graph_of] == found.pieces

@@ -16,7 +16,7 @@ from models.manifest import STRINGS, UNKNOWN
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceError
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.planning.plan import make_plan
+from pipeline.planning.make import make_plan
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

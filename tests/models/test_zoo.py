@@ -14,10 +14,11 @@ from models.compiler.chunks import default_chunk_bytes
 from models.errors import ModelError
 from models.metadata import PREPROCESS
 from models.onnx_writer import declared
+from models.parameters import count_parameters
 from models.photographs import photographs
 from models.preprocess import Preprocess
 from models.zoo import ENTRIES, ZooEntry, build, find
-from models.zoo.summary import parameters, source_sizes
+from models.zoo.summary import source_sizes
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -53,7 +54,7 @@ def with_weights_as_inputs(skeleton: onnx.ModelProto) -> onnx.ModelProto:
 @everyone
 def test_networks_have_their_parameters(name: str) -> None:
     entry = ENTRIES[name]
-    assert parameters(entry.skeleton(entry.resolution)) == entry.parameters
+    assert count_parameters(entry.skeleton(entry.resolution)) == entry.parameters
 
 
 @built
@@ -90,7 +91,7 @@ def test_mobilenets_of_other_widths_round_channels_down() -> None:
     entry = ENTRIES["mobilenetv1"]
     # Keras' counts for alpha 0.25, 0.5 and 0.75, trainable ones.
     counts = {0.25: 470_072, 0.5: 1_331_592, 0.75: 2_585_560, 1.0: 4_231_976}
-    assert {width: parameters(entry.skeleton(32, width)) for width in counts} == counts
+    assert {width: count_parameters(entry.skeleton(32, width)) for width in counts} == counts
     assert declared(entry.skeleton(32, 0.3))["conv1.weight"][0] == 9
 
 

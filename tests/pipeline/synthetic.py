@@ -33,15 +33,13 @@ def manifest(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: in
         source=Source(file="none", n_bytes=0, sha256=""),
         files={},
         spans=tuple(spans),
-        graphs=(GraphRange(offset=0, length=1),),
+        graphs=(GraphRange(offset=0, length=1, session_bytes=0),),
         values=(),
         pieces=tuple(pieces),
         layers=(),
         inputs=(),
         outputs=(),
         parameters=0,
-        scratch_bytes=0,
-        session_bytes=0,
     )
 
 

@@ -18,7 +18,7 @@ from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
-from pipeline.planning.plan import make_plan
+from pipeline.planning.make import make_plan
 from tests.models.darknet.cfgs import (
     LARGE_STRIDES,
     NAMES,

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.pack import Pack
-from pipeline.benchmark import bench_pipeline
+from pipeline.architectures import ARCHITECTURES
+from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.energy import EnergyMeter, NoMeter, find_meter, integrate
 from pipeline.power import Package, find_rails
 
 NEVER = threading.TIMEOUT_MAX
+SEQ = Configuration("seq", ARCHITECTURES["seq"])
 NOTHING = "not available here: no INA3221 power rails, no RAPL packages"
 
 _watts = st.floats(-50, 500)
@@ -250,7 +252,7 @@ def test_parts_add_up(
 
 def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path) -> None:
     rail = chip(tmp_path, ["GPU"]) / "curr1_input"
-    document = bench_pipeline(tiny_pack, ["seq"], 3, meter=meter(tmp_path))
+    document = bench_pipeline(tiny_pack, [SEQ], Options(3, peers=()), meter=meter(tmp_path))
     assert document["energy"] == "ina3221: GPU"
     for row in document["rows"]:
         assert row["energy_joules"] == pytest.approx({"median": 5, "p95": 5, "max": 5})
@@ -259,12 +261,14 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
         if done == 2:
             rail.unlink()
 
-    document = bench_pipeline(tiny_pack, ["seq"], 3, None, 1, vanish, meter=meter(tmp_path))
+    document = bench_pipeline(
+        tiny_pack, [SEQ], Options(3, threads=1, peers=()), progress=vanish, meter=meter(tmp_path)
+    )
     assert document["energy"] == f"not available here: {rail}: No such file or directory"
     assert {row["energy_joules"] for row in document["rows"]} == {None}
 
 
 def test_a_benchmark_without_a_meter_says_so(tiny_pack: Pack, tmp_path: Path) -> None:
-    document = bench_pipeline(tiny_pack, [], 1, meter=find_meter(tmp_path))
+    document = bench_pipeline(tiny_pack, [], Options(1, peers=()), meter=find_meter(tmp_path))
     assert document["energy"] == NOTHING
     assert {row["energy_joules"] for row in document["rows"]} == {None}

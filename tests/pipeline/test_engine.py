@@ -15,6 +15,7 @@ from loader.buffers import Buffer
 from loader.errors import ChecksumError, ReadError
 from loader.memory import MemoryReader
 from loader.pool import ReadPool
+from models.choice import streamed_bytes
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.pack import Pack, open_pack
@@ -22,11 +23,14 @@ from models.zoo.builder import Builder
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
 from pipeline.errors import CancelledError, DeadlineError, EngineClosedError, InputError
-from pipeline.planning.plan import make_plan
-from pipeline.validator import TraceEvent, violations
-from tests.pipeline.test_schedule import ring_reads
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.trace import TraceEvent
+from pipeline.validator import violations
+from tests.pipeline.writes import writes
 
 CHUNK = 16 << 10
 Tensor = NDArray[np.float32]
@@ -76,14 +80,18 @@ OpenEngine = Callable[..., tuple[Engine, MemoryReader]]
 @pytest.fixture
 def open_engine(pack: Pack) -> Iterator[OpenEngine]:
     """Return a function that opens an engine over an in-memory weights.bin; all are closed."""
-    pool, device = ReadPool(), CpuDevice()
+    pool, device = ReadPool(), StagedDevice(CpuDevice())
     opened: list[tuple[Engine, MemoryReader]] = []
 
     def function(
-        architecture: str = "2s", ring: int | None = None, **options: Any
+        architecture: str = "2s",
+        ring: int | None = None,
+        choice: Choice | None = None,
+        copied: bool = False,
+        **options: Any,
     ) -> tuple[Engine, MemoryReader]:
         reader = MemoryReader(pack.weights_path.read_bytes())
-        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring)
+        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring, choice, copied)
         engine = Engine(pack, plan, device, pool, reader, **options)
         opened.append((engine, reader))
         engine.open()
@@ -93,6 +101,7 @@ def open_engine(pack: Pack) -> Iterator[OpenEngine]:
     for engine, _ in opened:
         engine.close()
     pool.close()
+    device.close()
     assert all(reader.closed for _, reader in opened)
 
 
@@ -139,47 +148,75 @@ def test_the_pack_is_a_hard_case(pack: Pack) -> None:
     assert any(span.resident for span in manifest.spans)
 
 
+CHOICES = {
+    "least": Choice(),
+    "chunks": Choice(chunk_bytes=4 * CHUNK),
+    "ring": Choice(ring_bytes=100 << 10, read_bytes=8 << 10, depth=3),
+    "layers": Choice(chunk_bytes=1 << 30),
+    "ahead": Choice(ring_bytes=100 << 10, ahead=True),
+    "mixed": Choice(ahead=True, ring_bytes=100 << 10, resident=tuple(range(0, 1000, 3))),
+}
+
+
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@pytest.mark.parametrize("ring", range(4))
-def test_every_architecture_and_ring_gives_the_same_bits(
+@pytest.mark.parametrize("name", sorted(CHOICES))
+def test_every_architecture_and_choice_gives_the_same_bits(
     pack: Pack,
     open_engine: OpenEngine,
     image: Tensor,
     expected: Tensor,
     architecture: str,
-    ring: int,
+    name: str,
 ) -> None:
     reference, _ = open_engine("pre")
-    engine, reader = open_engine(architecture, rings(pack)[ring])
+    engine, reader = open_engine(architecture, choice=CHOICES[name])
     outputs: dict[str, NDArray[Any]] = {}
-    for _ in range(2):
+    for _ in range(3):
         trace: list[TraceEvent] = []
         outputs, _ = engine.run({"image": image}, record=trace.append)
         assert np.array_equal(outputs["logits"], reference.run({"image": image})[0]["logits"])
-        assert (
-            violations(trace, ring_reads(pack.manifest, engine.plan), len(pack.manifest.pieces))
-            == []
-        )
+        assert violations(trace, writes(engine.plan), len(engine.plan.pieces)) == []
     assert np.allclose(outputs["logits"], expected, atol=1e-5)
+    engine.settle()
     assert reader.in_progress == 0
 
 
-def test_memory_is_that_of_the_equations(pack: Pack) -> None:
-    """Seed 003: Eq. 2 (without its copy), Eq. 9 with the chunk in place of the layer."""
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("chunk", [None, 2 * CHUNK, 1 << 30])
+@pytest.mark.parametrize("name", sorted(n for n, item in ARCHITECTURES.items() if item.equation))
+def test_memory_is_that_of_the_equations(
+    pack: Pack, open_engine: OpenEngine, image: Tensor, name: str, chunk: int | None, copied: bool
+) -> None:
+    """Seed 003: Eq. 2, 4, 6, 8, 9 with chunks in place of layers, as it was allocated.
+
+    Beside them are the biases of layers that are cut, which all their chunks need.
+    """
     manifest = pack.manifest
-    spans = sum(span.length for span in manifest.spans)
-    resident = sum(span.length for span in manifest.spans if span.resident)
-    assert make_plan(manifest, ARCHITECTURES["pre"]).weight_bytes == spans
-    smallest = make_plan(manifest, ARCHITECTURES["2s"], manifest.largest_chunk_bytes)
-    assert smallest.weight_bytes == manifest.largest_chunk_bytes + resident
-    assert smallest.ring_bytes < manifest.largest_layer_bytes
+    shared = sum(span.length for span in manifest.spans if span.resident)
+    engine, _ = open_engine(name, choice=Choice(chunk_bytes=chunk), copied=copied)
+    engine.run({"image": image})
+    memory, plan = engine.statistics().memory, engine.plan
+    held = memory["staging"] + memory["ring"] + memory["resident"]
+    largest = max(
+        streamed_bytes(manifest, piece)
+        for piece in plan.pieces
+        if piece.span is not None and not manifest.spans[piece.span].resident
+    )
+    if name == "pre":
+        assert held == (2 if copied else 1) * sum(span.length for span in manifest.spans)
+    else:
+        factor = {"seq": 2, "sync": 4, "async": 2, "2s": 1}[name]
+        assert held == factor * largest + shared
+        assert plan.equation_bytes == factor * largest
+        if chunk == 1 << 30:
+            assert abs(largest - manifest.largest_layer_bytes) < 4096  # without its bias
 
 
 def test_what_is_allocated_is_what_was_planned(open_engine: OpenEngine, image: Tensor) -> None:
     engine, _ = open_engine("2s", 64 << 10)
     engine.run({"image": image})
     memory, planned = engine.statistics().memory, engine.plan.memory
-    for kind in ("ring", "resident", "arena", "scratch", "io"):
+    for kind in ("staging", "ring", "resident", "arena", "scratch", "io"):
         assert memory[kind] == planned[kind]
     # Here every session has threads of its own, which the plan does not count; in a process of our
     # own the bound holds (tests/deploy/test_service.py).
@@ -266,7 +303,7 @@ def test_cancelled_and_late_requests_leave_the_engine_usable(
     open_engine: OpenEngine, image: Tensor, expected: Tensor
 ) -> None:
     engine, reader = open_engine(ring=64 << 10)
-    for after in range(0, len(engine.pack.manifest.pieces), 5):
+    for after in range(0, len(engine.plan.pieces), 5):
         asked = iter(range(10_000))
         with pytest.raises(CancelledError):
             engine.run(
@@ -344,4 +381,6 @@ def test_buffers_of_a_closed_engine_are_gone(pack: Pack, monkeypatch: pytest.Mon
     engine.open()
     engine.close()
     pool.close()
-    assert sorted(closed) == sorted([plan.ring_bytes, plan.resident_bytes, plan.arena_bytes])
+    assert sorted(closed) == sorted(
+        [plan.staging_bytes, plan.ring_bytes, plan.resident_bytes, plan.arena_bytes]
+    )

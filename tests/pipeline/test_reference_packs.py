@@ -28,8 +28,10 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
+from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
-from pipeline.planning.plan import make_plan
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
 from tests.pipeline.nodes import needs_blocks
 
 Tensors = dict[str, NDArray[Any]]
@@ -134,12 +136,15 @@ def random_inputs(manifest: Manifest, seed: int) -> Tensors:
     }
 
 
-def plans(pack: Pack) -> Iterator[tuple[str, int | None]]:
-    """Yield architectures with the smallest ring, some larger ones, and the one of their choice."""
-    least = pack.manifest.largest_chunk_bytes
-    yield "pre", None
-    yield from (("seq", ring) for ring in (least, 3 * least))
-    yield from (("2s", ring) for ring in (least, least + 4096, 2 * least, None))
+def plans(pack: Pack) -> Iterator[Plan]:
+    """Yield plans of all kinds of architectures, with the finest chunks or with whole layers."""
+    manifest = pack.manifest
+    fine, whole = Choice(chunk_bytes=0), Choice(chunk_bytes=1 << 30)
+    for name, choice in (("pre", whole), ("seq", fine), ("sync", fine), ("async", whole)):
+        yield make_plan(manifest, ARCHITECTURES[name], choice=choice)
+    least = manifest.largest_chunk_bytes
+    for choice in (fine, whole, Choice(2 * least + 4096, least, ahead=True)):
+        yield make_plan(manifest, ARCHITECTURES["2s"], choice=choice)
 
 
 def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
@@ -148,15 +153,14 @@ def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
     # The second sweep of an engine starts on what the first one left in its memory.
     images = [random_inputs(pack.manifest, seed) for seed in range(2)]
     expected = [session.run(None, image)[0] for image in images]
-    for device, (architecture, ring_bytes) in itertools.product(devices, plans(pack)):
-        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring_bytes)
+    for device, plan in itertools.product(map(StagedDevice, devices), plans(pack)):
         engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
         try:
             engine.open()
             for image, wanted in zip(images, expected, strict=True):
                 (result,) = engine.run(image)[0].values()
                 error = np.abs(result - wanted).max() / np.abs(wanted).max()
-                assert error < 1e-4, (device.name, architecture, ring_bytes)
+                assert error < 1e-4, (plan.architecture.name, plan.choice)
         finally:
             engine.close()
 

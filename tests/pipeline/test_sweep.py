@@ -1,5 +1,6 @@
 """Sweeps that fail, are cancelled or come too late: nothing stays in flight, errors are right."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -9,39 +10,49 @@ import pytest
 from loader.errors import LoaderError, ReadError
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import KernelError
-from pipeline.errors import CancelledError, DeadlineError
-from pipeline.planning.plan import make_plan
-from pipeline.schedule import Schedule
-from pipeline.sweep import ReadDone, Sweep
-from pipeline.validator import TraceEvent, violations
+from pipeline.errors import CancelledError, DeadlineError, DrainError
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.sweep import Done, Sweeper
+from pipeline.trace import TraceEvent
+from pipeline.validator import violations
 from tests.pipeline.synthetic import PAGE, manifest
-from tests.pipeline.test_schedule import ring_reads
+from tests.pipeline.writes import writes
 
 SOURCE = manifest([2, 3, 1, 4, 2], [True, True, False, True, True, True])
 PLAN = make_plan(SOURCE, ARCHITECTURES["2s"], 6 * PAGE)
+AHEAD = make_plan(SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead=True))
+PLANS = {
+    **{name: make_plan(SOURCE, item) for name, item in ARCHITECTURES.items()},
+    "ring": PLAN,
+    "ahead": AHEAD,
+}
 
 
-class Reads:
-    """Starts reads that a test ends: at once, or later from another thread; counts those open."""
+class Moves:
+    """Starts operations that a test ends: at once, or later from another thread; counts those open."""
 
     def __init__(self, fail_at: int | None = None, by_thread: bool = False) -> None:
         self.fail_at = fail_at
         self.by_thread = by_thread
         self.open = 0
-        self.started = 0
+        self.started: list[int] = []
         self.held: list[Callable[[], None]] = []
-        self.hold = False
+        self.hold_from = sys.maxsize
+        self._lock = threading.Lock()
 
-    def __call__(self, index: int, done: ReadDone) -> None:
-        self.open += 1
-        self.started += 1
+    def __call__(self, index: int, done: Done) -> None:
+        with self._lock:
+            self.open += 1
+            self.started.append(index)
 
         def end() -> None:
-            self.open -= 1
+            with self._lock:
+                self.open -= 1
             error = ReadError(f"read {index}: Input/output error")
-            done(index, error if index == self.fail_at else None, 0.25)
+            done(error if index == self.fail_at else None, 0.25)
 
-        if self.hold:
+        if index >= self.hold_from:
             self.held.append(end)
         elif self.by_thread:
             threading.Thread(target=end).start()
@@ -49,8 +60,11 @@ class Reads:
             end()
 
 
-def sweep(reads: Reads, kernels: list[Callable[[], None]], **options: object) -> Sweep:
-    return Sweep(Schedule(PLAN.stages), reads, kernels, **options)  # type: ignore[arg-type]
+def sweeper(
+    reads: Moves, kernels: list[Callable[[], None]], plan: Plan = PLAN, copies: Moves | None = None
+) -> Sweeper:
+    starts = (reads, copies or Moves(by_thread=reads.by_thread))
+    return Sweeper(plan.stages, starts[: len(plan.stages) - 1], kernels)
 
 
 def kernels(ran: list[int]) -> list[Callable[[], None]]:
@@ -58,28 +72,78 @@ def kernels(ran: list[int]) -> list[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("by_thread", [False, True])
-def test_kernels_run_once_in_order_and_the_trace_is_valid(by_thread: bool) -> None:
-    trace: list[TraceEvent] = []
-    ran: list[int] = []
-    reads = Reads(by_thread=by_thread)
-    result = sweep(reads, kernels(ran), record=trace.append).run(123, verified=True)
-    assert ran == list(range(len(SOURCE.pieces)))
-    assert violations(trace, ring_reads(SOURCE, PLAN), len(SOURCE.pieces)) == []
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_kernels_run_once_in_order_and_the_trace_is_valid(name: str, by_thread: bool) -> None:
+    plan, ran, reads = PLANS[name], list[int](), Moves(by_thread=by_thread)
+    sweeps = sweeper(reads, kernels(ran), plan)
+    for _ in range(3):
+        trace: list[TraceEvent] = []
+        result = sweeps.run(record=trace.append)
+        assert ran == list(range(len(SOURCE.pieces)))
+        assert violations(trace, writes(plan), len(SOURCE.pieces)) == []
+        assert [event.at for event in trace] == sorted(event.at for event in trace)
+        assert 0 <= result.kernel_seconds + result.stall_seconds <= result.delay_seconds
+        ran.clear()
+    sweeps.settle()
     assert reads.open == 0
-    assert result.read_seconds == pytest.approx(0.25 * len(PLAN.groups))
-    assert (result.read_bytes, result.verified) == (123, True)
-    assert 0 <= result.kernel_seconds + result.stall_seconds <= result.delay_seconds
+    # What was read ahead was not read again.
+    assert len(reads.started) == 3 * len(plan.groups) + plan.stages[0].ahead
+
+
+def test_reads_ahead_may_end_in_the_next_sweep() -> None:
+    ran: list[int] = []
+    reads = Moves()
+    reads.hold_from = len(AHEAD.groups)
+    sweeps = sweeper(reads, kernels(ran), AHEAD)
+    sweeps.run()
+    late, reads.held = reads.held, []
+    assert len(late) == reads.open == AHEAD.stages[0].ahead
+    thread = threading.Thread(target=lambda: [end() for end in late])
+    thread.start()
+    trace: list[TraceEvent] = []
+    sweeps.run(record=trace.append)
+    thread.join()
+    assert violations(trace, writes(AHEAD), len(SOURCE.pieces)) == []
+    assert ran == 2 * list(range(len(SOURCE.pieces)))
+
+
+@pytest.mark.parametrize("failing", range(AHEAD.stages[0].ahead))
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_a_read_ahead_that_fails_is_tried_again_in_its_sweep(failing: int, by_thread: bool) -> None:
+    ran: list[int] = []
+    reads = Moves(len(AHEAD.groups) + failing, by_thread)
+    sweeps = sweeper(reads, kernels(ran), AHEAD)
+    sweeps.run()
+    sweeps.settle()
+    reads.started.clear()
+    reads.fail_at = None
+    sweeps.run()
+    assert ran == 2 * list(range(len(SOURCE.pieces)))
+    assert reads.started[: len(AHEAD.groups)] == list(range(len(AHEAD.groups)))
+    sweeps.settle()
+    assert reads.open == 0
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("fail_at", range(len(PLANS["async"].groups)))
+def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
+    ran: list[int] = []
+    reads, copies = Moves(by_thread=by_thread), Moves(fail_at, by_thread)
+    with pytest.raises(ReadError, match=f"read {fail_at}"):
+        sweeper(reads, kernels(ran), PLANS["async"], copies).run()
+    assert (reads.open, copies.open) == (0, 0)
+    assert all(index < PLANS["async"].users[fail_at].start for index in ran)
 
 
 @pytest.mark.parametrize("fail_at", range(len(PLAN.groups)))
 @pytest.mark.parametrize("by_thread", [False, True])
 def test_a_failed_read_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
     ran: list[int] = []
-    reads = Reads(fail_at, by_thread)
+    reads = Moves(fail_at, by_thread)
     with pytest.raises(ReadError, match=f"read {fail_at}: Input/output error"):
-        sweep(reads, kernels(ran)).run(0, verified=False)
+        sweeper(reads, kernels(ran)).run()
     assert reads.open == 0
-    first_user = ring_reads(SOURCE, PLAN)[fail_at].kernels.start
+    first_user = PLAN.users[fail_at].start
     assert all(index < first_user for index in ran)
 
 
@@ -91,9 +155,9 @@ def test_a_failed_kernel_ends_the_sweep_and_drains(at: int) -> None:
     ran: list[int] = []
     row = kernels(ran)
     row[at] = fail
-    reads = Reads(by_thread=True)
+    reads = Moves(by_thread=True)
     with pytest.raises(KernelError):
-        sweep(reads, row).run(0, verified=False)
+        sweeper(reads, row).run()
     assert reads.open == 0
     assert ran == list(range(at))
 
@@ -101,9 +165,9 @@ def test_a_failed_kernel_ends_the_sweep_and_drains(at: int) -> None:
 @pytest.mark.parametrize("after", range(len(SOURCE.pieces)))
 def test_cancellation_is_seen_before_every_kernel(after: int) -> None:
     ran: list[int] = []
-    reads = Reads(by_thread=True)
+    reads = Moves(by_thread=True)
     with pytest.raises(CancelledError):
-        sweep(reads, kernels(ran), cancelled=lambda: len(ran) >= after).run(0, verified=False)
+        sweeper(reads, kernels(ran)).run(cancelled=lambda: len(ran) >= after)
     assert ran == list(range(after))
     assert reads.open == 0
 
@@ -111,14 +175,14 @@ def test_cancellation_is_seen_before_every_kernel(after: int) -> None:
 def test_a_deadline_that_passed_stops_before_the_first_kernel() -> None:
     ran: list[int] = []
     with pytest.raises(DeadlineError):
-        sweep(Reads(), kernels(ran), deadline=time.monotonic() - 1).run(0, verified=False)
+        sweeper(Moves(), kernels(ran)).run(deadline=time.monotonic() - 1)
     assert ran == []
 
 
 def test_a_deadline_that_passes_during_a_read_still_waits_for_that_read() -> None:
     """The disk writes into the ring until the read ends: it must not be left behind."""
-    reads = Reads()
-    reads.hold = True
+    reads = Moves()
+    reads.hold_from = 0
     waiting = threading.Event()
 
     def end_reads() -> None:
@@ -133,15 +197,26 @@ def test_a_deadline_that_passes_during_a_read_still_waits_for_that_read() -> Non
     thread = threading.Thread(target=end_reads)
     thread.start()
     with pytest.raises(DeadlineError):
-        sweep(reads, kernels([]), deadline=0.0, cancelled=cancelled).run(0, verified=False)
-    assert reads.started > 0
+        sweeper(reads, kernels([])).run(deadline=0.0, cancelled=cancelled)
+    assert reads.started
     assert reads.open == 0
     thread.join()
 
 
 def test_a_pool_that_refuses_a_read_leaves_nothing_in_flight() -> None:
-    def refuse(index: int, done: ReadDone) -> None:
+    def refuse(index: int, done: Done) -> None:
         raise LoaderError("read pool closed")
 
-    with pytest.raises(LoaderError, match="closed"):
-        Sweep(Schedule(PLAN.stages), refuse, kernels([])).run(0, verified=False)
+    sweeps = Sweeper(PLAN.stages, (refuse,), kernels([]))
+    for _ in range(2):
+        with pytest.raises(LoaderError, match="closed"):
+            sweeps.run()
+    sweeps.settle()
+
+
+def test_a_read_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.sweep.DRAIN_SECONDS", 0.0)
+    reads = Moves()
+    reads.hold_from = 0
+    with pytest.raises(DrainError, match="have not ended"):
+        sweeper(reads, kernels([])).run()

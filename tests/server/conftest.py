@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -16,8 +18,9 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import Builder
 from server.admission import Line
+from server.cli import main
 from server.settings import Settings
-from tests.server.support import LABELS, PREPROCESS, Faults, Packs, Service, serving
+from tests.server.support import LABELS, PREPROCESS, Cli, Faults, Packs, Result, Service, serving
 
 CHUNK_BYTES = 16 << 10
 
@@ -150,7 +153,7 @@ def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def service_threads() -> list[str]:
     """Names of the threads of read pools and workers."""
     names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith(("reader-", "engine-"))]
+    return [name for name in names if name.startswith(("reader-", "engine-", "copier"))]
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +173,27 @@ def kept_logging() -> Iterator[None]:
     root.handlers = handlers
     root.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = False
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kept_logging: None
+) -> Iterator[Cli]:
+    """The command in this process."""
+    # The tests' process is not the command's to set up.
+    monkeypatch.setattr("server.cli.claim_process", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])
+        # Tables as wide as they like, also where the tests have a narrow terminal.
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        return Result(int(caught.value.code or 0), captured.out, captured.err)
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from loader.memory import MemoryReader
+from loader.reader import Reader
 from models.pack import open_pack
 from models.preprocess import Preprocess
 from models.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
+from pipeline.planning.thumb import smallest_plan
 from server.app import create_app
-from server.budget import smallest_plan
 from server.context import Context
 from server.settings import Settings
 from server.tensors import datatype
@@ -38,6 +40,9 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 LABELS = tuple(f"class {number}" for number in range(10))
 PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
+
+#: Statuses of the command: it cannot do what it was told; something failed while it did.
+BAD, FAILED = 2, 1
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,23 @@ class Faults:
         return reader
 
 
+class SwitchedReader(Reader):
+    """Reads through ``current``, which a test changes while the model is loaded."""
+
+    def __init__(self, current: Reader) -> None:
+        self.current = self.sound = current
+        self.kind, self.name, self.alignment = current.kind, current.name, current.alignment
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self.current.read_into(offset, target)
+
+    def check(self) -> None:
+        self.current.check()
+
+    def close(self) -> None:
+        self.sound.close()
+
+
 class Once:
     """A hook that raises ``error`` on call number ``number`` and never again."""
 
@@ -296,3 +318,33 @@ class Connection:
             self.status = message["status"]
         else:
             self.answer += message.get("body", b"")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the command printed, and its status."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def refuses(self, code: int, *words: str) -> None:
+        """Check the status, and that stderr is one line of ours that has ``words``."""
+        assert self.code == code, (self.out, self.err)
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        lines = self.err.splitlines()
+        logged = [line for line in lines if line.startswith("{")]
+        assert all(json.loads(line) for line in logged)
+        (line,) = (line for line in lines if not line.startswith("{"))
+        assert line.startswith("layerstream: ")
+        for word in words:
+            assert word in line
+
+
+Cli = Callable[..., Result]

@@ -50,7 +50,7 @@ class Held:
         self.service = service
         self.gate = Gate()
         self.kernels = 0
-        self.pieces = len(service.worker("tiny").engine.pack.manifest.pieces)
+        self.pieces = len(service.worker("tiny").engine.plan.pieces)
         self._packs = packs
         faults.kernel = self._kernel
 

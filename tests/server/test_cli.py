@@ -6,10 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -17,72 +14,21 @@ import onnx
 import pytest
 
 from models.pack import open_pack
-from server.cli import main
 from server.serve import listen
 from tests.server.support import (
+    BAD,
+    FAILED,
     LABELS,
     LIMIT_SECONDS,
+    Cli,
     Packs,
+    Result,
     arrays,
     close,
     inputs_for,
     picture,
     request,
 )
-
-BAD, FAILED = 2, 1
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-    def refuses(self, code: int, *words: str) -> None:
-        """Check the status, and that stderr is one line of ours that has ``words``."""
-        assert self.code == code, (self.out, self.err)
-        assert self.out == ""
-        assert "Traceback" not in self.err
-        lines = self.err.splitlines()
-        logged = [line for line in lines if line.startswith("{")]
-        assert all(json.loads(line) for line in logged)
-        (line,) = (line for line in lines if not line.startswith("{"))
-        assert line.startswith("layerstream: ")
-        for word in words:
-            assert word in line
-
-
-Cli = Callable[..., Result]
-
-
-@pytest.fixture
-def cli(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kept_logging: None
-) -> Iterator[Cli]:
-    """The command in this process."""
-    # The tests' process is not the command's to set up.
-    monkeypatch.setattr("server.cli.claim_process", lambda: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])
-        # Tables as wide as they like, also where the tests have a narrow terminal.
-        monkeypatch.setenv("COLUMNS", "200")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return Result(int(caught.value.code or 0), captured.out, captured.err)
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -358,60 +304,6 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
     image = write(tmp_path / "cat.png", picture())
     result = cli("run", tiny, "--image", image, "--output", tmp_path / "none" / "out.npy")
     result.refuses(FAILED, "out.npy")
-
-
-ROW = {
-    *("architecture", "weight_bytes", "arena_bytes", "scratch_bytes"),
-    *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes", "energy_joules"),
-}
-
-
-def test_bench_pipeline(cli: Cli, packs: Packs, tiny: Path) -> None:
-    result = cli(
-        "bench", "pipeline", tiny, "--iterations", 3, "--ring", "128KiB", "--json"
-    ).document
-    assert {"model", "resolution", "machine", "rows"} <= set(result)
-    assert (result["model"], result["resolution"]) == ("tiny", 16)
-    rows = {row["architecture"]: row for row in result["rows"]}
-    assert list(rows) == ["pre", "seq", "2s", "onnxruntime-resident"]
-    for row in rows.values():
-        assert set(row) == ROW
-        delay = row["delay_ms"]
-        assert 0 < delay["median"] <= delay["p95"] <= delay["max"]
-        assert row["stall_ms"] >= 0
-    assert rows["pre"]["ratio_to_pre"] == 1
-    assert rows["pre"]["read_bytes"] == rows["onnxruntime-resident"]["read_bytes"] == 0
-    for name in ("seq", "2s"):
-        assert rows[name]["read_bytes"] > packs.weights("tiny") * 0.9
-        assert rows[name]["weight_bytes"] < packs.weights("tiny") / 4
-    assert rows["pre"]["weight_bytes"] >= packs.weights("tiny")
-
-
-def test_bench_pipeline_for_people(cli: Cli, tiny: Path) -> None:
-    result = cli("bench", "pipeline", tiny, "--iterations", 1, "--architectures", "2s")
-    assert result.code == 0
-    assert [name in result.out for name in ("pre", "seq", "2s", "onnxruntime-resident")] == [
-        *(True, False, True, True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--architectures", "2s,3s"], ["'3s'"]),
-        (["--architectures", ""], ["''"]),
-        (["--ring", "4KiB"], ["4096 bytes"]),
-        (["--ring", "0"], ["--ring"]),
-        (["--iterations", "0"], ["iterations"]),
-    ],
-)
-def test_bench_that_cannot(cli: Cli, tiny: Path, options: list[str], words: list[str]) -> None:
-    cli("bench", "pipeline", tiny, *options).refuses(BAD, *words)
-
-
-def test_bench_without_a_pack(cli: Cli, tmp_path: Path) -> None:
-    cli("bench", "pipeline", tmp_path / "none").refuses(BAD, "none")
-    cli("bench", "pipeline", tmp_path).refuses(BAD, "no pack")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from models.metadata import DETECTION, LABELS
-from tests.server import test_cli
-from tests.server.test_cli import BAD, Cli
+from tests.server.support import BAD, Cli
 
 # A detector and a classifier of a few kilobytes.
 DETECTOR = """[net]
@@ -45,8 +44,6 @@ output=4
 activation=relu
 [softmax]
 """
-
-cli = test_cli.cli
 
 
 @pytest.fixture

@@ -16,10 +16,7 @@ from models.detection.boxes import Box
 from models.preprocess import Preprocess
 from server.drawing import color_of, draw_boxes, line_width, text_color
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
-from tests.server.support import Packs
-from tests.server.test_cli import BAD, Cli, cli
-
-__all__ = ["cli"]  # a fixture
+from tests.server.support import BAD, Cli, Packs
 
 SCENE = SCENES["wide"]
 

@@ -1,14 +1,12 @@
 """Energy in what ``run`` and ``bench pipeline`` print, on fake trees of sysfs files."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pipeline.energy import find_meter
-from tests.server.support import Packs, picture
-from tests.server.test_cli import Cli, cli
-
-__all__ = ["cli"]
+from tests.server.support import Cli, Packs, picture
 
 NOTHING = "not available here: no INA3221 power rails, no RAPL packages"
 
@@ -17,7 +15,7 @@ NOTHING = "not available here: no INA3221 power rails, no RAPL packages"
 def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the commands find instead of /sys."""
     monkeypatch.setattr("server.cli.run.find_meter", lambda: find_meter(tmp_path))
-    monkeypatch.setattr("pipeline.benchmark.find_meter", lambda: find_meter(tmp_path))
+    monkeypatch.setattr("server.cli.bench.find_meter", lambda: find_meter(tmp_path))
     return tmp_path
 
 
@@ -32,18 +30,21 @@ def make_rail(root: Path) -> None:
 def test_run(cli: Cli, packs: Packs, sysfs: Path) -> None:
     image = sysfs / "cat.png"
     image.write_bytes(picture())
-    arguments = ("run", packs.repository / "tiny", "--image", image, "--json")
-    document = cli(*arguments).document
+    arguments = ("run", packs.repository / "tiny", "--image", image)
+    document = cli(*arguments, "--json").document
     assert (document["energy"], document["energy_joules"]) == (NOTHING, None)
+    assert "energy" not in cli(*arguments).out
     make_rail(sysfs)
-    document = cli(*arguments).document
+    shown = cli(*arguments).out
+    assert re.fullmatch(r"energy: ina3221: \[GPU\]; \d+\.\d{3} J", shown.splitlines()[-1])
+    document = cli(*arguments, "--json").document
     assert document["energy"] == "ina3221: [GPU]"
     # 10 watts, for at least as long as the sweep took.
     assert document["energy_joules"] >= document["delay_ms"] / 100
 
 
 def test_bench_pipeline(cli: Cli, packs: Packs, sysfs: Path) -> None:
-    arguments = ("bench", "pipeline", packs.repository / "tiny", "--iterations", 2)
+    arguments = ("bench", "pipeline", packs.repository / "tiny", "--iterations", 2, "--no-peers")
     shown = cli(*arguments).out
     assert shown.splitlines()[-1] == f"energy: {NOTHING}"
     make_rail(sysfs)

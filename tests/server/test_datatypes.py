@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from models.choice import session_bytes
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import open_pack
 from server.settings import Settings
@@ -242,4 +243,5 @@ async def test_strings_may_be_long_but_not_endless(service: Service) -> None:
 async def test_the_budget_counts_what_is_resident(service: Service) -> None:
     held = service.context.budget.held()["words"]
     folder: Path = service.context.settings.repository
-    assert held["sessions"] == open_pack(folder / "words").manifest.session_bytes > 0
+    manifest = open_pack(folder / "words").manifest
+    assert held["sessions"] == session_bytes(manifest, manifest.pieces) > 0

@@ -13,6 +13,7 @@ from loader.errors import ReadError
 from loader.memory import MemoryReader
 from pipeline.devices.base import KernelError
 from server.context import StartupError
+from server.errors import NotServingError
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -32,7 +33,7 @@ from tests.server.support import (
 @pytest.fixture
 async def faulty(faults: Faults, settings: SettingsFactory) -> AsyncIterator[Service]:
     """A service that verifies every sweep, so that damage never goes unseen."""
-    async with serving(settings(verify="always")) as service:
+    async with serving(settings(verify="always", architecture="2s")) as service:
         yield service
 
 
@@ -119,7 +120,7 @@ async def test_the_first_sweep_is_verified_until_one_is_whole(
 
 
 async def test_any_kernel_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
-    pieces = len(faulty.worker("tiny").engine.pack.manifest.pieces)
+    pieces = len(faulty.worker("tiny").engine.plan.pieces)
     for number in range(pieces):
         faults.kernel = Once(KernelError("no such instruction"), number)
         error(await faulty.infer("tiny", inputs_for("tiny")), 500, "no such instruction")
@@ -173,14 +174,22 @@ async def test_a_damaged_resident_span(
 async def test_a_read_that_never_ends_takes_its_model_only(
     faults: Faults, settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.sweep.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.sweep.DRAIN_SECONDS", 1.0)
     async with serving(settings(request_timeout=0.5)) as service:
         gate = Gate()
         first = itertools.count()
         faults.readers["tiny"].hook = lambda *_: None if next(first) else gate.hold()
+        worker = service.worker("tiny")
         error(await service.infer("tiny", inputs_for("tiny")), 504, "0.5 s")
-        for _ in range(2):
-            error(await service.infer("tiny", inputs_for("tiny")), 503, "have not ended")
+        with pytest.raises(NotServingError, match="have not ended"):
+            await worker.infer(inputs_for("tiny"), LIMIT_SECONDS)
+        error(await service.infer("tiny", inputs_for("tiny")), 503, "have not ended")
         answer = await service.worker("pair").infer(inputs_for("pair"), LIMIT_SECONDS)
         close(answer.outputs, packs.expected("pair", inputs_for("pair")))
+        # Its memory is the disk's for ever: loading it again would take memory twice.
+        held = service.context.budget.held()
+        for _ in range(2):
+            loaded = await service.client.post("/v2/repository/models/tiny/load")
+            error(loaded, 503, "have not ended", "restart the server")
+        assert service.context.budget.held() == held
         gate.open()

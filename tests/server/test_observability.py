@@ -4,18 +4,36 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.pack import open_pack
+from models.sessions import use_threads
+from pipeline.limits import SweepLimits
+from pipeline.machine import this_machine
+from pipeline.profile_file import manifest_checksum, save_profile
 from server import logs
-from server.metrics import METRIC_NAMES, OUTCOMES
+from server.metrics import METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.process import resident_bytes
-from tests.server.support import Packs, Service, error, inputs_for, picture
+from tests.pipeline.profiles import profile
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    LIMIT_SECONDS,
+    Packs,
+    Service,
+    error,
+    inputs_for,
+    picture,
+    serving,
+)
 
 REQUESTS = "layerstream_requests_total"
-STAGES = {"queue", "read", "kernel", "stall"}
+READ_BYTES = ("layerstream_read_bytes_total", frozenset({("model", "tiny")}))
+STAGES = {"queue", "read", "copy", "kernel", "stall"}
 
 
 def without_suffix(name: str) -> str:
@@ -27,9 +45,10 @@ def without_suffix(name: str) -> str:
 async def test_every_metric_is_there_after_one_request(service: Service) -> None:
     await service.infer("tiny", inputs_for("tiny"))
     found = {without_suffix(name) for name, _ in await service.metrics()}
-    assert found >= METRIC_NAMES
     own = {name for name in found if name.startswith("layerstream_")}
-    assert {name for name in own if not name.endswith("_created")} == METRIC_NAMES
+    # No profile, no predictions: tests/server/test_planning.py has them.
+    expected = METRIC_NAMES - PREDICTIONS
+    assert {name for name in own if not name.endswith("_created")} == expected
 
 
 async def test_content_type(service: Service) -> None:
@@ -74,6 +93,67 @@ async def test_values_are_those_of_the_engine(service: Service, packs: Packs) ->
     assert found["layerstream_budget_bytes", nothing] == service.context.settings.budget
     assert found["layerstream_budget_used_bytes", nothing] == service.context.budget.used_bytes
     assert found["layerstream_process_base_bytes", nothing] > 0
+
+
+async def test_reading_is_that_of_the_pool(service: Service) -> None:
+    for _ in range(3):
+        await service.infer("tiny", inputs_for("tiny"))
+    for name in ("tiny", "pair"):
+        service.worker(name).engine.settle()
+    figures = service.context.pool.statistics().figures
+    found = await service.metrics()
+
+    def total(name: str) -> float:
+        return found[f"layerstream_disk_{name}_total", frozenset({("reader", "preadv")})]
+
+    assert total("read_bytes") == figures.n_bytes > found[READ_BYTES] > 0
+    assert total("reads") == figures.reads > 0
+    assert total("read_failures") == figures.failures == 0
+    assert total("read_seconds") == pytest.approx(figures.seconds)
+    assert 0 < total("read_cpu_seconds") == pytest.approx(figures.cpu_seconds)
+    assert found["layerstream_disk_reads_hung", frozenset()] == 0
+    plan = service.worker("tiny").engine.plan
+    ahead = sum(group.length for group in plan.groups[: plan.stages[0].ahead])
+    assert found["layerstream_ahead_bytes", frozenset({("model", "tiny")})] == ahead
+    kinds = [dict(labels)["reader"] for name, labels in found if name == "layerstream_reader_info"]
+    assert len(kinds) == 2
+    assert set(kinds) <= {"direct", "buffered"}
+
+
+async def test_sweeps_above_the_bound_are_counted(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    """Limits of a plan that no sweep exceeds, and limits that every sweep does."""
+    repository = Path(copytree(packs.repository, tmp_path / "packs"))
+    pack = open_pack(repository / "tiny")
+    machine = this_machine(pack.weights_path, use_threads(1))
+    changes = {"manifest": manifest_checksum(pack), "machine": machine}
+    known = profile(pack.manifest).model_copy(update=changes)
+    save_profile(known, pack)
+    chosen = settings(repository=repository, models=("tiny",))
+    async with serving(chosen) as service:
+        plan = service.worker("tiny").engine.plan
+    for seconds, exceeded in ((60.0, 0), (1e-9, 3)):
+        limits = SweepLimits(
+            architecture=plan.architecture.name,
+            runs=1,
+            usual=tuple((seconds,) * len(stage) for stage in plan.stages),
+            excess_seconds=0.0,
+        )
+        save_profile(known.with_limits(plan, limits), pack)
+        async with serving(chosen) as service:
+            worker = service.worker("tiny")
+            for _ in range(3):
+                await worker.infer(inputs_for("tiny"), LIMIT_SECONDS)
+            watch = worker.watch
+            assert watch is not None
+            model = {"model": "tiny"}
+            bound = await service.metric("layerstream_bound_seconds", **model)
+            assert bound == pytest.approx(watch.bound_seconds)
+        # Counted by the engine's thread, after the answer: all of it once that has ended.
+        assert (watch.sweeps, watch.exceeded) == (3, exceeded)
+        # None of them kept to limits of a nanosecond, so none contradicts the analysis.
+        assert watch.violations == 0
 
 
 async def test_preprocessing_is_a_stage(service: Service) -> None:

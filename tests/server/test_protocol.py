@@ -14,7 +14,6 @@ from PIL import Image
 from models.classification import top_classes
 from models.pack import open_pack
 from server.images import decode
-from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LABELS,
     PREPROCESS,
@@ -24,7 +23,6 @@ from tests.server.support import (
     close,
     inputs_for,
     picture,
-    serving,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -81,16 +79,6 @@ async def test_infer_is_what_onnx_runtime_says(
     document = response.json()
     assert (document["model_name"], document["model_version"]) == (name, "1")
     close(arrays(response), packs.expected(name, inputs))
-
-
-@pytest.mark.parametrize("architecture", ["pre", "seq"])
-async def test_architectures_give_the_same_answer(
-    settings: SettingsFactory, packs: Packs, architecture: str
-) -> None:
-    inputs = inputs_for("tiny")
-    async with serving(settings(architecture=architecture, budget=64 << 20)) as service:
-        got = arrays(await service.infer("tiny", inputs))
-    close(got, packs.expected("tiny", inputs))
 
 
 @SHARED

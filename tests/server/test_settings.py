@@ -24,7 +24,7 @@ def test_defaults() -> None:
     assert settings.repository == Path("/packs")
     assert settings.budget == 256 << 20
     assert (settings.host, settings.port) == ("127.0.0.1", 8080)
-    assert settings.architecture == "2s"
+    assert settings.architecture == "auto"
     assert settings.max_body == 64 << 20
     assert settings.models == ()
 

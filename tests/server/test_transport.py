@@ -12,7 +12,6 @@ import httpx
 import pytest
 import uvicorn
 
-from models.pack import open_pack
 from server.context import Context
 from server.metrics import Metrics
 from server.notify import Notifier
@@ -148,9 +147,10 @@ async def test_a_closed_connection_cancels_its_own_work(
     for task in tasks:
         close(arrays(await task), packs.expected("tiny", TINY))
     # A request that runs ends before its next kernel; one that waits never starts.
-    pieces = len(open_pack(packs.repository / "tiny").manifest.pieces)
-    started = 1 if where == "running" else 0
-    assert len(real.kernels) == started + len(tasks) * pieces
+    started, done = (1 if where == "running" else 0), len(real.kernels)
+    await real.infer()
+    pieces = len(real.kernels) - done
+    assert done == started + len(tasks) * pieces
 
 
 async def test_sigterm_drains(real: Real, packs: Packs, faults: Faults) -> None:

@@ -1,9 +1,16 @@
 """The Darknet families of the zoo: lists of sections, as the importer reads them from cfg files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from models.darknet.network import build_network
 from models.darknet.section import Section
+from models.darknet.seeded import CALIBRATION_RESOLUTION, objectness_biases
+from models.darknet.to_onnx import skeleton
 from models.zoo.darknet.classifiers import darknet19, darknet53, tiny, vgg16
 from models.zoo.darknet.efficientnet import efficientnet_b0
 from models.zoo.darknet.resnet import densenet201, resnet50, resnet152
@@ -11,6 +18,7 @@ from models.zoo.darknet.scaled_yolov4 import yolov4_csp, yolov4_p6
 from models.zoo.darknet.yolov2 import yolov2, yolov2_tiny, yolov2_voc
 from models.zoo.darknet.yolov3 import yolov3, yolov3_tiny
 from models.zoo.darknet.yolov4 import yolov4, yolov4_tiny
+from models.zoo.entry import ZooEntry
 
 __all__ = ["FAMILIES", "Family"]
 
@@ -34,6 +42,25 @@ class Family:
     def resolution(self) -> int:
         """Default side of the input in pixels."""
         return int(self.sections()[0].options["width"])
+
+    def entry(self) -> ZooEntry:
+        """Return the network as the zoo has it; its weights are those that the importer draws."""
+        return ZooEntry(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            definition=self._skeleton,
+            resolution=self.resolution,
+            multiple=self.multiple,
+            biases=self._biases,
+            calibration_resolution=CALIBRATION_RESOLUTION,
+        )
+
+    def _skeleton(self, resolution: int) -> onnx.ModelProto:
+        return skeleton(build_network(self.sections(), self.name, resolution), self.name)
+
+    def _biases(self) -> Mapping[str, NDArray[np.float32]]:
+        return objectness_biases(build_network(self.sections(), self.name))
 
 
 # What is called Darknet's has a namesake of torchvision's in the zoo, with other layers or weights.

@@ -1,0 +1,70 @@
+"""The delay bound against many sweeps: how many stayed within the profile's limits, and how near they came.
+
+``python -m benchmarks.bound PACK [--measure 200] [--runs 1000]`` with a profile; exit 1 when a sweep within
+the limits exceeds the bound, or the bound is above 1.25 times the longest of them.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from loader.pool import ReadPool
+from models.pack import open_pack
+from models.sessions import claim_process, use_threads
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.cpu import CpuDevice
+from pipeline.inputs import random_inputs
+from pipeline.machine import this_machine
+from pipeline.predict import Wanted, find_plan
+from pipeline.profile_file import load_profile, save_profile
+from pipeline.profiling import measure_limits, opened
+from pipeline.trace import TraceEvent
+from pipeline.watch import BoundWatch
+
+_WANTED_RATIO = 1.25
+
+
+def main() -> None:
+    """Run the benchmark on the packs given."""
+    claim_process()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pack", type=Path, metavar="PACK")
+    parser.add_argument("--architecture", default="auto", choices=ARCHITECTURES)
+    parser.add_argument("--weights", type=float, default=5.0, help="percent, for auto")
+    parser.add_argument("--measure", type=int, default=200, help="sweeps that the limits are of")
+    parser.add_argument("--runs", type=int, default=1000, help="sweeps that are judged")
+    parser.add_argument("--threads", type=int)
+    arguments = parser.parse_args()
+    pack = open_pack(arguments.pack)
+    profile = load_profile(pack, this_machine(pack.weights_path, use_threads(arguments.threads)))
+    wanted = Wanted(weight_bytes=int(pack.manifest.weight_bytes * arguments.weights / 100))
+    architecture = ARCHITECTURES[arguments.architecture]
+    plan = find_plan(pack.manifest, architecture, wanted, profile).plan
+    limits = measure_limits(pack, plan, arguments.threads, arguments.measure)
+    save_profile(profile.with_limits(plan, limits), pack)
+    watch = BoundWatch(plan, limits)
+    inputs = random_inputs(pack.manifest)
+    pool = ReadPool()
+    with opened(pack, plan, CpuDevice(arguments.threads), pool) as engine:
+        for _ in range(arguments.runs):
+            events: list[TraceEvent] = []
+            delay = engine.run(inputs, record=events.append)[1].delay_seconds
+            watch.see(events, delay)
+    pool.close()
+    sys.exit(_report(watch))
+
+
+def _report(watch: BoundWatch) -> bool:
+    """Print what came out; return whether it is not as wanted."""
+    longest = watch.longest_within_seconds
+    ratio = watch.bound_seconds / longest if longest else float("inf")
+    print(
+        f"bound {watch.bound_seconds * 1e3:.1f} ms; {watch.within} of {watch.sweeps} sweeps within the "
+        f"limits, the longest {longest * 1e3:.1f} ms, ratio {ratio:.3f} (wanted <= {_WANTED_RATIO}); "
+        f"{watch.violations} of them exceeded it (wanted 0), of all sweeps {watch.exceeded}"
+    )
+    return watch.violations > 0 or ratio > _WANTED_RATIO
+
+
+if __name__ == "__main__":
+    main()

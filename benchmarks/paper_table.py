@@ -1,0 +1,95 @@
+"""The evaluation of seed 003 with our engine: its five networks, our tables and plots beside its Table II.
+
+Each network is built from the zoo where DIR has no NAME.onnx, compiled, profiled, and measured by the same
+commands that users have, one process each. Figures are kept as JSON: a network can be measured again alone.
+
+Run as ``python -m benchmarks.paper_table DIR [--networks yolov4,...] [--iterations 20] [--docs docs]``.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper_figures import NETWORKS, PaperNetwork
+from benchmarks.paper_markdown import insert, tables
+
+ARCHITECTURES = "pre,seq,sync,async,async-md,2s,2s-md,auto@2%,auto@5%"
+_FOLDER = "streaming"
+
+
+def layerstream(*arguments: str) -> str:
+    """Run a command of ours; return what it prints.
+
+    Raises:
+        SystemExit: it fails.
+    """
+    print(f"== layerstream {' '.join(arguments)}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "server.cli", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"layerstream {' '.join(arguments)}: exit {done.returncode}")
+    return done.stdout
+
+
+def measure(network: PaperNetwork, options: argparse.Namespace, plots: Path) -> dict[str, Any]:
+    """Build, compile and profile what is not there yet; return the document of ``bench pipeline``."""
+    source, pack = options.folder / f"{network.name}.onnx", options.packs / network.name
+    if not source.exists():
+        size = ("--resolution", str(network.resolution))
+        layerstream("zoo", "build", network.name, *size, "-o", str(source))
+    if options.compile or not pack.exists():
+        layerstream("compile", str(source), "-o", str(pack), "--force")
+    if options.profile or not list(pack.glob("*/profile.json")):
+        layerstream("profile", str(pack), "--json")
+    text = layerstream(
+        *("bench", "pipeline", str(pack), "--source", str(source), "--json"),
+        *("--architectures", options.architectures, "--resolution", str(network.resolution)),
+        *("--iterations", str(options.iterations), "--plot", str(plots)),
+    )
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the figures kept in ``path``, none where it is not there."""
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+def main() -> None:
+    """Measure the networks asked for; write figures, plots and the page."""
+    names = [network.name for network in NETWORKS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where NAME.onnx is, or is built")
+    parser.add_argument(
+        "--packs", type=Path, help="where packs are, or are compiled; default DIR/packs"
+    )
+    parser.add_argument("--networks", default=",".join(names))
+    parser.add_argument("--architectures", default=ARCHITECTURES)
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--compile", action="store_true", help="compile again")
+    parser.add_argument("--profile", action="store_true", help="profile again")
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    options.packs = options.packs or options.folder / "packs"
+    wanted = options.networks.split(",")
+    if unknown := set(wanted) - set(names):
+        parser.error(f"unknown network {min(unknown)!r}; there are {', '.join(names)}")
+    folder, page = options.docs / _FOLDER, options.docs / "streaming.md"
+    figures = folder / "figures.json"
+    documents = load(figures)
+    folder.mkdir(parents=True, exist_ok=True)
+    for network in NETWORKS:
+        if network.name in wanted:
+            documents[network.name] = measure(network, options, folder)
+            # After each: a run of all takes a quarter of an hour.
+            figures.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
+            generated = tables(documents, _FOLDER)
+            page.write_text(insert(page.read_text("utf-8"), generated), encoding="utf-8")
+    print(figures)
+
+
+if __name__ == "__main__":
+    main()

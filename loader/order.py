@@ -1,0 +1,187 @@
+"""Whose read comes next: a fair, deadline-aware order between models that share one disk. Pure, no IO.
+
+Rules, from first to last:
+
+1. Within a client (an engine) first come, first served, and at most ``depth`` reads in flight.
+2. A client that others have passed by more than ``PATIENCE_BYTES`` comes next, the longest passed
+   first: no client waits for more than that and one read of each other client.
+3. The more urgent client. Its urgency is that of its most urgent request, since those before it in
+   line must be read first.
+4. The earlier deadline; none comes after any.
+5. The smaller share of bytes: start-time fair queueing with equal weights. A client that returns
+   from a pause has no claim on what it did not use.
+6. The client registered first.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from loader.errors import LoaderError
+
+#: 25 ms of a disk that reads 2.5 GB/s.
+PATIENCE_BYTES = 64 << 20
+DEFAULT_DEPTH = 2
+_QUEUE_LIMIT = 1024
+
+
+class Urgency(IntEnum):
+    """Who waits for a read; smaller is more urgent."""
+
+    WAITED_FOR = 0
+    NEEDED_LATER = 1
+    AHEAD = 2
+
+
+class Request(Protocol):
+    """What the order knows of a read. ``deadline``: on time.monotonic's clock, or None."""
+
+    @property
+    def n_bytes(self) -> int: ...
+    @property
+    def urgency(self) -> Urgency: ...
+    @property
+    def deadline(self) -> float | None: ...
+
+
+R = TypeVar("R", bound=Request)
+
+
+@dataclass(eq=False)
+class Client(Generic[R]):
+    """One engine's line of requests. Its fields belong to the ``Order`` that registered it.
+
+    ``hurried``: so many requests at the front are waited for, whatever they said when they came.
+    ``tag``: its virtual time, in bytes. ``passed_bytes``: started by others while it could have.
+    ``stuck``: a read of it has not ended for too long; nothing more is started until it does.
+    """
+
+    name: str
+    depth: int = DEFAULT_DEPTH
+    waiting: deque[R] = field(default_factory=deque)
+    in_flight: int = 0
+    hurried: int = 0
+    tag: int = 0
+    passed_bytes: int = 0
+    stuck: bool = False
+
+    @property
+    def eligible(self) -> bool:
+        return bool(self.waiting) and self.in_flight < self.depth and not self.stuck
+
+    @property
+    def active(self) -> bool:
+        return (self.in_flight > 0 or bool(self.waiting)) and not self.stuck
+
+    def need(self) -> tuple[int, float]:
+        """Return urgency and deadline (or infinity) of the most urgent request in line."""
+        urgency, deadline = min((request.urgency, _deadline(request)) for request in self.waiting)
+        return (Urgency.WAITED_FOR if self.hurried else urgency), deadline
+
+
+class Order(Generic[R]):
+    """The lines of all clients. Calls are made by one thread at a time."""
+
+    def __init__(self, queue_limit: int = _QUEUE_LIMIT) -> None:
+        self.clients: list[Client[R]] = []
+        self._queue_limit = queue_limit
+        self._virtual = 0
+
+    def register(self, name: str, depth: int = DEFAULT_DEPTH) -> Client[R]:
+        """Return a new client; names need not differ."""
+        if depth < 1:
+            raise ValueError(f"client {name!r}: depth {depth}, but at least one read is in flight")
+        client: Client[R] = Client(name, depth, tag=self._virtual)
+        self.clients.append(client)
+        return client
+
+    def forget(self, client: Client[R]) -> None:
+        """Remove a client without requests.
+
+        Raises:
+            LoaderError: it has some, in line or in flight.
+        """
+        if client.waiting or client.in_flight:
+            raise LoaderError(
+                f"client {client.name!r}: {len(client.waiting)} reads wait and "
+                f"{client.in_flight} are in flight; it cannot go yet"
+            )
+        if client in self.clients:
+            self.clients.remove(client)
+
+    def add(self, client: Client[R], request: R) -> None:
+        """Put ``request`` at the end of its client's line.
+
+        Raises:
+            LoaderError: the client is not registered, or its line is full.
+        """
+        if client not in self.clients:
+            raise LoaderError(f"client {client.name!r}: not registered with this pool")
+        if len(client.waiting) >= self._queue_limit:
+            raise LoaderError(
+                f"client {client.name!r}: {self._queue_limit} reads wait already; the line is full"
+            )
+        if not client.waiting:
+            self._rejoin(client)
+        client.waiting.append(request)
+
+    def hurry(self, client: Client[R]) -> None:
+        """A kernel waits now for what the client has in line."""
+        client.hurried = len(client.waiting)
+
+    def start(self) -> tuple[Client[R], R] | None:
+        """Take the request that comes next out of its line; None where none may start."""
+        eligible = [client for client in self.clients if client.eligible]
+        if not eligible:
+            return None
+        client = choose(eligible)
+        request = client.waiting.popleft()
+        charge = max(request.n_bytes, 1)
+        for other in eligible:
+            other.passed_bytes += charge
+        client.passed_bytes = 0
+        client.hurried = max(client.hurried - 1, 0)
+        client.in_flight += 1
+        client.tag += charge
+        self._virtual = max(self._virtual, min([each.tag for each in self.clients if each.active]))
+        return client, request
+
+    def ended(self, client: Client[R]) -> None:
+        """Note that one read of ``client`` is no longer in flight."""
+        assert client.in_flight > 0
+        client.in_flight -= 1
+
+    def clear(self) -> list[R]:
+        """Take all requests out of their lines and return them."""
+        left = [request for client in self.clients for request in client.waiting]
+        for client in self.clients:
+            client.waiting.clear()
+            client.hurried = 0
+        return left
+
+    def set_stuck(self, client: Client[R], stuck: bool) -> None:
+        """Stop starting reads of ``client``, or go on with them."""
+        if client.stuck and not stuck:
+            self._rejoin(client)
+        client.stuck = stuck
+
+    def _rejoin(self, client: Client[R]) -> None:
+        client.tag = max(client.tag, self._virtual)
+        client.passed_bytes = 0
+
+
+def choose(eligible: Sequence[Client[R]]) -> Client[R]:
+    """Return the client whose first request comes next; ``eligible`` is not empty."""
+    if len(eligible) == 1:
+        return eligible[0]
+    longest = max(eligible, key=lambda client: client.passed_bytes)
+    if longest.passed_bytes > PATIENCE_BYTES:
+        return longest
+    return min(eligible, key=lambda client: (*client.need(), client.tag))
+
+
+def _deadline(request: Request) -> float:
+    return inf if request.deadline is None else request.deadline

@@ -1,0 +1,11 @@
+"""Architectures of one pack beside what users would run instead, interleaved in one run.
+
+``configuration`` says what is measured, ``contenders`` how each is run once, ``turns`` in what order,
+``rows`` what is said of it; ``run`` puts them together.
+"""
+
+from pipeline.benchmark.configuration import Configuration
+from pipeline.benchmark.run import Options, bench_pipeline
+from pipeline.inputs import random_inputs
+
+__all__ = ["Configuration", "Options", "bench_pipeline", "random_inputs"]

@@ -1,0 +1,96 @@
+"""Who takes turns in a benchmark: an engine of ours, or a peer's process."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.manifest import Manifest
+from pipeline.benchmark.configuration import Planned
+from pipeline.engine import Engine
+from pipeline.peers.peer import Peer
+from pipeline.peers.quiet import wait_until_quiet
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+class Contender(ABC):
+    """Something that answers the same request again and again. ``memory``: bytes by JSON key."""
+
+    name: str
+    memory: Mapping[str, int]
+    read_bytes: int = 0
+    planned: Planned | None = None
+
+    @abstractmethod
+    def run(self) -> tuple[float, float]:
+        """Answer once; return delay and stall in seconds."""
+
+    @abstractmethod
+    def settle(self) -> float:
+        """Wait until nothing of it runs: no thread spins, no read is in flight.
+
+        Returns the CPU seconds used since ``run`` began, so that what runs after an answer counts too.
+        """
+
+    @abstractmethod
+    def outputs(self) -> Tensors:
+        """Return the outputs of the last run."""
+
+
+class Streamed(Contender):
+    """An open engine in this process."""
+
+    def __init__(self, planned: Planned, engine: Engine, inputs: Tensors) -> None:
+        self.name = planned.configuration.label
+        self.planned = planned
+        self.engine = engine
+        self._inputs = inputs
+        self._outputs: Tensors = {}
+        self._used = 0.0
+        plan = planned.plan
+        self.read_bytes = plan.read_bytes
+        self.memory = {
+            "weight_bytes": plan.weight_bytes,
+            "arena_bytes": plan.arena_bytes,
+            "scratch_bytes": plan.scratch_bytes,
+        }
+
+    def run(self) -> tuple[float, float]:
+        self._outputs = {}
+        self._used, started = time.process_time(), time.perf_counter()
+        self._outputs, statistics = self.engine.run(self._inputs)
+        return time.perf_counter() - started, statistics.stall_seconds
+
+    def settle(self) -> float:
+        self.engine.settle()
+        wait_until_quiet()
+        return time.process_time() - self._used
+
+    def outputs(self) -> Tensors:
+        return self._outputs
+
+
+class Resident(Contender):
+    """A peer that holds all weights of the model of ``manifest``."""
+
+    def __init__(self, peer: Peer, manifest: Manifest) -> None:
+        self.name = peer.name
+        self._peer = peer
+        self._names = [port.name for port in manifest.outputs]
+        self.memory = {
+            "weight_bytes": manifest.weight_bytes,
+            "arena_bytes": peer.arena_bytes,
+            "scratch_bytes": 0,
+        }
+
+    def run(self) -> tuple[float, float]:
+        return self._peer.run(), 0.0
+
+    def settle(self) -> float:
+        return self._peer.settle()
+
+    def outputs(self) -> Tensors:
+        return self._peer.outputs(self._names)

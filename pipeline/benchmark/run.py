@@ -1,0 +1,176 @@
+"""The benchmark itself: open everybody, take turns, make the document."""
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loader.files import open_reader
+from loader.pool import ReadPool
+from models.manifest import Manifest
+from models.pack import Pack
+from models.target import host_target
+from pipeline.architectures import ARCHITECTURES
+from pipeline.benchmark.configuration import Configuration, Planned, plan_configuration
+from pipeline.benchmark.contenders import Contender, Resident, Streamed
+from pipeline.benchmark.rows import make_rows, missing_energy
+from pipeline.benchmark.source import find_source, model_of
+from pipeline.benchmark.turns import take_turns
+from pipeline.devices.base import Device
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
+from pipeline.energy import EnergyMeter, find_meter
+from pipeline.engine import Engine, Tensors
+from pipeline.inputs import random_inputs
+from pipeline.machine import cpu_model
+from pipeline.peers import PEERS
+from pipeline.peers.peer import Peer, PeerError, peer_command
+from pipeline.profile import Profile
+from pipeline.trace import TraceEvent
+
+PRE = Configuration("pre", ARCHITECTURES["pre"])
+
+#: Receives a configuration's plan and the events of one sweep.
+TraceSink = Callable[[Planned, list[TraceEvent]], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure. ``source``: what the peers run; ``peers``: which of them.
+
+    ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
+    """
+
+    iterations: int = 20
+    ring_bytes: int | None = None
+    threads: int | None = None
+    source: Path | None = None
+    peers: Sequence[str] = PEERS
+    profile: Profile | None = None
+
+
+def bench_pipeline(
+    pack: Pack,
+    configurations: Sequence[Configuration],
+    options: Options = Options(),
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+    meter: EnergyMeter | None = None,
+    trace: TraceSink | None = None,
+) -> dict[str, Any]:
+    """Measure each configuration and the resident peers, taking turns; ``pre`` is always among them.
+
+    Energy is measured by ``meter``, by default whatever this machine has. ``trace`` receives one more
+    sweep of each configuration. Returns the keys of ``bench pipeline --json``.
+
+    Raises:
+        PlanError, ProfileError: a configuration cannot be planned. SourceError: see ``find_source``.
+        LoaderError, DeviceError: a pack cannot be read or run.
+    """
+    meter = meter or find_meter()
+    planned = [
+        plan_configuration(pack.manifest, each, options.ring_bytes, options.profile)
+        for each in dict.fromkeys((PRE, *configurations))
+    ]
+    device = CpuDevice(options.threads)
+    inputs = random_inputs(pack.manifest)
+    notes: list[str] = []
+    with ExitStack() as stack:
+        ours = stack.enter_context(_streamed(pack, planned, device, inputs))
+        peers = stack.enter_context(_peers(pack, options, device.threads, inputs, notes))
+        contenders: list[Contender] = [*ours, *peers]
+        samples = take_turns(contenders, options.iterations, meter, progress)
+        if trace is not None:
+            _trace(ours, inputs, trace)
+    return {
+        "model": pack.name,
+        "resolution": resolution(pack.manifest),
+        "machine": machine(device.threads),
+        "iterations": options.iterations,
+        "energy": missing_energy(samples) or meter.source,
+        "model_weight_bytes": pack.manifest.weight_bytes,
+        "largest_layer_bytes": pack.manifest.largest_layer_bytes,
+        "notes": notes,
+        "searches": _by_label(planned, Planned.search),
+        "reasons": _by_label(planned, lambda each: list(each.reasons)),
+        "rows": make_rows(samples, pack.manifest),
+    }
+
+
+def resolution(manifest: Manifest) -> int | None:
+    """Return the width of the images that a model takes, None where it takes none."""
+    shape = manifest.inputs[0].shape if manifest.inputs else ()
+    return shape[-1] if len(shape) == 4 else None
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "isa": host_target().isa,
+        "onnxruntime": host_target().onnxruntime,
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _by_label(planned: Sequence[Planned], of: Callable[[Planned], Any]) -> dict[str, Any]:
+    """Return what ``of`` gives for each configuration, where it gives anything."""
+    return {each.configuration.label: found for each in planned if (found := of(each))}
+
+
+@contextmanager
+def _streamed(
+    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Tensors
+) -> Iterator[list[Streamed]]:
+    """Yield an open engine for each plan."""
+    with ExitStack() as stack:
+        staged = stack.enter_context(closing(StagedDevice(device)))
+        pool = stack.enter_context(closing(ReadPool()))
+        contenders = []
+        for each in planned:
+            own = staged if each.plan.architecture.copies else device
+            engine = Engine(pack, each.plan, own, pool, open_reader(pack.weights_path))
+            stack.callback(engine.close)
+            engine.open()
+            contenders.append(Streamed(each, engine, inputs))
+        yield contenders
+
+
+@contextmanager
+def _peers(
+    pack: Pack, options: Options, threads: int, inputs: Tensors, notes: list[str]
+) -> Iterator[list[Resident]]:
+    """Yield the peers that can run this model; ``notes`` says what became of the others."""
+    source = find_source(pack, options.source) if options.peers else None
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layerstream-")))
+        found = []
+        for name in options.peers:
+            model, note = model_of(pack, source, name)
+            if note:
+                notes.append(note)
+            if model is None:
+                continue
+            try:
+                peer = Peer(name, peer_command(name, model, inputs, threads, folder), folder)
+            except PeerError as exc:
+                notes.append(f"{name} is left out: {exc}")
+                continue
+            stack.callback(peer.close)
+            found.append(Resident(peer, pack.manifest))
+        yield found
+
+
+def _trace(contenders: Sequence[Streamed], inputs: Tensors, trace: TraceSink) -> None:
+    for each in contenders:
+        events: list[TraceEvent] = []
+        each.engine.run(inputs, record=events.append)
+        each.settle()
+        assert each.planned is not None
+        trace(each.planned, events)

@@ -1,0 +1,48 @@
+"""A device whose kernels use memory of their own: every weight is copied there, by a thread of its own.
+
+On a CPU this makes the three-stage architectures of seed 003 real; a GPU's copy engine takes its place.
+"""
+
+import queue
+import threading
+import time
+
+from loader.errors import LoaderError
+from pipeline.devices.base import Copied, Device, Kernel
+
+
+class StagedDevice(Device):
+    """Computes as ``device`` does, on copies. The copy stage does one copy at a time, in order."""
+
+    name = "staged"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Copied] | None] = (
+            queue.SimpleQueue()  # bounded by the reads that rings hold
+        )
+        self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
+        self._thread.start()
+
+    def load(self, graph: bytes) -> Kernel:
+        return self._device.load(graph)
+
+    def copy(self, source: memoryview, target: memoryview, done: Copied) -> None:
+        self._copies.put((source, target, done))
+
+    def close(self) -> None:
+        """Finish the copies accepted and end the thread."""
+        self._copies.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._copies.get()) is not None:
+            source, target, done = job
+            started = time.perf_counter()
+            error: LoaderError | None = None
+            try:
+                target[:] = source
+            except ValueError as exc:
+                error = LoaderError(f"copy failed: {exc}")
+            done(error, time.perf_counter() - started)
+            del job, source, target, done  # kept while waiting, they would keep a model's buffers

@@ -1,0 +1,101 @@
+"""What figures were measured on, and how one machine differs from another."""
+
+import os
+import platform
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from loader.files import open_reader
+from models.target import host_target
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+class Machine(BaseModel):
+    """A machine with the storage that weights are read from. ``reader``: how the file is read.
+
+    ``huge_pages``: whether the kernel gives large buffers 2 MiB pages when asked to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu: str
+    cores: PositiveInt
+    threads: PositiveInt
+    isa: str
+    onnxruntime: str
+    kernel: str
+    device: str
+    file_system: str
+    reader: str
+    huge_pages: bool
+
+    def differences(self, other: "Machine") -> list[str]:
+        """Return in words what ``other`` has where this one has something else."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [
+            f"{name.replace('_', ' ')} {mine[name]}, this machine has {theirs[name]}"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+
+
+def this_machine(weights: Path, threads: int) -> Machine:
+    """Return this machine, computing with ``threads`` threads and reading the file ``weights``.
+
+    Raises:
+        ReadError: the file cannot be read.
+    """
+    reader = open_reader(weights)
+    reader.close()
+    device, file_system = _storage(weights.resolve())
+    target = host_target()
+    return Machine(
+        cpu=cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        threads=threads,
+        isa=target.isa,
+        onnxruntime=target.onnxruntime,
+        kernel=f"{platform.system()} {platform.release()}",
+        device=device,
+        file_system=file_system,
+        reader=reader.kind,
+        huge_pages=_has_huge_pages(),
+    )
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the kernel gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _storage(file: Path) -> tuple[str, str]:
+    """Return device and file system of the innermost mount that holds ``file``."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "unknown", "unknown"
+    found = ("unknown", "unknown")
+    longest = -1
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        point = Path(mount.split()[4].replace("\\040", " "))
+        # Of several mounts on one folder the last one counts.
+        if file.is_relative_to(point) and len(point.parts) >= longest:
+            file_system, device = source.split()[:2]
+            found, longest = (device, file_system), len(point.parts)
+    return found
+
+
+def _has_huge_pages() -> bool:
+    try:
+        return "[never]" not in _HUGE_PAGES.read_text(encoding="ascii")
+    except OSError:
+        return False

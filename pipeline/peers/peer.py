@@ -1,0 +1,117 @@
+"""Our end of a process that is measured (pipeline/peers/serve.py is the other)."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.peers import OPENVINO
+
+
+class PeerError(Exception):
+    """A peer cannot be measured: not installed, or it refuses the model. The message is one line."""
+
+
+class Peer:
+    """The process ``command``, which has loaded a model.
+
+    ``folder``: for its outputs; the caller removes it. ``arena_bytes``: by how much its memory grew in its
+    first run, weights being loaded.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
+        """Start it and wait until it has answered once.
+
+        Raises:
+            PeerError: it cannot load the model.
+        """
+        self.name = name
+        self._folder = folder
+        self._process = subprocess.Popen(  # noqa: S603  our own modules
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            self.arena_bytes = int(self._answer()["arena_bytes"])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run(self) -> float:
+        """Answer once; return the seconds that it took inside its process."""
+        return float(self._ask("run")["seconds"])
+
+    def settle(self) -> float:
+        """Wait until it computes nothing; return its CPU seconds since ``run`` began."""
+        return float(self._ask("settle")["cpu_seconds"])
+
+    def outputs(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of the last run, which in their order are called ``names``."""
+        path = self._folder / f"{self.name}-outputs.npz"
+        self._ask(f"save {path}")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = [file[key] for key in file.files]
+        path.unlink()
+        return dict(zip(names, arrays, strict=True))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._process.wait()
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise PeerError(f"{self.name}: its process has ended") from None
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise PeerError(f"{self.name}: its process has ended")
+        answer: dict[str, Any] = json.loads(line)
+        if "failure" in answer:
+            raise PeerError(f"{self.name}: {' '.join(str(answer['failure']).split())[:300]}")
+        return answer
+
+
+def peer_command(
+    name: str, model: Path, inputs: Mapping[str, NDArray[Any]], threads: int, folder: Path
+) -> list[str]:
+    """Return the command of the peer called ``name`` with the file ``model``; ``inputs`` go to ``folder``.
+
+    Raises:
+        PeerError: its library is not installed.
+    """
+    if name == OPENVINO and importlib.util.find_spec("openvino") is None:
+        raise PeerError("openvino is not installed (pip install 'layerstream[bench]')")
+    file = save_inputs(inputs, folder)
+    module = [sys.executable, "-m", "pipeline.peers.child"]
+    return [*module, name, str(model), str(file), str(threads)]
+
+
+def save_inputs(inputs: Mapping[str, NDArray[Any]], folder: Path) -> Path:
+    """Write ``inputs`` where a process that is measured reads them; return the file."""
+    file = folder / "inputs.npz"
+    np.savez(file, **inputs)  # type: ignore[arg-type]  # names of arrays, not of parameters
+    return file

@@ -1,0 +1,172 @@
+"""Drafts of plans: what a choice would cost and take, fast enough to try hundreds of them.
+
+A draft leaves out what weights do not change (the arena, offsets) and joins kernels that nothing separates.
+It has the delays of the plan that ``make_plan`` makes of the same choice.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from loader.ring import Group, Place, group_spans, place, place_ahead
+from models.manifest import Manifest
+from pipeline.architectures import ARCHITECTURES, Architecture
+from pipeline.durations import Durations
+from pipeline.planning.constraints import Steps, stages
+from pipeline.planning.level import Level, Unit, level_of
+from pipeline.planning.make import READ_BYTES, READS_IN_RING, chunk_limit, make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule import Stage
+from pipeline.timeline import Timeline, back_to_back, timeline
+
+DurationsOf = Callable[[Plan], Durations]
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a choice would be. ``users``, ``read_places`` and ``groups`` (of ``units``) as in a plan."""
+
+    choice: Choice
+    level: Level
+    units: tuple[Unit, ...]
+    groups: tuple[Group, ...]
+    weight_bytes: int
+    starts: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    durations: Durations
+
+    @cached_property
+    def idle(self) -> Timeline:
+        """A request after an idle moment: the head is in the ring."""
+        return timeline(self.stages, self.durations, self.stages[0].ahead)
+
+    @cached_property
+    def again(self) -> Timeline:
+        """A request right after another one."""
+        return back_to_back(self.stages, self.durations)
+
+    def slower(self, factor: float) -> "Draft":
+        """Return this with reads that take ``factor`` times as long."""
+        reads, *others = self.durations.stages
+        slow = tuple(factor * seconds for seconds in reads)
+        return replace(self, durations=replace(self.durations, stages=(slow, *others)))
+
+
+class Drafts:
+    """Makes drafts of one model under an architecture with rings.
+
+    Assumes of ``durations_of`` that a kernel's time depends on the kernel alone, a read's on its bytes and
+    the depth, a copy's on its bytes.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        durations_of: DurationsOf,
+        architecture: Architecture = ARCHITECTURES["auto"],
+    ) -> None:
+        self._manifest = manifest
+        self._durations_of = durations_of
+        self._architecture = architecture
+        self._levels: dict[int, Level] = {}
+        self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
+
+    def level(self, chunk_bytes: int) -> Level:
+        """Return the kernels of chunks of up to ``chunk_bytes``."""
+        if chunk_bytes not in self._levels:
+            choice = Choice(chunk_bytes=chunk_bytes)
+            plan = make_plan(self._manifest, self._architecture, choice=choice)
+            self._levels[chunk_bytes] = level_of(self._manifest, plan, self._durations_of(plan))
+        return self._levels[chunk_bytes]
+
+    def draft(self, choice: Choice) -> Draft:
+        """Return the draft of ``choice``.
+
+        Raises:
+            LoaderError: the ring is smaller than what it must hold.
+        """
+        level = self.level(chunk_limit(self._manifest, self._architecture, choice) or 0)
+        kept = set(choice.resident)
+        units = [unit for unit in level.units if not kept.issuperset(unit.spans)]
+        streamed = sum(unit.length for unit in units)
+        asked = level.largest_bytes if choice.ring_bytes is None else choice.ring_bytes
+        ring = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, streamed)
+        usual = max(min(READ_BYTES, ring // READS_IN_RING), PAGE_BYTES)
+        read = usual if choice.read_bytes is None else min(choice.read_bytes, ring)
+        groups = group_spans([(unit.offset, unit.length) for unit in units], read)
+        places = place(groups, ring)
+        copies = self._architecture.copies
+        reads = [*places, *(place_ahead(places) if choice.ahead and not copies else [])]
+        rows, starts = self._rows(level, units, groups, reads, places if copies else [])
+        ends = [*starts[1:], len(level.until) - 1]
+        kernels = tuple(
+            level.until[end] - level.until[start] for start, end in zip(starts, ends, strict=False)
+        )
+        moves = zip(
+            *self._seconds(level, [item.length for item in reads], choice.depth), strict=True
+        )
+        return Draft(
+            choice,
+            level,
+            tuple(units),
+            tuple(groups),
+            ring * (2 if copies else 1) + level.kept_bytes + level.streamable_bytes - streamed,
+            starts,
+            rows,
+            Durations(
+                (*(tuple(move) for move in moves), kernels)
+                if reads
+                else (*[()] * (len(rows) - 1), kernels),
+                choice.depth,
+                level.slowdown,
+            ),
+        )
+
+    def _rows(
+        self,
+        level: Level,
+        units: Sequence[Unit],
+        groups: Sequence[Group],
+        read_places: Sequence[Place],
+        copy_places: Sequence[Place],
+    ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+        """Return stages whose kernels are joined, and the first kernel of each."""
+        kernels = len(level.until) - 1
+        users = [
+            range(units[group.first_span].piece, units[group.end_span - 1].piece + 1)
+            for group in groups
+        ]
+        cuts = sorted({0, *(cut for item in users for cut in (item.start, item.stop))} - {kernels})
+        joined = [
+            range(bisect_left(cuts, item.start), bisect_left(cuts, item.stop)) for item in users
+        ]
+        starts = tuple(cuts) if kernels else ()
+        return stages(
+            self._architecture, Steps(joined, len(starts), read_places, copy_places)
+        ), starts
+
+    def _seconds(self, level: Level, lengths: Sequence[int], depth: int) -> list[tuple[float, ...]]:
+        """Return for each length how long its read takes, and its copy where there are copies."""
+        unknown = sorted({length for length in lengths if (length, depth) not in self._moves})
+        if unknown:
+            asked = self._durations_of(_moving(level.plan, unknown, depth)).stages[:-1]
+            for length, *seconds in zip(unknown, *asked, strict=True):
+                self._moves[length, depth] = tuple(seconds)
+        return [self._moves[length, depth] for length in lengths]
+
+
+def _moving(plan: Plan, lengths: Sequence[int], depth: int) -> Plan:
+    """Return ``plan`` with one read (and copy) of each length, to ask how long they take."""
+    places = tuple(Place(0, length, 0) for length in lengths)
+    free = tuple((0,) * len(plan.stages) for _ in lengths)
+    return replace(
+        plan,
+        choice=replace(plan.choice, depth=depth),
+        groups=tuple(Group(0, 0, length) for length in lengths),
+        read_places=places,
+        places=places,
+        users=tuple(range(0) for _ in lengths),
+        stages=(*(Stage(stage.name, free) for stage in plan.stages[:-1]), plan.stages[-1]),
+    )

@@ -1,0 +1,136 @@
+"""Why a plan is as it is, in words with figures."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from models.manifest import Manifest
+from pipeline.planning.draft import Draft
+from pipeline.planning.level import Unit
+from pipeline.timeline import timeline
+
+# Kernels that wait for less of the delay than this do not wait.
+_NO_STALL = 0.01
+_STRETCHES = 4
+
+
+def explain(manifest: Manifest, draft: Draft) -> tuple[str, ...]:
+    """Return one line a decision, the bottleneck first."""
+    names = _layer_names(manifest)
+    return tuple(
+        line
+        for lines in (
+            _bottleneck(draft, names),
+            _kept(draft, names),
+            _chunks(draft),
+            _reads(draft),
+            _ahead(draft),
+        )
+        for line in lines
+    )
+
+
+def _bottleneck(draft: Draft, names: dict[int, str]) -> Iterator[str]:
+    idle, ring = draft.idle, _mib(draft.choice.ring_bytes or 0)
+    if not draft.groups:
+        yield f"all weights stay in memory: the delay is that of the kernels, {_ms(idle.delay_seconds)}"
+        return
+    if idle.stall_seconds <= _NO_STALL * idle.delay_seconds:
+        yield (
+            f"kernels are the bottleneck ({_ms(draft.level.until[-1])}): a ring of {ring} hides all reads "
+            f"but {_ms(idle.stall_seconds)}"
+        )
+        return
+    first, last = _waiting(draft)
+    read = sum(draft.durations.stages[0][: len(draft.groups)]) / draft.choice.depth
+    yield (
+        f"reads are the bottleneck {_between(draft.units, names, first, last)}: kernels wait "
+        f"{_ms(idle.stall_seconds)} of {_ms(idle.delay_seconds)}; a sweep's reads take {_ms(read)}, its "
+        f"kernels {_ms(draft.level.until[-1])}"
+    )
+
+
+def _waiting(draft: Draft) -> tuple[int, int]:
+    """Return the first and the last of the units that kernels waited for noticeably."""
+    starts, ends = draft.idle.starts[-1], draft.idle.ends[-1]
+    gaps = [start - end for end, start in zip([0.0, *ends], starts, strict=False)]
+    noticed = [index for index, gap in enumerate(gaps) if gap > _NO_STALL * sum(gaps)]
+    kernels = [draft.starts[index] for index in noticed]
+    own = [number for number, unit in enumerate(draft.units) if unit.piece in set(kernels)]
+    return (own[0], own[-1]) if own else (0, len(draft.units) - 1)
+
+
+def _kept(draft: Draft, names: dict[int, str]) -> Iterator[str]:
+    streamed = {unit.piece for unit in draft.units}
+    kept = [unit for unit in draft.level.units if unit.piece not in streamed]
+    if not kept or not draft.groups:
+        return
+    stretches: list[list[Unit]] = [[kept[0]]]
+    for before, unit in pairwise(kept):
+        if before.end == unit.first:
+            stretches[-1].append(unit)
+        else:
+            stretches.append([unit])
+    stretches.sort(key=lambda units: -sum(unit.length for unit in units))
+    for units in stretches[:_STRETCHES]:
+        size = _mib(sum(unit.length for unit in units))
+        until = draft.level.until
+        seconds = until[units[-1].piece + 1] - until[units[0].piece]
+        yield f"kept {size} {_between(units, names, 0, len(units) - 1)} (kernels {_ms(seconds)})"
+    rest = sum(unit.length for units in stretches[_STRETCHES:] for unit in units)
+    if rest:
+        yield f"kept {_mib(rest)} in {len(stretches) - _STRETCHES} other places"
+
+
+def _chunks(draft: Draft) -> Iterator[str]:
+    yield (
+        f"chunks of up to {_mib(draft.level.largest_bytes)}: {len(draft.level.until) - 1} kernels, "
+        f"{_ms(draft.level.until[-1])} in all"
+    )
+
+
+def _reads(draft: Draft) -> Iterator[str]:
+    if draft.groups:
+        total = sum(group.length for group in draft.groups)
+        yield (
+            f"{len(draft.groups)} reads of up to {_mib(max(group.length for group in draft.groups))}, "
+            f"{draft.choice.depth} in flight, bring {_mib(total)} a sweep"
+        )
+
+
+def _ahead(draft: Draft) -> Iterator[str]:
+    count = draft.stages[0].ahead
+    if count:
+        cold = timeline(draft.stages, draft.durations).delay_seconds
+        head = sum(group.length for group in draft.groups[:count])
+        idle, again = draft.idle.delay_seconds, draft.again.delay_seconds
+        yield (
+            f"the first {_mib(head)} are read before a request comes: {_ms(idle)} instead of {_ms(cold)}; "
+            f"right after another request {_ms(again)}"
+        )
+    elif draft.groups:
+        yield "nothing is read before a request comes: that would delay a request right before"
+
+
+def _layer_names(manifest: Manifest) -> dict[int, str]:
+    """Return the layer of each span."""
+    return {
+        span: layer.name
+        for layer in manifest.layers
+        for piece in manifest.pieces[layer.first_piece : layer.end_piece]
+        if piece.span is not None
+        for span in range(piece.span, piece.span + piece.n_spans)
+    }
+
+
+def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int) -> str:
+    one = names.get(units[first].first, f"kernel {units[first].piece}")
+    other = names.get(units[last].first, f"kernel {units[last].piece}")
+    return f"in layer {one!r}" if one == other else f"between layers {one!r} and {other!r}"
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:.1f} MiB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"

@@ -1,0 +1,216 @@
+"""Make the plan of one model: choose its kernels, place its weights, order its operations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
+from models.choice import choose_pieces, scratch_bytes, session_bytes
+from models.manifest import Manifest, Piece
+from pipeline.architectures import COPIED_PRE, Architecture
+from pipeline.planning.arena import lifetimes, plan_arena, roots
+from pipeline.planning.constraints import Steps, stages
+from pipeline.planning.plan import Choice, Plan, PlanError
+
+# Reads of this size cost the least CPU a byte (docs/architecture.md, "Measured"); three of them are
+# in the ring at once where it is large enough.
+READ_BYTES = 4 << 20
+READS_IN_RING = 3
+_PAGE_BYTES = 4096
+_MIN_CHUNK_BYTES = 64 << 10
+_MAX_CHUNK_BYTES = 4 << 20
+_CHUNKS_A_MODEL = 16
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The streamed weights of one piece: spans [first, end), consecutive in the file."""
+
+    piece: int
+    first: int
+    end: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """Where streamed weights pass: a ring, or two of the same size where they are copied."""
+
+    n_bytes: int
+    groups: list[Group]
+    read_places: list[Place]
+    copy_places: list[Place]
+
+
+def make_plan(
+    manifest: Manifest,
+    architecture: Architecture,
+    ring_bytes: int | None = None,
+    choice: Choice | None = None,
+    copied: bool = False,
+) -> Plan:
+    """Plan one model under ``architecture``.
+
+    Args:
+        ring_bytes: of each ring; short for a ``choice`` of nothing else. None: as the equation says.
+        copied: preloaded weights are read into one buffer and copied to another (Eq. 2).
+
+    Raises:
+        PlanError: the ring is smaller than the largest chunk.
+    """
+    choice = choice or Choice()
+    if ring_bytes is not None:
+        choice = replace(choice, ring_bytes=ring_bytes)
+    if architecture.resident and copied:
+        architecture = COPIED_PRE
+    pieces = choose_pieces(manifest, chunk_limit(manifest, architecture, choice))
+    kept = _resident_spans(manifest, architecture, choice, pieces)
+    units = _units(manifest, pieces, set(kept))
+    largest = max((unit.length for unit in units), default=0)
+    buffers = _buffers(manifest, architecture, choice, units)
+    count = len(buffers.groups)
+    users = [
+        range(units[group.first_span].piece, units[group.end_span - 1].piece + 1)
+        for group in buffers.groups
+    ]
+    steps = Steps(users, len(pieces), buffers.read_places, buffers.copy_places)
+    shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
+    resident_bytes = sum(manifest.spans[i].length for i in kept)
+    staging = resident_bytes if architecture is COPIED_PRE else buffers.n_bytes
+    arena = plan_arena(lifetimes(manifest, pieces))
+    return Plan(
+        architecture=architecture,
+        choice=choice,
+        pieces=pieces,
+        largest_chunk_bytes=largest,
+        staging_bytes=staging if architecture.copies else 0,
+        ring_bytes=buffers.n_bytes,
+        resident_bytes=resident_bytes,
+        arena_bytes=arena.n_bytes,
+        scratch_bytes=scratch_bytes(pieces),
+        session_bytes=session_bytes(manifest, pieces),
+        io_bytes=sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs)),
+        streamed=tuple(span for unit in units for span in range(unit.first, unit.end)),
+        groups=tuple(_in_spans(buffers.groups, units)),
+        read_places=tuple(buffers.read_places),
+        places=tuple(shown),
+        resident=tuple(kept),
+        spans=_span_offsets(manifest, kept, units, buffers.groups, shown),
+        values=tuple(arena.offsets[root] + offset for root, offset in roots(manifest)),
+        users=tuple(users),
+        stages=stages(architecture, steps),
+    )
+
+
+def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) -> int | None:
+    """Return the most streamed weights of one piece; None: layers stay whole."""
+    if choice.chunk_bytes is not None:
+        return choice.chunk_bytes
+    if architecture.resident:
+        return None
+    even = manifest.weight_bytes // _CHUNKS_A_MODEL
+    limit = min(max(even, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
+    ring = choice.ring_bytes
+    return limit if ring is None else min(limit, ring // (architecture.slots or 1))
+
+
+def _resident_spans(
+    manifest: Manifest, architecture: Architecture, choice: Choice, pieces: Sequence[Piece]
+) -> list[int]:
+    """Return the spans that stay in memory: those of whole pieces, and those that all chunks share."""
+    spans = manifest.spans
+    wanted = set(range(len(spans))) if architecture.resident else set(choice.resident)
+    kept = {i for i, span in enumerate(spans) if span.resident}
+    for piece in pieces:
+        own = _spans_of(piece)
+        if own and wanted.issuperset(own):
+            kept.update(own)
+    return sorted(kept)
+
+
+def _spans_of(piece: Piece) -> range:
+    return range(0) if piece.span is None else range(piece.span, piece.span + piece.n_spans)
+
+
+def _units(manifest: Manifest, pieces: Sequence[Piece], kept: set[int]) -> list[_Unit]:
+    units = []
+    for index, piece in enumerate(pieces):
+        own = _spans_of(piece)
+        if own and not kept.issuperset(own):
+            length = sum(manifest.spans[i].length for i in own)
+            units.append(
+                _Unit(index, own.start, own.stop, manifest.spans[own.start].offset, length)
+            )
+    return units
+
+
+def _buffers(
+    manifest: Manifest, architecture: Architecture, choice: Choice, units: Sequence[_Unit]
+) -> _Buffers:
+    """Size and fill the buffers that streamed weights pass.
+
+    Raises:
+        PlanError: they are smaller than the largest chunk.
+    """
+    slots = architecture.slots or 1
+    needed = slots * max((unit.length for unit in units), default=0)
+    asked = needed if choice.ring_bytes is None else choice.ring_bytes
+    if asked < needed:
+        raise PlanError(
+            f"{manifest.name}: a ring of {asked} bytes is smaller than {_count(slots)}the largest "
+            f"chunk ({needed // slots} bytes); compile with a smaller --chunk for less"
+        )
+    whole = max(sum(unit.length for unit in units), needed)
+    n_bytes = min(-(-asked // _PAGE_BYTES) * _PAGE_BYTES, whole)
+    parts = [(unit.offset, unit.length) for unit in units]
+    groups = group_spans(parts, _read_bytes(architecture, choice, n_bytes))
+    if architecture.slots:
+        places = place_in_slots(groups, n_bytes // slots // _PAGE_BYTES * _PAGE_BYTES, slots)
+    else:
+        places = place(groups, n_bytes)
+    head = place_ahead(places) if choice.ahead and not architecture.copies else []
+    copies = places if architecture.copies else []
+    return _Buffers(n_bytes, groups, [*places, *head], copies)
+
+
+def _count(slots: int) -> str:
+    return f"{slots} times " if slots > 1 else ""
+
+
+def _read_bytes(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
+    """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
+    if architecture.slots:
+        return 0
+    if choice.read_bytes is not None:
+        return min(choice.read_bytes, ring_bytes)
+    return max(min(READ_BYTES, ring_bytes // READS_IN_RING), _PAGE_BYTES)
+
+
+def _in_spans(groups: Sequence[Group], units: Sequence[_Unit]) -> list[Group]:
+    """Return ``groups`` of units as groups of positions in the list of streamed spans."""
+    ends = [0]
+    for unit in units:
+        ends.append(ends[-1] + unit.end - unit.first)
+    return [Group(ends[group.first_span], ends[group.end_span], group.length) for group in groups]
+
+
+def _span_offsets(
+    manifest: Manifest,
+    kept: Sequence[int],
+    units: Sequence[_Unit],
+    groups: Sequence[Group],
+    places: Sequence[Place],
+) -> tuple[int, ...]:
+    """Return where each span lies: kept ones behind each other, streamed ones in their group's place."""
+    offsets = [0] * len(manifest.spans)
+
+    def put(spans: Sequence[int], position: int) -> None:
+        for span in spans:
+            offsets[span] = position
+            position += manifest.spans[span].length
+
+    put(kept, 0)
+    for group, item in zip(groups, places, strict=True):
+        own = units[group.first_span : group.end_span]
+        put([span for unit in own for span in range(unit.first, unit.end)], item.offset)
+    return tuple(offsets)

@@ -1,0 +1,205 @@
+"""Searches the choices within a limit of weight memory for the fastest, judged by drafts of their plans.
+
+First rings alone, for every size of chunks and reads; then part of the memory goes to resident weights
+(pipeline/planning/residents.py); then the best is changed step by step as long as that helps; last, memory
+that does not help is given back.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from loader.errors import LoaderError
+from models.choice import chunk_sizes
+from models.manifest import Manifest
+from pipeline.architectures import ARCHITECTURES
+from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts
+from pipeline.planning.level import Level
+from pipeline.planning.make import READ_BYTES, chunk_limit
+from pipeline.planning.plan import Choice, PlanError
+from pipeline.planning.residents import keep_critical
+
+# The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
+# otherwise are told apart by how they bear load and noise.
+_LOAD_WEIGHT = 0.1
+_SLOWER_READS = 1.25
+# Memory is given back while the score grows by less.
+_NO_WORSE = 1.001
+_MIN_READ_BYTES = 64 << 10
+_SIZES_RATIO = 1.4
+_READS_IN_RING = (1.5, 2, 3, 4, 6, 9, 14)
+_DEPTHS = (1, 2, 4)
+_RING_PARTS = (0.8, 0.6, 0.4, 0.25, 0.12, 0.06)
+_FINALISTS = 3
+#: Of improvement; a step that helps nothing ends it earlier.
+ROUNDS = 4
+
+
+def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
+    """Return the least weight memory that can run the model: what always stays, and the largest chunk."""
+    level = drafts.level(manifest.largest_chunk_bytes)
+    return level.kept_bytes + level.largest_bytes
+
+
+class Tuner:
+    """Searches the choices within ``limit`` bytes of weight memory. Deterministic."""
+
+    def __init__(self, manifest: Manifest, drafts: Drafts, limit: int) -> None:
+        self._manifest = manifest
+        self._drafts = drafts
+        self._limit = limit
+        self._scores: dict[Choice, float] = {}
+        self._least = float("inf")
+        smallest = smallest_bytes(manifest, drafts)
+        kept = drafts.level(manifest.largest_chunk_bytes).kept_bytes
+        self._room = (limit - kept) // PAGE_BYTES * PAGE_BYTES
+        if limit < smallest:
+            raise PlanError(
+                f"{manifest.name}: {limit} bytes of weights in memory are too few; the least is {smallest} "
+                f"bytes (a ring of the largest chunk, {smallest - kept} bytes, and {kept} bytes that "
+                "always stay); allow as much or compile with a smaller --chunk"
+            )
+
+    def best(self, rounds: int = ROUNDS) -> Draft:
+        """Return the best draft that ``rounds`` of improvement find."""
+        rings = self._ranked(self._rings())
+        finalists = self._different(rings)
+        mixed = [self._split(choice, part) for choice in finalists for part in _RING_PARTS]
+        found = self._ranked([*rings[:1], *mixed, *self._all_resident()])[0]
+        for _ in range(rounds):
+            better = self._ranked([found, *self._changed(found)])[0]
+            if better == found:
+                break
+            found = better
+        found = self._trimmed(found)
+        draft = self._drafts.draft(found)
+        cold = self._drafts.draft(replace(found, ahead=False))
+        # Reading ahead takes time from the last kernels; it must not cost more than it saves.
+        return draft if draft.again.delay_seconds <= cold.again.delay_seconds * _NO_WORSE else cold
+
+    def _ranked(self, choices: Iterable[Choice | None]) -> list[Choice]:
+        """Return the choices that are possible, best first; of equals the first given."""
+        known = {choice: self._score(choice) for choice in choices if choice is not None}
+        return sorted(
+            (choice for choice in known if known[choice] < float("inf")), key=known.__getitem__
+        )
+
+    def _score(self, choice: Choice) -> float:
+        if choice not in self._scores:
+            self._scores[choice] = self._judge(choice)
+        return self._scores[choice]
+
+    def _judge(self, choice: Choice) -> float:
+        """Return the score; of what cannot be the best only that it is not, which is much quicker."""
+        hopeless = self._least * _NO_WORSE
+        if self._at_least(self._level(choice).until[-1]) > hopeless:
+            return float("inf")
+        try:
+            draft = self._drafts.draft(choice)
+        except LoaderError:
+            return float("inf")
+        if draft.weight_bytes > self._limit:
+            return float("inf")
+        idle = draft.idle.delay_seconds
+        if self._at_least(idle) > hopeless:
+            return self._at_least(idle)
+        score = idle + _LOAD_WEIGHT * draft.slower(_SLOWER_READS).again.delay_seconds
+        self._least = min(self._least, score)
+        return score
+
+    @staticmethod
+    def _at_least(seconds: float) -> float:
+        """Return what the score is at least where the delay is at least ``seconds``."""
+        return seconds * (1 + _LOAD_WEIGHT)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Sizes of chunks that a ring within the limit can hold, not all too similar ones."""
+        sizes = [size for size in chunk_sizes(self._manifest) if size <= self._room]
+        chosen = sizes[:1]
+        for size in sizes[1:]:
+            if size >= _SIZES_RATIO * chosen[-1]:
+                chosen.append(size)
+        usual = chunk_limit(self._manifest, ARCHITECTURES["2s"], Choice(self._room))
+        return sorted({*chosen, *sizes[-1:], *([] if usual is None else [usual])})
+
+    def _level(self, choice: Choice) -> Level:
+        return self._drafts.level(choice.chunk_bytes or 0)
+
+    def _rings(self) -> Iterator[Choice]:
+        """Yield choices that give all memory to the ring."""
+        for chunk in self._sizes:
+            ring = min(self._room, self._drafts.level(chunk).streamable_bytes)
+            for reads in _READS_IN_RING:
+                size = max(min(int(ring / reads), READ_BYTES), _MIN_READ_BYTES)
+                for depth in _DEPTHS:
+                    yield Choice(ring, chunk, size, depth, (), ahead=True)
+
+    def _different(self, ranked: list[Choice]) -> list[Choice]:
+        """Return the best choice of each of the best sizes of chunks."""
+        chunks: dict[int | None, Choice] = {}
+        for choice in ranked:
+            chunks.setdefault(choice.chunk_bytes, choice)
+        return list(chunks.values())[:_FINALISTS]
+
+    def _split(self, choice: Choice, part: float) -> Choice | None:
+        """Return ``choice`` with ``part`` of the memory as its ring and the rest for resident weights."""
+        return self._filled(replace(choice, resident=()), int(self._room * part))
+
+    def _filled(self, choice: Choice, ring: int) -> Choice | None:
+        """Return ``choice`` with a ring of about ``ring`` bytes, and all other memory used.
+
+        None: no ring of that size can run it.
+        """
+        ring = min(max(ring, self._level(choice).largest_bytes), self._room)
+        read = max(min(choice.read_bytes or 0, ring // 2), PAGE_BYTES)
+        choice = replace(choice, ring_bytes=ring, read_bytes=read)
+        try:
+            left = self._room - ring - self._kept_bytes(choice)
+            choice = keep_critical(self._drafts, choice, left)
+        except LoaderError:
+            return None
+        return replace(choice, ring_bytes=self._room - self._kept_bytes(choice))
+
+    def _kept_bytes(self, choice: Choice) -> int:
+        kept = set(choice.resident)
+        units = self._level(choice).units
+        return sum(unit.length for unit in units if kept.issuperset(unit.spans))
+
+    def _all_resident(self) -> Iterator[Choice]:
+        """Yield choices that keep everything, where that fits."""
+        everything = tuple(
+            index for index, span in enumerate(self._manifest.spans) if not span.resident
+        )
+        if sum(span.length for span in self._manifest.spans) <= self._limit:
+            for chunk in self._sizes:
+                yield Choice(0, chunk, PAGE_BYTES, 1, everything, ahead=True)
+
+    def _changed(self, choice: Choice) -> Iterator[Choice | None]:
+        """Yield neighbours of ``choice``."""
+        ring, read = choice.ring_bytes or 0, choice.read_bytes or 0
+        for factor in (0.5, 0.7, 1.4, 2.0):
+            yield replace(choice, read_bytes=max(int(read * factor), PAGE_BYTES))
+        for depth in _DEPTHS:
+            yield replace(choice, depth=depth)
+        for chunk in self._sizes:
+            yield self._filled(replace(choice, chunk_bytes=chunk), ring)
+        for factor in (0.6, 0.8, 0.9, 1.1, 1.25, 1.6):
+            yield self._filled(replace(choice, resident=()), int(ring * factor))
+        kept = choice.resident
+        for eighth in range(8):
+            start, end = len(kept) * eighth // 8, len(kept) * (eighth + 1) // 8
+            if start < end:
+                yield self._filled(replace(choice, resident=(*kept[:start], *kept[end:])), ring)
+
+    def _trimmed(self, choice: Choice) -> Choice:
+        """Return ``choice`` with the smallest ring that is no worse."""
+        enough = self._score(choice) * _NO_WORSE
+        low, high = 0, (choice.ring_bytes or 0) // PAGE_BYTES
+        while high - low > max(high // 50, 1):
+            middle = (low + high) // 2
+            if self._score(replace(choice, ring_bytes=middle * PAGE_BYTES)) <= enough:
+                high = middle
+            else:
+                low = middle
+        return replace(choice, ring_bytes=high * PAGE_BYTES)

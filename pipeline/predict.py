@@ -1,0 +1,94 @@
+"""What a plan is expected to take, and the plans that only such expectations can find."""
+
+from dataclasses import dataclass
+
+from models.manifest import Manifest
+from pipeline.architectures import Architecture
+from pipeline.planning.auto import plan_auto
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.search import Point, search
+from pipeline.planning.thumb import rule_of_thumb
+from pipeline.profile import Profile
+from pipeline.simulator import Simulated, simulate
+
+_PAGE_BYTES = 4096
+# The search tries rings in steps of this, or of this part of the weights.
+_STEP_BYTES = 1 << 20
+_STEPS = 128
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks of a plan. Bytes and seconds; None: not asked.
+
+    ``ring_bytes``: of each ring. ``weight_bytes``: limit of all memory for weights. ``delay_seconds``: as
+    little memory as reaches it.
+    """
+
+    ring_bytes: int | None = None
+    weight_bytes: int | None = None
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan. ``reasons``: in words, why it is as it is. ``curve``: of the search for its ring."""
+
+    plan: Plan
+    reasons: tuple[str, ...] = ()
+    curve: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one request is expected to take; the head of its reads has been read while idle.
+
+    ``outside_seconds``: of the request, not of the sweep. ``bound_seconds``: of both.
+    """
+
+    simulated: Simulated
+    outside_seconds: float
+    bound_seconds: float
+
+    @property
+    def delay_seconds(self) -> float:
+        return self.simulated.delay_seconds + self.outside_seconds
+
+
+def find_plan(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile
+) -> Found:
+    """Return the plan that ``architecture`` has under what is wanted.
+
+    Raises:
+        PlanError: it cannot be. ProfileError: the profile lacks one of its kernels.
+    """
+    if wanted.ring_bytes is not None:
+        choice = Choice(wanted.ring_bytes, ahead=architecture.tuned == "auto")
+        return Found(make_plan(manifest, architecture, choice=choice))
+    if architecture.tuned == "search":
+        step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // _PAGE_BYTES * _PAGE_BYTES)
+        result = search(manifest, architecture, profile.durations, step)
+        return Found(
+            make_plan(manifest, architecture, result.chosen.ring_bytes), curve=result.curve
+        )
+    if architecture.tuned == "auto":
+        auto = plan_auto(manifest, wanted.weight_bytes, wanted.delay_seconds, profile.durations)
+        return Found(auto.plan, auto.reasons)
+    if wanted.weight_bytes is None:
+        return Found(make_plan(manifest, architecture))
+    return Found(rule_of_thumb(manifest, architecture, wanted.weight_bytes))
+
+
+def predict(plan: Plan, profile: Profile) -> Prediction:
+    """Return what a request is expected to take in ``plan``.
+
+    Raises:
+        ProfileError: the profile lacks one of its kernels.
+    """
+    return Prediction(
+        simulate(plan.stages, profile.durations(plan), plan.stages[0].ahead),
+        profile.outside.median,
+        profile.bound_seconds(plan) + profile.outside.max,
+    )

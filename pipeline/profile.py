@@ -1,0 +1,188 @@
+"""The profile of a pack on one machine: r_i, c_i and k_i of seed 003 as distributions, and what they give.
+
+pipeline/profiling.py measures it, pipeline/profile_file.py keeps it in the pack's folder. Seconds, bytes.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from models.checksum import checksum
+from models.errors import ModelError
+from models.manifest import Checksum, Piece
+from pipeline.bound import bound
+from pipeline.durations import Durations
+from pipeline.limits import Seconds, SweepLimits
+from pipeline.machine import Machine
+from pipeline.planning.plan import Plan
+
+Quantile = Literal["median", "p95", "max"]
+_DIGITS = 9  # nanoseconds
+
+
+class ProfileError(ModelError):
+    """There is no profile, or it does not hold for this pack on this machine."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Distribution(_Record):
+    """What ``count`` measurements of one time gave, in seconds."""
+
+    count: PositiveInt
+    median: Seconds
+    p95: Seconds
+    max: Seconds
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> "Distribution":
+        """Summarise at least one sample."""
+        median, p95 = np.percentile(samples, (50, 95))
+        return cls(
+            count=len(samples),
+            median=round(float(median), _DIGITS),
+            p95=round(float(p95), _DIGITS),
+            max=round(max(samples), _DIGITS),
+        )
+
+    def at(self, quantile: Quantile) -> float:
+        return float(getattr(self, quantile))
+
+
+class ReadTime(_Record):
+    """Of one read of ``n_bytes`` while ``depth`` are in flight, itself included."""
+
+    n_bytes: PositiveInt
+    depth: PositiveInt
+    seconds: Distribution
+
+
+class CopyTime(_Record):
+    """Of one copy of ``n_bytes`` by the copy stage."""
+
+    n_bytes: PositiveInt
+    seconds: Distribution
+
+
+class Profile(_Record):
+    """See docs/streaming.md, "Profile".
+
+    ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone. ``reads`` and
+    ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
+    by how much kernels are slower while reads are in flight; ``read_slowdown``: reads, while kernels run.
+    ``outside``: of a request, all that is not its sweep. ``limits``: by ``plan_key``.
+    """
+
+    format_version: Literal[1] = 1
+    manifest: Checksum
+    machine: Machine
+    date: str
+    spans: tuple[Distribution, ...]
+    reads: Annotated[tuple[ReadTime, ...], Field(min_length=1)]
+    copies: Annotated[tuple[CopyTime, ...], Field(min_length=1)]
+    kernels: dict[str, Distribution]
+    slowdown: Seconds
+    read_slowdown: Seconds
+    outside: Distribution
+    limits: dict[str, SweepLimits] = {}
+
+    def durations(self, plan: Plan, quantile: Quantile = "median") -> Durations:
+        """Return the seconds of every operation of ``plan``, reads for the next sweep included.
+
+        Raises:
+            ProfileError: one of its kernels was not measured.
+        """
+        depth = plan.choice.depth
+        # Alone in its order, no read meets a kernel.
+        meeting = plan.architecture.order != "sequential"
+        factor = 1.0 + (self.read_slowdown if meeting else 0.0)
+        lengths = [group.length for group in plan.groups]
+        count = len(plan.stages[0])
+        reads = [factor * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
+        times = [tuple(reads[index % len(reads)] for index in range(count))]
+        if plan.architecture.copies:
+            times.append(tuple(self.copy_seconds(n_bytes, quantile) for n_bytes in lengths))
+        times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
+        return Durations(tuple(times), depth, self.slowdown)
+
+    def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
+        """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""
+        key = (n_bytes, depth, quantile)
+        if key not in self._read_cache:
+            tables: dict[int, dict[int, float]] = {}
+            for item in self.reads:
+                tables.setdefault(item.depth, {})[item.n_bytes] = item.seconds.at(quantile)
+            by_depth = {each: _interpolated(table, n_bytes) for each, table in tables.items()}
+            self._read_cache[key] = _interpolated(by_depth, depth)
+        return self._read_cache[key]
+
+    def copy_seconds(self, n_bytes: int, quantile: Quantile = "median") -> float:
+        """Return c of one copy of ``n_bytes``."""
+        table = {item.n_bytes: item.seconds.at(quantile) for item in self.copies}
+        return _interpolated(table, n_bytes)
+
+    def bound_seconds(self, plan: Plan) -> float:
+        """Return an upper bound of the delay of a sweep of ``plan``.
+
+        By what sweeps of exactly this plan never exceeded where that was measured, else by the maxima.
+
+        Raises:
+            ProfileError: one of its kernels was not measured.
+        """
+        limits = self.limits.get(plan_key(plan))
+        if limits is not None:
+            return limits.bound_seconds(plan)
+        return bound(plan.stages, self.durations(plan, "max"))
+
+    def with_limits(self, plan: Plan, limits: SweepLimits) -> "Profile":
+        """Return this profile with the limits of ``plan``."""
+        return self.model_copy(update={"limits": {**self.limits, plan_key(plan): limits}})
+
+    @cached_property
+    def _read_cache(self) -> dict[tuple[int, int, str], float]:
+        return {}
+
+    def _kernel(self, piece: Piece) -> Distribution:
+        try:
+            return self.kernels[piece_key(piece)]
+        except KeyError:
+            raise ProfileError(
+                f"the profile has no time of kernel {piece_key(piece)}: run `layerstream profile`"
+            ) from None
+
+
+def piece_key(piece: Piece) -> str:
+    """Return what tells the kernels of a pack apart: graph, first span and count, where it writes."""
+    target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
+    weights = "" if piece.span is None else f"{piece.span}*{piece.n_spans}"
+    return f"{piece.graph}:{weights}:{target}"
+
+
+def plan_key(plan: Plan) -> str:
+    """Return what tells plans of a pack apart: architecture, kernels, reads and what each waits for."""
+    pieces = [piece_key(piece) for piece in plan.pieces]
+    parts = (plan.ring_bytes, plan.resident, plan.groups, plan.choice.depth, pieces, plan.stages)
+    return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
+
+
+def _interpolated(table: dict[int, float], at: int) -> float:
+    """Return the value at ``at``: linear between entries, in proportion above the last one.
+
+    Below the first one it is the first one's: what every operation costs, however small.
+    """
+    known = sorted(table)
+    position = bisect_left(known, at)
+    if position == len(known):
+        return table[known[-1]] * at / known[-1]
+    high = known[position]
+    if position == 0 or high == at:
+        return table[high]
+    low = known[position - 1]
+    share = (at - low) / (high - low)
+    return table[low] + share * (table[high] - table[low])

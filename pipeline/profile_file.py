@@ -1,0 +1,76 @@
+"""profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from models.checksum import checksum
+from models.errors import first_fault
+from models.pack import Pack
+from pipeline.machine import Machine
+from pipeline.profile import Profile, ProfileError
+
+FILE = "profile.json"
+_MAX_FILE_BYTES = 64 << 20
+
+
+def manifest_checksum(pack: Pack) -> str:
+    """Return the checksum of the manifest.json of ``pack``."""
+    return checksum((pack.folder / "manifest.json").read_bytes())
+
+
+def save_profile(profile: Profile, pack: Pack) -> Path:
+    """Write ``profile`` into the folder of ``pack``, all at once; return the file.
+
+    Raises:
+        ProfileError: it cannot be written.
+    """
+    path = pack.folder / FILE
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{FILE}.", dir=pack.folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(profile.model_dump_json(exclude_defaults=True) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)  # noqa: PTH101
+            os.replace(name, path)  # noqa: PTH105
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
+    return path
+
+
+def load_profile(pack: Pack, machine: Machine) -> Profile:
+    """Return the profile of ``pack``, measured on ``machine``.
+
+    Raises:
+        ProfileError: there is none, it is damaged, or it is of another pack or machine.
+    """
+    path = pack.folder / FILE
+    remedy = f"run `layerstream profile {pack.folder}`"
+    if not path.is_file():
+        raise ProfileError(f"{pack.folder}: no profile: {remedy}")
+    profile = _read(path, remedy)
+    if profile.manifest != manifest_checksum(pack):
+        raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
+    different = profile.machine.differences(machine)
+    if different:
+        shown = "; ".join(different)
+        raise ProfileError(f"{path}: profile of {pack.name}: measured on {shown}; {remedy}")
+    return profile
+
+
+def _read(path: Path, remedy: str) -> Profile:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; {remedy}")
+        return Profile.model_validate_json(path.read_bytes())
+    except OSError as exc:
+        raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
+    except ValidationError as exc:
+        raise ProfileError(f"{path}: {first_fault(exc)}; {remedy}") from exc

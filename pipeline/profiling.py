@@ -1,0 +1,283 @@
+"""Measuring a profile: r, c and k of a pack on this machine, in rounds, because machines are not quiet.
+
+Kernels are measured in sweeps of the real engine with all weights in memory, once for each size of
+chunks that the pack offers, by their traces. One engine is open at a time, so that profiling takes no more
+memory than ``pre`` does. How much reading and computing slow each other down is measured in sweeps with and
+without reads, taking turns.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+
+from loader.buffers import Buffer
+from loader.files import open_reader
+from loader.pool import ReadPool
+from loader.reader import Reader
+from models.pack import Pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.chunk_levels import chunk_levels
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.staged import StagedDevice
+from pipeline.engine import Engine, Tensors
+from pipeline.inputs import random_inputs
+from pipeline.limits import SweepLimits
+from pipeline.machine import this_machine
+from pipeline.observed import services
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profile_file import manifest_checksum
+from pipeline.trace import TraceEvent
+from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
+
+DEFAULT_ITERATIONS = 6
+DEFAULT_RUNS = 200
+_ROUNDS = 3
+# Reads beside which kernels are measured: as many and as large as streaming has them.
+_BESIDE_DEPTH = 2
+_BESIDE_BYTES = 1 << 20
+
+#: Called with the steps done and all steps.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class _Samples:
+    """Seconds, by what they are of. ``beside``: delays of sweeps beside reads over those without."""
+
+    reads: defaultdict[tuple[int, int], list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    spans: list[list[float]] = field(default_factory=list)
+    copies: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    outside: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+    reads_beside: list[float] = field(default_factory=list)
+
+
+def profile_pack(
+    pack: Pack,
+    threads: int | None = None,
+    iterations: int = DEFAULT_ITERATIONS,
+    progress: Progress = lambda done, total: None,
+) -> Profile:
+    """Measure ``pack``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    device = CpuDevice(threads)
+    samples = _Samples(spans=[[] for _ in pack.manifest.spans])
+    with _transfers(pack) as reads:
+        meter = _Meter(pack, device, reads, samples)
+        rounds = min(_ROUNDS, iterations)
+        steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
+        levels = chunk_levels(pack.manifest)
+        done, total = 0, rounds * (len(levels) + 1)
+        for turn, sweeps in enumerate(steps):
+            meter.measure_transfers(turn)
+            done += 1
+            progress(done, total)
+            for position in range(len(levels)):
+                # The order rotates: what runs after a cold neighbour would always pay for it.
+                level = levels[(position + turn) % len(levels)]
+                meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
+                done += 1
+                progress(done, total)
+    return _summary(pack, device.threads, samples)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sweep and its trace; ``outside_seconds``: of its request, all else."""
+
+    events: list[TraceEvent]
+    delay_seconds: float
+    outside_seconds: float
+
+
+def measured_sweeps(engine: Engine, inputs: Tensors) -> Iterator[Measured]:
+    """Run sweeps without end."""
+    while True:
+        events: list[TraceEvent] = []
+        began = time.perf_counter()
+        statistics = engine.run(inputs, record=events.append)[1]
+        took = time.perf_counter() - began
+        delay = statistics.delay_seconds
+        yield Measured(events, delay, max(took - delay, 0.0))
+
+
+def measure_limits(
+    pack: Pack,
+    plan: Plan,
+    threads: int | None = None,
+    runs: int = DEFAULT_RUNS,
+    progress: Progress = lambda done, total: None,
+) -> SweepLimits:
+    """Measure what the operations of ``plan`` do not exceed in ``runs`` sweeps, one after the other.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    device = CpuDevice(threads)
+    pool = ReadPool()
+    seen = []
+    try:
+        with opened(pack, plan, device, pool) as engine:
+            sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
+            next(sweeps)  # the first one touches all memory, and verifies
+            for number in range(runs):
+                sweep = next(sweeps)
+                served = services(plan.stages, sweep.events, plan.choice.depth)
+                seen.append((served, sweep.delay_seconds))
+                progress(number + 1, runs)
+    finally:
+        pool.close()
+    return SweepLimits.of(plan, seen)
+
+
+def _share(iterations: int, rounds: int, turn: int) -> int:
+    return iterations * (turn + 1) // rounds - iterations * turn // rounds
+
+
+@contextmanager
+def _transfers(pack: Pack) -> Iterator[FileReads]:
+    n_bytes = pack.weights_path.stat().st_size
+    largest = max((span.length for span in pack.manifest.spans), default=0)
+    buffer = Buffer(max(max(DEPTHS) * sizes(n_bytes)[-1], largest))
+    reader: Reader = open_reader(pack.weights_path)
+    pool = ReadPool(max(DEPTHS))
+    try:
+        yield FileReads(reader, pool, buffer, n_bytes)
+    finally:
+        pool.close()
+        reader.close()
+        buffer.close()
+
+
+class _Meter:
+    """Adds measurements of ``pack`` to ``samples``."""
+
+    def __init__(self, pack: Pack, device: CpuDevice, reads: FileReads, samples: _Samples) -> None:
+        self._pack = pack
+        self._device = device
+        self._reads = reads
+        self._samples = samples
+        self._inputs = random_inputs(pack.manifest)
+
+    def measure_transfers(self, turn: int) -> None:
+        """Measure one round of all rows of the tables, and each span."""
+        samples, reads = self._samples, self._reads
+        for n_bytes in sizes(reads.n_bytes):
+            for depth in DEPTHS:
+                samples.reads[n_bytes, depth] += reads.row(n_bytes, depth, turn)
+        spans = span_ranges(self._pack.manifest.spans)
+        for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
+            of_span.append(seconds)
+        staged = StagedDevice(self._device)
+        target = Buffer(reads.buffer.n_bytes)
+        try:
+            for n_bytes in sizes(reads.n_bytes):
+                samples.copies[n_bytes] += copy_seconds(staged, reads.buffer, target, n_bytes)
+        finally:
+            staged.close()
+            target.close()
+
+    def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
+        """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""
+        choice = Choice(chunk_bytes=chunk_bytes)
+        plan = make_plan(self._pack.manifest, ARCHITECTURES["pre"], choice=choice)
+        with opened(self._pack, plan, self._device, self._reads.pool) as engine:
+            runs = measured_sweeps(engine, self._inputs)
+            next(runs)  # the first one touches all memory
+            for _ in range(sweeps):
+                sweep = next(runs)
+                self._add_kernels(plan, sweep.events)
+                self._samples.outside.append(sweep.outside_seconds)
+                if beside:
+                    self._measure_beside(runs, sweep.delay_seconds)
+
+    def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
+        served = services(plan.stages, events, plan.choice.depth)[-1]
+        for piece, service in zip(plan.pieces, served, strict=True):
+            if service is not None:
+                self._samples.kernels[piece_key(piece)].append(service.seconds)
+
+    def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
+        """Run a sweep while a thread reads without a pause."""
+        ended = threading.Event()
+        taken: list[float] = []
+
+        def read() -> None:
+            turn = 0
+            while not ended.is_set():
+                taken.extend(self._reads.row(_BESIDE_BYTES, _BESIDE_DEPTH, turn))
+                turn += 1
+
+        if self._reads.n_bytes < _BESIDE_BYTES:
+            return
+        thread = threading.Thread(target=read, name="beside")
+        thread.start()
+        try:
+            sweep = next(runs)
+        finally:
+            ended.set()
+            thread.join()
+        self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
+        self._samples.reads_beside += taken
+
+
+@contextmanager
+def opened(pack: Pack, plan: Plan, device: CpuDevice, pool: ReadPool) -> Iterator[Engine]:
+    """Open an engine of ``plan`` and close it."""
+    staged = StagedDevice(device) if plan.architecture.copies else None
+    engine = Engine(pack, plan, staged or device, pool, open_reader(pack.weights_path))
+    try:
+        engine.open()
+        yield engine
+    finally:
+        engine.close()
+        if staged is not None:
+            staged.close()
+
+
+def _summary(pack: Pack, threads: int, samples: _Samples) -> Profile:
+    of = Distribution.of
+    return Profile(
+        manifest=manifest_checksum(pack),
+        machine=this_machine(pack.weights_path, threads),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        spans=tuple(map(of, samples.spans)),
+        reads=tuple(
+            ReadTime(n_bytes=n_bytes, depth=depth, seconds=of(seconds))
+            for (n_bytes, depth), seconds in samples.reads.items()
+        ),
+        copies=tuple(
+            CopyTime(n_bytes=n_bytes, seconds=of(seconds))
+            for n_bytes, seconds in samples.copies.items()
+        ),
+        kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
+        slowdown=_excess(samples.beside),
+        read_slowdown=_read_slowdown(samples),
+        outside=of(samples.outside),
+    )
+
+
+def _read_slowdown(samples: _Samples) -> float:
+    quiet: Mapping[tuple[int, int], list[float]] = samples.reads
+    alone = quiet.get((_BESIDE_BYTES, _BESIDE_DEPTH))
+    if not alone or not samples.reads_beside:
+        return 0.0
+    return _excess([median(samples.reads_beside) / median(alone)])
+
+
+def _excess(ratios: list[float]) -> float:
+    """Return by how much the middle one of ``ratios`` is above 1; 0 where it is not."""
+    return max(median(ratios) - 1.0, 0.0) if ratios else 0.0

@@ -1,0 +1,21 @@
+"""What happened in a sweep and when: the engine and the simulator write it, judges and plots read it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """``what`` happened to operation ``index`` of stage ``stage`` (a name).
+
+    ``at``: seconds since the sweep began; 0 for operations that the sweep before released.
+    """
+
+    what: Literal["release", "complete"]
+    stage: str
+    index: int
+    at: float = 0.0
+
+
+Recorder = Callable[[TraceEvent], None]

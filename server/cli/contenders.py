@@ -1,0 +1,55 @@
+"""``--architectures pre,2s@12MiB,auto@2%``: what ``bench pipeline`` measures, and its profile."""
+
+from collections.abc import Callable, Sequence
+
+from models.manifest import Manifest
+from models.pack import Pack
+from models.sessions import use_threads
+from pipeline.benchmark import Configuration
+from pipeline.machine import this_machine
+from pipeline.profile import Profile, ProfileError
+from pipeline.profile_file import load_profile, save_profile
+from pipeline.profiling import Progress, profile_pack
+from server.cli.options import architecture
+from server.cli.weights import weight_bytes
+
+_SHORT_ITERATIONS = 3
+
+
+def configurations(texts: str, weights: str | None, manifest: Manifest) -> list[Configuration]:
+    """Return the configurations that ``texts`` names, each once; ``weights`` limits a plain ``auto``.
+
+    Raises:
+        typer.BadParameter: a name or a size is none.
+    """
+    found = {}
+    for text in (part.strip() for part in texts.split(",")):
+        name, _, limit = text.partition("@")
+        chosen = architecture(name)
+        default = weights if chosen.tuned == "auto" else None
+        option = "--architectures" if limit else "--weights"
+        found[text] = Configuration(text, chosen, weight_bytes(limit or default, manifest, option))
+    return list(found.values())
+
+
+def profile_for(
+    pack: Pack,
+    chosen: Sequence[Configuration],
+    threads: int | None,
+    say: Callable[[str], None],
+    progress: Progress = lambda done, total: None,
+) -> Profile | None:
+    """Return the profile of ``pack``; measure a short one, and say so, where a configuration needs it."""
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, use_threads(threads)))
+    except ProfileError as exc:
+        tuned = [each.label for each in chosen if each.tuned]
+        if not tuned:
+            return None
+        say(f"{exc}; measuring a short one, which {', '.join(tuned)} needs")
+    measured = profile_pack(pack, threads, _SHORT_ITERATIONS, progress)
+    try:
+        save_profile(measured, pack)
+    except ProfileError as exc:
+        say(f"{exc}; it will be measured again")
+    return measured

@@ -1,0 +1,151 @@
+"""``layerstream plan``: what packs would take of a budget, and how long they would take."""
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from models.pack import Pack, open_pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.planning.fit import Fitted
+from pipeline.predict import Wanted, predict
+from pipeline.profile import Profile, ProfileError
+from server.budget import Budget
+from server.cli.options import Json, Ring, Threads, architecture, size
+from server.cli.output import console, errors, print_json, print_table
+from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profile_of
+from server.cli.weights import Weights, weight_bytes
+from server.sharing import Candidate, share_budget
+from server.sizes import format_size
+
+_DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
+_COLUMNS = ("model", "architecture", *(part.removesuffix("_bytes") for part in PARTS))
+
+
+def plan(
+    packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
+    budget: Annotated[
+        str | None, typer.Option(help="Memory for all of them together, e.g. 64MiB.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
+    ] = None,
+    weights: Weights = None,
+    ring: Ring = None,
+    architecture_name: Annotated[
+        str, typer.Option("--architecture", help=", ".join(ARCHITECTURES))
+    ] = "auto",
+    explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
+    chosen = architecture(architecture_name)
+    budget_bytes = size(budget, "--budget")
+    target = _seconds(delay)
+    if budget is None and weights is None and target is None and ring is None:
+        raise typer.BadParameter("give --budget, --weights, --ring or --delay")
+    candidates, hints = [], []
+    for path in packs:
+        opened = open_pack(path)
+        wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest), target)
+        profile, hint = _profile_or_hint(opened, threads, needed=target is not None)
+        candidates.append(Candidate(opened, chosen, wanted, profile))
+        hints.append(hint)
+    with errors.status("planning"):
+        plans = share_budget(candidates, Budget(budget_bytes or UNLIMITED_BYTES))
+        rows = [
+            _planned(candidate, item, hint)
+            for candidate, item, hint in zip(candidates, plans, hints, strict=True)
+        ]
+    document = _document(budget_bytes, rows)
+    if as_json:
+        print_json(document)
+        return
+    _print_plans(document, explain)
+
+
+def _profile_or_hint(pack: Pack, threads: int | None, needed: bool) -> tuple[Profile | None, str]:
+    """Return the profile of ``pack``, or None and what to do.
+
+    Raises:
+        ProfileError: there is none, and it is needed.
+    """
+    try:
+        return profile_of(pack, threads), ""
+    except ProfileError as exc:
+        if needed:
+            raise
+        return None, str(exc)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of 800ms or 1.5s; None stays None.
+
+    Raises:
+        typer.BadParameter: it is not a time above 0.
+    """
+    if text is None:
+        return None
+    match = _DELAY.fullmatch(text.strip())
+    seconds = float(match[1]) * (1e-3 if match[2] == "ms" else 1.0) if match else 0.0
+    if not seconds or math.isinf(seconds):
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write 800ms or 1.5s", param_hint="--delay"
+        )
+    return seconds
+
+
+def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
+    profile = candidate.profile
+    expected = None if profile is None else predict(fitted.plan, profile)
+    return {
+        "model": candidate.pack.name,
+        "architecture": candidate.architecture.name,
+        **memory_of(fitted.plan),
+        "ring_bytes": fitted.plan.ring_bytes,
+        "resident_bytes": fitted.plan.resident_bytes,
+        "delay_ms": None if expected is None else expected.delay_seconds * 1e3,
+        "stall_ms": None if expected is None else expected.simulated.stall_seconds * 1e3,
+        "bound_ms": None if expected is None else expected.bound_seconds * 1e3,
+        "hint": hint,
+        "reasons": list(fitted.reasons),
+    }
+
+
+def _document(budget_bytes: int | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return rows and totals; times add up to one request of each, one after the other."""
+    totals = {part: sum(row[part] for row in rows) for part in ("total_bytes", *PARTS)}
+    times = {
+        name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows)
+        for name in ("delay_ms", "bound_ms")
+    }
+    return {"budget_bytes": budget_bytes, **totals, **times, "packs": rows}
+
+
+def _print_plans(document: dict[str, Any], explain: bool) -> None:
+    rows = document["packs"]
+    shown = [*rows, {"model": "total", "architecture": "", **document}] if len(rows) > 1 else rows
+    print_table(
+        "Plan",
+        (*_COLUMNS, "total", "delay ms", "bound ms"),
+        (
+            (
+                row["model"],
+                row["architecture"],
+                *(format_size(row[part]) for part in (*PARTS, "total_bytes")),
+                *(_milliseconds(row[name]) for name in ("delay_ms", "bound_ms")),
+            )
+            for row in shown
+        ),
+    )
+    for row in rows:
+        notes = [row["hint"]] if row["hint"] else []
+        for note in [*notes, *(row["reasons"] if explain else [])]:
+            console.print(f"{row['model']}: {note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

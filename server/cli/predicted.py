@@ -1,0 +1,27 @@
+"""What ``simulate`` and ``plan`` share: the profile of a pack here, and how plans are printed."""
+
+from models.pack import Pack
+from models.sessions import use_threads
+from pipeline.machine import this_machine
+from pipeline.planning.plan import Plan
+from pipeline.profile import Profile
+from pipeline.profile_file import load_profile
+
+#: The parts of a plan's memory; they add up to ``total_bytes``.
+PARTS = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_bytes")
+#: More than any machine has: without a budget, only other limits count.
+UNLIMITED_BYTES = 1 << 62
+
+
+def profile_of(pack: Pack, threads: int | None) -> Profile:
+    """Return the profile of ``pack``.
+
+    Raises:
+        ProfileError: there is none for it here.
+    """
+    return load_profile(pack, this_machine(pack.weights_path, use_threads(threads)))
+
+
+def memory_of(plan: Plan) -> dict[str, int]:
+    """Return the parts of a plan's memory and their sum."""
+    return {"total_bytes": plan.total_bytes, **{part: getattr(plan, part) for part in PARTS}}

@@ -1,0 +1,123 @@
+"""``layerstream simulate``: what each architecture would take, before anything runs."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from models.manifest import Manifest
+from models.pack import open_pack
+from pipeline.architectures import ARCHITECTURES, Architecture
+from pipeline.perfetto import trace_document
+from pipeline.planning.thumb import smallest_plan
+from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
+from pipeline.profile import Profile
+from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
+from server.cli.output import errors, print_json, print_table
+from server.cli.predicted import memory_of, profile_of
+from server.cli.weights import Weights, weight_bytes
+from server.sizes import format_size
+
+_USUAL_PART = 0.05
+
+
+def simulate(
+    pack: PackPath,
+    architectures: Annotated[str, typer.Option(help="Names, comma-separated.")] = ",".join(
+        ARCHITECTURES
+    ),
+    ring: Ring = None,
+    weights: Weights = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the sweeps for Perfetto: F.json.")
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Predict delay, stalls and memory of each architecture from the pack's profile.
+
+    --weights limits auto; by default to 5 % or what it needs.
+    """
+    chosen = [architecture(name.strip()) for name in architectures.split(",")]
+    opened = open_pack(pack)
+    profile = profile_of(opened, threads)
+    ring_bytes = size(ring, "--ring")
+    limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)
+    simulated: dict[str, tuple[Found, Prediction]] = {}
+    with errors.status(f"simulating {opened.name}") as status:
+        for item in chosen:
+            status.update(f"simulating {opened.name}: {item.name}")
+            simulated[item.name] = _simulated(opened.manifest, item, ring_bytes, limit, profile)
+    if trace is not None:
+        _write_trace(trace, simulated, opened.manifest)
+    rows = [_row(name, *found) for name, found in simulated.items()]
+    if as_json:
+        print_json({"model": opened.name, "machine": profile.machine.model_dump(), "rows": rows})
+        return
+    print_table(
+        f"{opened.name}: predicted",
+        ("architecture", "weights", "arena", "delay ms", "stall ms", "bound ms", "read"),
+        (
+            (
+                row["architecture"],
+                format_size(row["weight_bytes"]),
+                format_size(row["arena_bytes"]),
+                f"{row['delay_ms']:.2f}",
+                f"{row['stall_ms']:.2f}",
+                f"{row['bound_ms']:.2f}",
+                format_size(row["read_bytes"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _usual_limit(manifest: Manifest) -> int:
+    least = smallest_plan(manifest, ARCHITECTURES["auto"]).weight_bytes
+    return max(int(manifest.weight_bytes * _USUAL_PART), least)
+
+
+def _simulated(
+    manifest: Manifest,
+    item: Architecture,
+    ring_bytes: int | None,
+    limit: int | None,
+    profile: Profile,
+) -> tuple[Found, Prediction]:
+    # All weights stay in memory: there is no ring whose size could be given.
+    wanted = Wanted(None if item.resident else ring_bytes, limit if item.tuned == "auto" else None)
+    found = find_plan(manifest, item, wanted, profile)
+    return found, predict(found.plan, profile)
+
+
+def _write_trace(
+    path: Path, simulated: dict[str, tuple[Found, Prediction]], manifest: Manifest
+) -> None:
+    sweeps = {
+        name: (found.plan, prediction.simulated.events)
+        for name, (found, prediction) in simulated.items()
+    }
+    path.write_text(json.dumps(trace_document(sweeps, manifest)), encoding="utf-8")
+
+
+def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
+    plan = found.plan
+    return {
+        "architecture": name,
+        **memory_of(plan),
+        "equation_bytes": plan.equation_bytes,
+        "read_bytes": plan.read_bytes,
+        "delay_ms": prediction.delay_seconds * 1e3,
+        "stall_ms": prediction.simulated.stall_seconds * 1e3,
+        "bound_ms": prediction.bound_seconds * 1e3,
+        "reasons": list(found.reasons),
+        "curve": [
+            {
+                "ring_bytes": point.ring_bytes,
+                "weight_bytes": point.weight_bytes,
+                "delay_ms": point.delay_seconds * 1e3,
+            }
+            for point in found.curve
+        ],
+    }

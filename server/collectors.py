@@ -1,0 +1,127 @@
+"""Metrics that are read when scraped: the state of models, of the budget, and of reading."""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from loader.pool import ReadPool
+from server.budget import Budget
+from server.repository import Entry, Repository
+
+
+class ModelCollector(Collector):
+    """Turns the state of repository and budget into gauges."""
+
+    def __init__(self, repository: Repository, budget: Budget) -> None:
+        self._repository = repository
+        self._budget = budget
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield gauges of the budget and of every model."""
+        yield _gauge("budget_bytes", "The budget", value=self._budget.total_bytes)
+        yield _gauge("budget_used_bytes", "Reserved of it", value=self._budget.used_bytes)
+        entries = self._repository.entries()
+        yield from self._states(entries)
+        yield from _held(entries)
+        yield from _expected(entries)
+        yield _readers(entries)
+
+    def _states(self, entries: Sequence[Entry]) -> Iterator[Metric]:
+        ready = _gauge("model_ready", "1: it serves", "model")
+        weights = _gauge("model_weight_bytes", "All weights of the model", "model")
+        queue = _gauge("queue_length", "Requests that wait", "model")
+        refusals = _counter("model_refusals", "Loads refused for want of budget", "model")
+        for entry in entries:
+            ready.add_metric([entry.name], float(entry.serves))
+            refusals.add_metric([entry.name], self._repository.refusals.get(entry.name, 0))
+            if entry.pack is not None:
+                weights.add_metric([entry.name], entry.pack.manifest.weight_bytes)
+            if entry.worker is not None:
+                queue.add_metric([entry.name], entry.worker.waiting)
+        yield from (ready, weights, queue, refusals)
+
+
+class ReadCollector(Collector):
+    """What reading took for all models since the start, and what hangs."""
+
+    def __init__(self, pool: ReadPool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield figures of the pool, labelled with how it reads."""
+        found = self._pool.statistics()
+        figures = found.figures
+        for name, text, value in (
+            ("disk_read_bytes", "Bytes read well, resident weights included", figures.n_bytes),
+            ("disk_reads", "Reads that ended", figures.reads),
+            ("disk_read_failures", "Of them with an error", figures.failures),
+            ("disk_read_seconds", "Time of reads, which overlap", figures.seconds),
+            ("disk_read_cpu_seconds", "CPU time of reads, no checksums", figures.cpu_seconds),
+        ):
+            counter = _counter(name, text, "reader")
+            counter.add_metric([found.kind], value)
+            yield counter
+        yield _gauge("disk_reads_hung", "Reads that do not end", value=found.hung)
+
+
+def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
+    memory = _gauge(
+        "memory_bytes",
+        "Bytes that the engine of a model holds (scratch: its bound)",
+        "model",
+        "kind",
+    )
+    ahead = _gauge("ahead_bytes", "Read for a request before it comes", "model")
+    huge = _gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
+    for entry in entries:
+        if entry.worker is None:
+            continue
+        plan = entry.worker.engine.plan
+        for kind, n_bytes in entry.worker.engine.statistics().memory.items():
+            memory.add_metric([entry.name, kind], n_bytes)
+        huge.add_metric([entry.name], entry.worker.engine.huge_page_bytes())
+        count = plan.stages[0].ahead
+        ahead.add_metric([entry.name], sum(group.length for group in plan.groups[:count]))
+    yield from (memory, ahead, huge)
+
+
+def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
+    """Yield what the profile expects, and what the watch over the bound counted."""
+    predicted = _gauge("predicted_seconds", "Delay of a sweep by the profile", "model")
+    bound = _gauge("bound_seconds", "Bound on the delay of a sweep by the profile", "model")
+    exceeded = _counter("bound_exceeded", "Sweeps that took longer than the bound", "model")
+    violations = _counter(
+        "bound_violations", "Of them, those whose reads and kernels kept to the profile", "model"
+    )
+    for entry in entries:
+        if entry.worker is None or entry.fitted is None:
+            continue
+        for gauge, seconds in (
+            (predicted, entry.fitted.predicted_seconds),
+            (bound, entry.fitted.bound_seconds),
+        ):
+            if seconds is not None:
+                gauge.add_metric([entry.name], seconds)
+        watch = entry.worker.watch
+        exceeded.add_metric([entry.name], watch.exceeded if watch else 0)
+        violations.add_metric([entry.name], watch.violations if watch else 0)
+    yield from (predicted, bound, exceeded, violations)
+
+
+def _readers(entries: Sequence[Entry]) -> Metric:
+    info = _gauge(
+        "reader_info", "How the weights are read: around the page cache or not", "model", "reader"
+    )
+    for entry in entries:
+        if entry.worker is not None:
+            info.add_metric([entry.name, entry.worker.reader_kind], 1.0)
+    return info
+
+
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"layerstream_{name}", text, value, labels or None)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"layerstream_{name}", text, labels=labels)

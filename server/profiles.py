@@ -1,0 +1,27 @@
+"""The profile that planning may use: the pack's own, when it is of this machine."""
+
+import logging
+
+from models.pack import Pack
+from pipeline.machine import this_machine
+from pipeline.profile import Profile, ProfileError
+from pipeline.profile_file import FILE, load_profile
+
+_log = logging.getLogger(__name__)
+
+
+def find_profile(pack: Pack, threads: int) -> Profile | None:
+    """Return the profile of ``pack`` with ``threads`` compute threads on this machine, if it has one.
+
+    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    if not (pack.folder / FILE).exists():
+        return None
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, threads))
+    except ProfileError as exc:
+        _log.warning("planned without a profile: %s", exc)
+        return None

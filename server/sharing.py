@@ -1,0 +1,73 @@
+"""Plans of several models that share one budget, as the service makes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.pack import Pack
+from pipeline.architectures import Architecture
+from pipeline.planning.fit import Fitted, smallest_fitted
+from pipeline.planning.plan import PlanError
+from pipeline.predict import Wanted
+from pipeline.profile import Profile
+from server.budget import Budget, fit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that shall be served, and how; without a profile, plans follow rules of thumb."""
+
+    pack: Pack
+    architecture: Architecture
+    wanted: Wanted
+    profile: Profile | None = None
+
+
+def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted]:
+    """Plan all ``candidates``: each gets its smallest plan where all fit, and an even share of the rest.
+
+    The plans are reserved in ``budget``, under the models' names and positions.
+
+    Raises:
+        RefusedError: the smallest plan of one does not fit. PlanError: what is wanted cannot be, or not
+        without a profile. ProfileError: a profile lacks a kernel.
+    """
+    smallest = [_smallest_bytes(candidate) for candidate in candidates]
+    fitted = []
+    for position, candidate in enumerate(candidates):
+        rest = max(budget.free_bytes - sum(smallest[position:]), 0)
+        share = smallest[position] + rest // (len(candidates) - position)
+        within = fit(
+            candidate.pack.manifest,
+            candidate.architecture,
+            candidate.pack.name,
+            budget,
+            share,
+            profile=candidate.profile,
+            wanted=candidate.wanted,
+        )
+        _check(candidate, within)
+        budget.reserve(f"{candidate.pack.name}#{position}", within.plan)
+        fitted.append(within)
+    return fitted
+
+
+def _check(candidate: Candidate, fitted: Fitted) -> None:
+    """Refuse the smallest plan where even that has more weights in memory than was asked for.
+
+    Raises:
+        PlanError: it has.
+    """
+    limit, least = candidate.wanted.weight_bytes, fitted.plan.weight_bytes
+    if limit is not None and least > limit:
+        raise PlanError(
+            f"{candidate.pack.name}: {limit} bytes of weights in memory are too few; the least of "
+            f"{candidate.architecture.name} is {least} bytes: allow as much or compile with a smaller "
+            "--chunk"
+        )
+
+
+def _smallest_bytes(candidate: Candidate) -> int:
+    smallest = smallest_fitted(
+        candidate.pack.manifest, candidate.architecture, candidate.wanted, candidate.profile
+    )
+    return smallest.plan.total_bytes

@@ -1,0 +1,55 @@
+"""Run chosen pieces of a pack one after the other, every value and weight in memory of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.buffers import Buffer
+from models.manifest import Operand, Piece
+from models.pack import Pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.planning.arena import roots
+
+
+class WholeMemory:
+    """All of weights.bin and all values of a pack, as arrays."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        data = np.fromfile(pack.weights_path, np.uint8)
+        self._weights = Buffer(max(len(data), 1))
+        self._weights.bytes[: len(data)] = data
+        self._places = roots(pack.manifest)
+        self.values = {
+            root: Buffer(max(pack.manifest.values[root].n_bytes, 1)) for root, _ in self._places
+        }
+
+    def array(self, operand: Operand) -> NDArray[Any]:
+        if operand.kind == "span":
+            start = self._pack.manifest.spans[operand.index].offset + operand.offset
+            return self._weights.array(start, operand.dtype, operand.shape)
+        root, offset = self._places[operand.index]
+        return self.values[root].array(offset + operand.offset, operand.dtype, operand.shape)
+
+    def run(self, pieces: Sequence[Piece], inputs: Mapping[str, NDArray[Any]]) -> list[bytes]:
+        """Return what is in the memory of all values afterwards."""
+        manifest = self._pack.manifest
+        for buffer in self.values.values():
+            buffer.bytes[:] = 0
+        for port in manifest.inputs:
+            whole = Operand(kind="value", index=port.value, dtype=port.dtype, shape=port.shape)
+            self.array(whole)[...] = inputs[port.name]
+        device = CpuDevice()
+        for piece in pieces:
+            kernel = device.load(self._pack.graphs[piece.graph])
+            kernel.bind(
+                [self.array(operand) for operand in piece.inputs],
+                [self.array(operand) for operand in piece.outputs],
+            )()
+        return [buffer.bytes.tobytes() for buffer in self.values.values()]
+
+    def close(self) -> None:
+        for buffer in (self._weights, *self.values.values()):
+            buffer.close()

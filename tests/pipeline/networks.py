@@ -1,0 +1,108 @@
+"""Networks of numbers alone, for planners: chunks of several sizes, and how long everything takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from models.manifest import Alternative, Joined, Manifest, Piece
+from pipeline.durations import Durations
+from pipeline.planning.plan import Plan
+from tests.pipeline.synthetic import PAGE, manifest
+
+
+@dataclass(frozen=True)
+class Network:
+    """``seconds_a_page[n]``: of the kernels of layer n, beside ``launch_seconds`` each."""
+
+    manifest: Manifest
+    layer_of: tuple[int, ...]
+    seconds_a_page: tuple[float, ...]
+    page_seconds: float
+    slowdown: float = 0.0
+    launch_seconds: float = 1e-5
+    request_seconds: float = 5e-5
+
+    def durations(self, plan: Plan) -> Durations:
+        reads = [self.read(group.length, plan.choice.depth) for group in plan.groups]
+        count = len(plan.stages[0])
+        rows = [tuple(reads[index % len(reads)] for index in range(count))]
+        if plan.architecture.copies:
+            rows.append(tuple(group.length / PAGE * self.page_seconds / 4 for group in plan.groups))
+        rows.append(tuple(map(self._kernel, plan.pieces)))
+        return Durations(tuple(rows), plan.choice.depth, self.slowdown)
+
+    def read(self, n_bytes: int, depth: int) -> float:
+        """Return the time of a read while ``depth`` share the disk."""
+        return self.request_seconds + depth * n_bytes / PAGE * self.page_seconds
+
+    @property
+    def streamable_bytes(self) -> int:
+        return sum(span.length for span in self.manifest.spans if not span.resident)
+
+    @property
+    def all_bytes(self) -> int:
+        return sum(span.length for span in self.manifest.spans)
+
+    def _kernel(self, piece: Piece) -> float:
+        if piece.span is None:
+            return 10 * self.launch_seconds
+        own = self.manifest.spans[piece.span : piece.span + piece.n_spans]
+        pages = sum(span.length for span in own) / PAGE
+        return self.launch_seconds + pages * self.seconds_a_page[self.layer_of[piece.span]]
+
+
+def network(
+    chunks: Sequence[Sequence[int]],
+    seconds_a_page: Sequence[float],
+    page_seconds: float,
+    slowdown: float = 0.0,
+) -> Network:
+    """Return layers of ``chunks`` (lengths in pages) that can run in pairs or whole.
+
+    One page of weights is always resident; after each layer comes a kernel without weights.
+    """
+    uses: list[bool] = []
+    layer_of = [0]
+    for number, layer in enumerate(chunks):
+        uses += [True] * len(layer) + [False]
+        layer_of += [number] * len(layer)
+    made = manifest([pages for layer in chunks for pages in layer], uses, resident_pages=1)
+    found: list[Alternative] = []
+    first = 0
+    for layer in chunks:
+        count = len(layer)
+        for joined in sorted({2, count}):
+            if 1 < joined <= count:
+                parts = tuple(
+                    Joined(graph=0, n_chunks=min(joined, count - n))
+                    for n in range(0, count, joined)
+                )
+                found.append(Alternative(first_piece=first, end_piece=first + count, joined=parts))
+        first += count + 1
+    return Network(
+        made.model_copy(update={"alternatives": tuple(found)}),
+        tuple(layer_of),
+        tuple(seconds_a_page),
+        page_seconds,
+        slowdown,
+    )
+
+
+def heavy_tail(page_seconds: float, layers: int = 24, slowdown: float = 0.0) -> Network:
+    """Return layers whose weights grow towards the end while their kernels take the same time."""
+    pages = [2 + n * n // 4 for n in range(layers)]
+    chunks = [[min(16, left) for left in range(count, 0, -16)] for count in pages]
+    sums = [sum(layer) for layer in chunks]
+    return network(chunks, [2e-3 / count for count in sums], page_seconds, slowdown)
+
+
+@st.composite
+def networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
+    """Draw a network and a disk that is anything from much too fast to much too slow."""
+    count = draw(st.integers(1, max_layers))
+    lengths = st.lists(st.integers(16, 64), min_size=1, max_size=6)
+    chunks = draw(st.lists(lengths, min_size=count, max_size=count))
+    speeds = [draw(st.sampled_from([1e-6, 1e-5, 1e-4])) for _ in range(count)]
+    slowdown = draw(st.sampled_from([0.0, 0.15]))
+    return network(chunks, speeds, draw(st.sampled_from([1e-6, 1e-5, 1e-4])), slowdown)

@@ -1,0 +1,40 @@
+"""Plans and durations drawn at random, for what calculates with both."""
+
+from hypothesis import strategies as st
+
+from models.manifest import Manifest
+from pipeline.architectures import ARCHITECTURES
+from pipeline.durations import Durations
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from tests.pipeline.synthetic import PAGE, manifests
+
+
+@st.composite
+def plans(draw: st.DrawFn, max_pieces: int = 16) -> tuple[Manifest, Plan]:
+    """Draw a manifest and a plan of it under any architecture."""
+    source = draw(manifests(max_pieces))
+    architecture = ARCHITECTURES[draw(st.sampled_from(sorted(ARCHITECTURES)))]
+    slots = architecture.slots or 1
+    kept = draw(st.sets(st.integers(0, max(len(source.spans) - 1, 0)), max_size=4))
+    choice = Choice(
+        ring_bytes=slots * source.largest_chunk_bytes + draw(st.integers(0, 20)) * PAGE,
+        read_bytes=draw(st.sampled_from([None, PAGE, 4 * PAGE, 16 * PAGE])),
+        depth=draw(st.integers(1, 3)),
+        resident=tuple(sorted(kept)),
+        ahead=draw(st.booleans()),
+    )
+    return source, make_plan(source, architecture, choice=choice)
+
+
+@st.composite
+def durations(draw: st.DrawFn, plan: Plan, slowdown: bool = True) -> Durations:
+    """Draw how long each operation of ``plan`` takes; a read for the next sweep as long as in this one."""
+    seconds = st.integers(0, 50).map(lambda ticks: ticks / 8)
+    rows = [
+        draw(st.lists(seconds, min_size=count, max_size=count))
+        for count in (len(stage) - stage.ahead for stage in plan.stages)
+    ]
+    rows[0] += rows[0][: plan.stages[0].ahead]
+    slower = draw(st.sampled_from([0.0, 0.25, 1.0])) if slowdown else 0.0
+    return Durations(tuple(map(tuple, rows)), plan.choice.depth, slower)

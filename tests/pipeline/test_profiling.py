@@ -1,0 +1,68 @@
+"""Profiling a real pack: whatever can be planned can be predicted, and sweeps stay within their limits."""
+
+import pytest
+
+from models.pack import Pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.chunk_levels import chunk_levels
+from pipeline.devices.cpu import CpuDevice
+from pipeline.machine import this_machine
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.predict import Wanted, find_plan, predict
+from pipeline.profile import Profile
+from pipeline.profiling import measure_limits, profile_pack
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_pack: Pack) -> Profile:
+    return profile_pack(tiny_pack, iterations=2)
+
+
+def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> None:
+    assert len(measured.spans) == len(tiny_pack.manifest.spans)
+    assert {item.depth for item in measured.reads} == {1, 2, 4}
+    assert measured.copies
+    assert all(item.count >= 2 and item.median > 0 for item in measured.kernels.values())
+    assert measured.machine == this_machine(tiny_pack.weights_path, CpuDevice().threads)
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile, name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    for limit in (None, tiny_pack.manifest.weight_bytes // 2):
+        found = find_plan(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
+        prediction = predict(found.plan, measured)
+        assert 0 < prediction.delay_seconds <= prediction.bound_seconds
+        assert bool(found.reasons) == (architecture.tuned == "auto")
+        assert bool(found.curve) == (architecture.tuned == "search")
+
+
+def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -> None:
+    for level in chunk_levels(tiny_pack.manifest):
+        plan = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"], choice=Choice(chunk_bytes=level))
+        delay = predict(plan, measured).simulated.delay_seconds
+        assert delay == pytest.approx(sum(measured.durations(plan).stages[-1]))
+
+
+@pytest.mark.parametrize("name", ["pre", "seq", "async", "2s", "auto"])
+def test_limits_bound_the_plan_that_they_are_of(
+    tiny_pack: Pack, measured: Profile, name: str
+) -> None:
+    half = tiny_pack.manifest.weight_bytes // 2
+    wanted = Wanted(weight_bytes=half)
+    plan = find_plan(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
+    steps: list[tuple[int, int]] = []
+    limits = measure_limits(
+        tiny_pack, plan, runs=5, progress=lambda done, total: steps.append((done, total))
+    )
+    assert steps == [(number, 5) for number in range(1, 6)]
+    known = measured.with_limits(plan, limits)
+    assert known.bound_seconds(plan) == limits.bound_seconds(plan) > 0
+    assert Profile.model_validate_json(known.model_dump_json()) == known
+
+
+def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
+    steps: list[tuple[int, int]] = []
+    profile_pack(tiny_pack, iterations=1, progress=lambda *step: steps.append(step))
+    assert steps[-1][0] == steps[-1][1] == len(steps)

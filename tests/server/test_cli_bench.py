@@ -1,0 +1,163 @@
+"""``layerstream bench``: rows, plots and traces, and what it refuses."""
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from pipeline.peers import ONNXRUNTIME, OPENVINO
+from tests.server.support import BAD, Cli, Packs
+
+ROW = {
+    *("architecture", "weight_bytes", "arena_bytes", "scratch_bytes", "weight_percent"),
+    *("equation", "equation_bytes", "equation_layer_bytes", "predicted_ms", "bound_ms"),
+    *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes", "cpu_seconds", "energy_joules"),
+    *("max_relative_error", "equal_to_pre"),
+}
+STREAMED = ("seq", "sync", "async", "2s")
+
+
+@pytest.fixture
+def tiny(packs: Packs) -> Path:
+    return packs.repository / "tiny"
+
+
+def test_rows(cli: Cli, packs: Packs, tiny: Path) -> None:
+    names = ",".join(STREAMED)
+    result = cli("bench", "pipeline", tiny, "--iterations", 3, "--architectures", names, "--json")
+    document = result.document
+    assert (document["model"], document["resolution"]) == ("tiny", 16)
+    rows = {row["architecture"]: row for row in document["rows"]}
+    there = [ONNXRUNTIME, *([OPENVINO] if find_spec("openvino") else [])]
+    assert list(rows) == ["pre", *STREAMED, *there]
+    assert [OPENVINO in note for note in document["notes"]] == [True] * (2 - len(there))
+    for row in rows.values():
+        assert set(row) == ROW
+        delay = row["delay_ms"]
+        assert 0 < delay["median"] <= delay["p95"] <= delay["max"]
+        assert row["stall_ms"] >= 0
+        assert row["cpu_seconds"] > 0
+        assert row["max_relative_error"] <= 1e-5
+    assert rows["pre"]["ratio_to_pre"] == 1
+    assert rows["pre"]["equation_layer_bytes"] == packs.weights("tiny")
+    assert rows["pre"]["weight_bytes"] >= packs.weights("tiny")
+    assert rows["pre"]["read_bytes"] == rows[ONNXRUNTIME]["read_bytes"] == 0
+    for name in STREAMED:
+        assert rows[name]["equal_to_pre"]
+        assert rows[name]["read_bytes"] > packs.weights("tiny") * 0.9
+        resident = rows[name]["weight_bytes"] - rows[name]["equation_bytes"]
+        assert 0 <= resident < packs.weights("tiny") / 10
+    equations = [rows[name]["equation_bytes"] / rows["2s"]["equation_bytes"] for name in STREAMED]
+    assert equations == [2, 4, 2, 1]
+
+
+def test_for_people(cli: Cli, tiny: Path) -> None:
+    result = cli(
+        "bench", "pipeline", tiny, "--iterations", 1, "--architectures", "2s", "--no-peers"
+    )
+    assert result.code == 0
+    assert [name in result.out for name in ("pre", "seq", "2s", ONNXRUNTIME)] == [
+        *(True, False, True, False)
+    ]
+
+
+def test_tuned_ones_are_profiled_planned_and_plotted(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it
+    result = cli(
+        *("bench", "pipeline", own, "--iterations", 1, "--no-peers", "--json"),
+        *("--architectures", "2s-md,async-md,auto@50%,auto@100%", "--plot", tmp_path / "plots"),
+    )
+    assert "measuring a short one" in result.err
+    document = result.document
+    rows = {row["architecture"]: row for row in document["rows"]}
+    assert list(rows) == ["pre", "2s-md", "async-md", "auto@50%", "auto@100%"]
+    assert all(row["predicted_ms"] > 0 and row["equal_to_pre"] for row in rows.values())
+    assert rows["auto@50%"]["weight_percent"] <= 50
+    assert rows["2s-md"]["equation"] is None
+    assert set(document["searches"]) == {"2s-md", "async-md"}
+    for label, search in document["searches"].items():
+        least = min(point["delay_seconds"] for point in search["curve"])
+        assert search["chosen"] in search["curve"]
+        assert search["chosen"]["delay_seconds"] <= 1.01 * least
+        assert search["chosen"]["weight_bytes"] == rows[label]["weight_bytes"]
+    plots = {path.name: path.read_text("utf-8") for path in (tmp_path / "plots").iterdir()}
+    assert set(plots) == {"tiny-16-memory-delay.svg", "tiny-16-search.svg"}
+    for label in rows:
+        assert label in plots["tiny-16-memory-delay.svg"]
+    again = cli(
+        *("bench", "pipeline", own, "--iterations", 1, "--architectures", "2s-md", "--no-peers")
+    )
+    assert "measuring a short one" not in again.err
+
+
+def test_a_trace_has_a_row_for_each_stage(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    arguments = ("bench", "pipeline", tiny, "--iterations", 1, "--no-peers", "--trace", file)
+    assert cli(*arguments, "--architectures", "pre,async").code == 0
+    events = json.loads(file.read_text("utf-8"))["traceEvents"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert list(processes.values()) == ["pre", "async"]
+    (staged,) = (number for number, name in processes.items() if name == "async")
+    stages = {"read 1", "read 2", "copy", "kernel", "stall"}
+    assert {name for (process, _), name in rows.items() if process == staged} == stages
+    assert all((e["pid"], e["tid"]) in rows and e["dur"] >= 0 for e in events if e["ph"] == "X")
+    fills = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == staged]
+    assert min(fills) == fills[-1] == 0 < max(fills)
+
+
+def test_resolutions(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = ("--architectures", "2s", "--iterations", 1, "--folder", tmp_path)
+    plots = ("--plot", tmp_path / "plots", "--json")
+    document = cli(
+        "bench", "resolutions", "squeezenet1.1", "--resolutions", "64,32", *options, *plots
+    ).document
+    assert [run["resolution"] for run in document["runs"]] == [64, 32]
+    for run in document["runs"]:
+        assert [row["architecture"] for row in run["rows"]] == ["pre", "2s"]
+    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == [
+        "squeezenet1.1-resolutions.svg"
+    ]
+    shown = cli("bench", "resolutions", "squeezenet1.1", "--resolutions", "32", *options)
+    assert shown.code == 0
+    assert "2s" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--architectures", "2s,3s"], ["'3s'"]),
+        (["--architectures", ""], ["''"]),
+        (["--architectures", "auto@0%"], ["'0%'", "--architectures"]),
+        (["--architectures", "2s@1KiB"], ["2s@1KiB", "1024"]),
+        (["--weights", "much", "--architectures", "auto"], ["'much'", "--weights"]),
+        (["--ring", "4KiB"], ["4096 bytes"]),
+        (["--ring", "0"], ["--ring"]),
+        (["--iterations", "0"], ["iterations"]),
+        (["--resolution", "224"], ["16 pixels", "224"]),
+        (["--source", "none.onnx"], ["none.onnx", "No such file"]),
+        (["--trace", "none/t.json", "--iterations", "1", "--no-peers"], ["none/t.json"]),
+    ],
+)
+def test_refusals(cli: Cli, tiny: Path, options: list[str], words: list[str]) -> None:
+    cli("bench", "pipeline", tiny, *options).refuses(BAD, *words)
+
+
+def test_another_source_is_refused(cli: Cli, packs: Packs, tiny: Path) -> None:
+    other = packs.sources["pair"]
+    cli("bench", "pipeline", tiny, "--source", other).refuses(BAD, str(other), "tiny.onnx")
+
+
+@pytest.mark.parametrize("sizes", ["0", "224,x", "", "-1"])
+def test_resolutions_that_are_none(cli: Cli, sizes: str) -> None:
+    cli("bench", "resolutions", "resnet18", "--resolutions", sizes).refuses(BAD, "--resolutions")
+
+
+def test_no_pack(cli: Cli, tmp_path: Path) -> None:
+    cli("bench", "pipeline", tmp_path / "none").refuses(BAD, "none")
+    cli("bench", "pipeline", tmp_path).refuses(BAD, "no pack")
