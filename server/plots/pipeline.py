@@ -6,6 +6,8 @@ from typing import Any
 
 from server.plots.figures import MIB, figure, style
 
+_MOST_PERCENT = 50
+
 
 def plot_pipeline(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Plot a document of ``bench pipeline``; return the files.
@@ -36,11 +38,14 @@ def plot_memory_delay(result: Mapping[str, Any], path: Path) -> None:
                 linestyle="",
                 **style(row["architecture"]),
             )
+            # Names of what holds all weights stand to the left: they are the last on the right.
+            side = "right" if row["weight_percent"] > _MOST_PERCENT else "left"
             axes.annotate(
                 row["architecture"],
                 (memory, delay["median"]),
                 textcoords="offset points",
-                xytext=(6, 4),
+                xytext=(-6 if side == "right" else 6, 4),
+                ha=side,
                 fontsize="small",
             )
         axes.set(
@@ -85,7 +90,8 @@ def plot_search(result: Mapping[str, Any], path: Path) -> None:
             rows["pre"]["delay_ms"]["median"], color="grey", linestyle="--", label="pre, measured"
         )
         axes.set(xlabel="memory for weights (MiB)", ylabel="delay (ms)", title=_title(result))
-        axes.grid(alpha=0.3)
+        axes.set_xscale("log")
+        axes.grid(alpha=0.3, which="both")
         axes.legend(fontsize="small")
 
 

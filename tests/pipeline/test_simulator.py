@@ -148,6 +148,13 @@ def test_a_head_read_ahead_saves_its_reading() -> None:
     assert (cold, warm, again) == (10, 5, 10)
 
 
+def test_no_read_overtakes_another_whose_room_is_free_later() -> None:
+    stages = (Stage("read", ((0, 0), (0, 2), (0, 1)), ahead=2), Stage("kernel", ((1, 0), (1, 0))))
+    times = Durations(((1, 1, 1), (1, 1)), 2)
+    assert timeline(stages, times).starts[0] == [0, 3, 3]
+    assert simulate_back_to_back(stages, times).delay_seconds == 3
+
+
 def test_stages_that_wait_for_each_other_are_refused() -> None:
     stages = (Stage("read", ((0, 1),)), Stage("kernel", ((1, 0),)))
     with pytest.raises(ScheduleError, match="waits"):
