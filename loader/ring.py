@@ -54,7 +54,7 @@ def place(groups: Sequence[Group], ring_bytes: int) -> list[Place]:
     """
     places: list[Place] = []
     position = 0
-    for number, group in enumerate(groups):
+    for group in groups:
         if group.length > ring_bytes:
             raise LoaderError(
                 f"a ring of {ring_bytes} bytes cannot hold a read of {group.length} bytes"

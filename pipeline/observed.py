@@ -62,16 +62,3 @@ def _served(
         served.append(Service(start, end) if end < inf else None)
         heapq.heappushpop(latest, end)
     return tuple(served)
-
-
-def busy_seconds(one: Service, others: Sequence[Service]) -> float:
-    """Return for how much of ``one`` any of ``others`` was served; those are sorted by their start."""
-    covered, end = 0.0, one.start
-    for other in others:
-        if other.start >= one.end:
-            break
-        begin, stop = max(other.start, end), min(other.end, one.end)
-        if stop > begin:
-            covered += stop - begin
-            end = stop
-    return covered

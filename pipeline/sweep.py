@@ -145,7 +145,7 @@ class Sweeper:
             self._starts[action.stage](
                 action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
             )
-        except BaseException as exc:
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
             self._flying -= 1
             state.fail(exc)
 

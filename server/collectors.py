@@ -7,7 +7,8 @@ from prometheus_client.registry import Collector
 
 from loader.pool import ReadPool
 from server.budget import Budget
-from server.repository import Entry, Repository
+from server.entry import Entry
+from server.repository import Repository
 
 
 class ModelCollector(Collector):

@@ -6,9 +6,7 @@ Loaded is not serving: its worker may have met a fault that lasts (the file was 
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from loader.errors import LoaderError
 from loader.files import open_reader
@@ -25,6 +23,7 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, plan_key
 from pipeline.watch import BoundWatch
 from server.budget import Budget, fit
+from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError
 from server.profiles import find_profile
 from server.settings import Settings
@@ -33,39 +32,6 @@ from server.worker import Worker
 _log = logging.getLogger(__name__)
 
 Opened = tuple[Pack, Fitted, Worker]
-State = Literal["READY", "LOADING", "UNAVAILABLE"]
-
-
-@dataclass
-class Entry:
-    """One model by name. ``why`` it is not loaded; ``refused``: for want of budget.
-
-    ``lost``: why its memory, which a disk may still write to, can never be used again.
-    """
-
-    name: str
-    loading: bool = False
-    why: str = "not loaded"
-    refused: bool = False
-    lost: str = ""
-    pack: Pack | None = None
-    fitted: Fitted | None = None
-    worker: Worker | None = None
-
-    @property
-    def serves(self) -> bool:
-        return self.worker is not None and not self.worker.fault
-
-    @property
-    def state(self) -> State:
-        if self.loading:
-            return "LOADING"
-        return "READY" if self.serves else "UNAVAILABLE"
-
-    @property
-    def reason(self) -> str:
-        """Why it does not serve; empty while it does."""
-        return self.why if self.worker is None else self.worker.fault
 
 
 class Repository:
@@ -106,7 +72,7 @@ class Repository:
         the rest.
         """
         names = list(self._settings.models) or self.names()
-        smallest = {name: self._smallest(name) for name in names}
+        smallest = {name: await asyncio.to_thread(self._smallest, name) for name in names}
         for position, name in enumerate(names):
             needed = sum(smallest[other] for other in names[position:])
             rest = max(self._budget.free_bytes - needed, 0)

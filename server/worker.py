@@ -163,11 +163,22 @@ class Worker:
             job.future.set_exception(exc)
             return
         job.future.set_result(Answer(outputs, statistics, waited))
-        if self.watch is not None and self.watch.see(events, statistics.delay_seconds).violation:
+        self._judge(events, statistics.delay_seconds)
+
+    def _judge(self, events: list[TraceEvent], delay_seconds: float) -> None:
+        """Say when a sweep contradicts the analysis of the bound; its answer has gone out by now."""
+        if self.watch is None:
+            return
+        try:
+            verdict = self.watch.see(events, delay_seconds)
+        except ValueError:
+            _log.exception("model %s: a sweep cannot be judged", self.engine.pack.name)
+            return
+        if verdict.violation:
             _log.error(
                 "model %s: a sweep took %.1f ms, above its bound of %.1f ms",
                 self.engine.pack.name,
-                statistics.delay_seconds * 1e3,
+                delay_seconds * 1e3,
                 self.watch.bound_seconds * 1e3,
             )
 

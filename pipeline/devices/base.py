@@ -73,5 +73,5 @@ class Device(ABC):
         """
         raise DeviceError(f"the {self.name} device has no copy stage")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most devices start nothing
         """End what the device started; no kernel and no copy is running."""

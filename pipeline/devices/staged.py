@@ -7,6 +7,8 @@ import queue
 import threading
 import time
 
+import numpy as np
+
 from loader.errors import LoaderError
 from pipeline.devices.base import Copied, Device, Kernel
 
@@ -41,7 +43,8 @@ class StagedDevice(Device):
             started = time.perf_counter()
             error: LoaderError | None = None
             try:
-                target[:] = source
+                # NumPy lets other threads run meanwhile; a memoryview does not.
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
             except ValueError as exc:
                 error = LoaderError(f"copy failed: {exc}")
             done(error, time.perf_counter() - started)

@@ -6,6 +6,7 @@ each at the lowest gap that is free during its whole life. Several orders are tr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from models.manifest import Manifest, Piece
 
@@ -41,7 +42,7 @@ def roots(manifest: Manifest) -> list[tuple[int, int]]:
     return found
 
 
-def lifetimes(manifest: Manifest, pieces: Sequence[Piece] | None = None) -> list[Lifetime]:
+def lifetimes(manifest: Manifest, pieces: Sequence[Piece] | None = None) -> tuple[Lifetime, ...]:
     """Return the life of each value's memory in steps (step i runs ``pieces[i]``).
 
     Graph inputs live from step 0, outputs until after the last step. Values that lie in another one
@@ -62,14 +63,14 @@ def lifetimes(manifest: Manifest, pieces: Sequence[Piece] | None = None) -> list
             end[root] = max(end[root], step + 1)
     for port in manifest.outputs:
         end[places[port.value][0]] = last + 1
-    return [
+    return tuple(
         Lifetime(
             value.n_bytes if start[index] < end[index] else 0,
             min(start[index], end[index]),
             end[index],
         )
         for index, value in enumerate(manifest.values)
-    ]
+    )
 
 
 def _value_indices(piece: Piece) -> set[int]:
@@ -84,7 +85,8 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 )
 
 
-def plan_arena(values: Sequence[Lifetime]) -> ArenaPlan:
+@lru_cache(maxsize=16)  # planners ask for the same pieces again and again
+def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
     """Return the smallest arrangement that the greedy orders find."""
     return min((_place(values, order) for order in _ORDERS), key=lambda plan: plan.n_bytes)
 

@@ -51,9 +51,8 @@ def make_plan(
 ) -> Plan:
     """Plan one model under ``architecture``.
 
-    Args:
-        ring_bytes: of each ring; short for a ``choice`` of nothing else. None: as the equation says.
-        copied: preloaded weights are read into one buffer and copied to another (Eq. 2).
+    ``ring_bytes``: of each ring, short for a ``choice`` of nothing else; None: as the equation says.
+    ``copied``: preloaded weights are read into one buffer and copied to another (Eq. 2).
 
     Raises:
         PlanError: the ring is smaller than the largest chunk.

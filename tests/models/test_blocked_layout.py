@@ -1,6 +1,7 @@
 """Tensors that stay blocked between convolutions, and chains computed in slices: the same answers."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,9 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
         if kind == "conv" or (kind == "concat" and x.channels > 64):
             tensors.append(b.conv(x, draw(widths), draw(st.sampled_from([1, 3]))))
         elif kind in ("add", "mul", "concat"):
-            tensors.append({"add": b.add, "mul": b.mul, "concat": b.concat}[kind](x, y))
+            binary: dict[str, Callable[[Tensor, Tensor], Tensor]]
+            binary = {"add": b.add, "mul": b.mul, "concat": b.concat}
+            tensors.append(binary[kind](x, y))
         else:
             unary = {"mish": mish, "leaky": leaky, "sigmoid": Builder.sigmoid}[kind]
             tensors.append(unary(b, x))

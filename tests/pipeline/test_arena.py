@@ -25,7 +25,7 @@ def lives(draw: st.DrawFn) -> list[Lifetime]:
 @settings(max_examples=300, deadline=None)
 @given(lives())
 def test_no_two_values_that_live_together_overlap(values: list[Lifetime]) -> None:
-    plan = plan_arena(values)
+    plan = plan_arena(tuple(values))
     assert arena_violations(values, plan) == []
     assert all(offset % ALIGNMENT == 0 for offset in plan.offsets)
 
@@ -35,7 +35,7 @@ def test_the_arena_is_between_the_peak_and_the_sum(values: list[Lifetime]) -> No
     def aligned(value: Lifetime) -> int:
         return -(-value.n_bytes // ALIGNMENT) * ALIGNMENT
 
-    plan = plan_arena(values)
+    plan = plan_arena(tuple(values))
     peak = max(
         (sum(aligned(v) for v in values if v.start <= step < v.end) for step in range(14)),
         default=0,

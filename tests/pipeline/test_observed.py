@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.observed import Service, busy_seconds, services
+from pipeline.observed import Service, services
 from pipeline.schedule import Stage
 from pipeline.simulator import simulate
 from pipeline.trace import TraceEvent
@@ -50,9 +50,3 @@ def test_an_operation_that_the_trace_does_not_see_end_has_no_service() -> None:
         (Service(0.0, 2.0), None),
         (Service(2.0, 3.0),),
     )
-
-
-def test_time_that_several_cover_counts_once() -> None:
-    others = [Service(0.0, 2.0), Service(1.0, 3.0), Service(5.0, 9.0)]
-    assert busy_seconds(Service(1.0, 6.0), others) == 3.0
-    assert busy_seconds(Service(3.0, 5.0), others) == 0.0

@@ -1,0 +1,42 @@
+"""One model as the service knows it: loaded or not, serving or not, and why."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.pack import Pack
+from pipeline.planning.fit import Fitted
+from server.worker import Worker
+
+State = Literal["READY", "LOADING", "UNAVAILABLE"]
+
+
+@dataclass
+class Entry:
+    """One model by name. ``why`` it is not loaded; ``refused``: for want of budget.
+
+    ``lost``: why its memory, which a disk may still write to, can never be used again.
+    """
+
+    name: str
+    loading: bool = False
+    why: str = "not loaded"
+    refused: bool = False
+    lost: str = ""
+    pack: Pack | None = None
+    fitted: Fitted | None = None
+    worker: Worker | None = None
+
+    @property
+    def serves(self) -> bool:
+        return self.worker is not None and not self.worker.fault
+
+    @property
+    def state(self) -> State:
+        if self.loading:
+            return "LOADING"
+        return "READY" if self.serves else "UNAVAILABLE"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not serve; empty while it does."""
+        return self.why if self.worker is None else self.worker.fault
