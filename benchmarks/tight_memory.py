@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="resnet152")
     parser.add_argument("--limit", default="200MB")
-    parser.add_argument("--budget", default="64MiB")
+    parser.add_argument("--budget", default="24MiB")
     parser.add_argument("--requests", type=int, default=20)
     options = parser.parse_args()
     limit = parse_size(options.limit)
