@@ -14,10 +14,11 @@ from models.sessions import claim_process, use_threads
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.inputs import random_inputs
+from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile_file import load_profile, save_profile
-from pipeline.profiling import measure_limits, opened
+from pipeline.sweeps import opened
 from pipeline.trace import TraceEvent
 from pipeline.watch import BoundWatch
 

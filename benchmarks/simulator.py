@@ -25,8 +25,9 @@ from pipeline.observed import services
 from pipeline.predict import Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile
 from pipeline.profile_file import load_profile, save_profile
-from pipeline.profiling import opened, profile_pack
+from pipeline.profiling import profile_pack
 from pipeline.simulator import simulate
+from pipeline.sweeps import opened
 from pipeline.trace import TraceEvent
 
 _WANTED = 0.07

@@ -70,13 +70,22 @@ class CopyTime(_Record):
     seconds: Distribution
 
 
+class Overlap(_Record):
+    """By what r, c and k are multiplied when they run beside each other in one order of operations."""
+
+    read: Seconds
+    copying: Seconds
+    kernel: Seconds
+
+
 class Profile(_Record):
     """See docs/streaming.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone. ``reads`` and
     ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
     by how much kernels are slower while reads are in flight; ``read_slowdown``: reads, while kernels run.
-    ``outside``: of a request, all that is not its sweep. ``limits``: by ``plan_key``.
+    ``overlaps``: the same in sweeps of the architectures of seed 003, by name. ``outside``: of a request,
+    all that is not its sweep. ``limits``: by ``plan_key``.
     """
 
     format_version: Literal[1] = 1
@@ -89,6 +98,7 @@ class Profile(_Record):
     kernels: dict[str, Distribution]
     slowdown: Seconds
     read_slowdown: Seconds
+    overlaps: dict[str, Overlap] = {}
     outside: Distribution
     limits: dict[str, SweepLimits] = {}
 
@@ -99,17 +109,23 @@ class Profile(_Record):
             ProfileError: one of its kernels was not measured.
         """
         depth = plan.choice.depth
+        factors = self.overlaps.get(plan.architecture.name.removesuffix("-md"))
+        measured = factors is not None
         # Alone in its order, no read meets a kernel.
         meeting = plan.architecture.order != "sequential"
-        factor = 1.0 + (self.read_slowdown if meeting else 0.0)
+        beside = 1.0 + (self.read_slowdown if meeting else 0.0)
+        factors = factors or Overlap(read=beside, copying=1.0, kernel=1.0)
         lengths = [group.length for group in plan.groups]
         count = len(plan.stages[0])
-        reads = [factor * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
+        reads = [factors.read * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
         times = [tuple(reads[index % len(reads)] for index in range(count))]
         if plan.architecture.copies:
-            times.append(tuple(self.copy_seconds(n_bytes, quantile) for n_bytes in lengths))
-        times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
-        return Durations(tuple(times), depth, self.slowdown)
+            copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
+            times.append(tuple(factors.copying * seconds for seconds in copies))
+        kernels = [self._kernel(piece).at(quantile) for piece in plan.pieces]
+        times.append(tuple(factors.kernel * seconds for seconds in kernels))
+        # What was measured in such sweeps has the slowdown in it.
+        return Durations(tuple(times), depth, 0.0 if measured else self.slowdown)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
         """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""

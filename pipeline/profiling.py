@@ -7,10 +7,9 @@ without reads, taking turns.
 """
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
@@ -24,20 +23,19 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import StagedDevice
-from pipeline.engine import Engine, Tensors
 from pipeline.inputs import random_inputs
-from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine
 from pipeline.observed import services
+from pipeline.overlap_times import ORDERS, measure_overlap
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
 from pipeline.profile_file import manifest_checksum
+from pipeline.sweeps import Measured, measured_sweeps, opened
 from pipeline.trace import TraceEvent
 from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
 
 DEFAULT_ITERATIONS = 6
-DEFAULT_RUNS = 200
 _ROUNDS = 3
 # Reads beside which kernels are measured: as many and as large as streaming has them.
 _BESIDE_DEPTH = 2
@@ -80,7 +78,7 @@ def profile_pack(
         rounds = min(_ROUNDS, iterations)
         steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
         levels = chunk_levels(pack.manifest)
-        done, total = 0, rounds * (len(levels) + 1)
+        done, total = 0, rounds * (len(levels) + 1) + len(ORDERS)
         for turn, sweeps in enumerate(steps):
             meter.measure_transfers(turn)
             done += 1
@@ -91,56 +89,14 @@ def profile_pack(
                 meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
                 done += 1
                 progress(done, total)
-    return _summary(pack, device.threads, samples)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A sweep and its trace; ``outside_seconds``: of its request, all else."""
-
-    events: list[TraceEvent]
-    delay_seconds: float
-    outside_seconds: float
-
-
-def measured_sweeps(engine: Engine, inputs: Tensors) -> Iterator[Measured]:
-    """Run sweeps without end."""
-    while True:
-        events: list[TraceEvent] = []
-        began = time.perf_counter()
-        statistics = engine.run(inputs, record=events.append)[1]
-        took = time.perf_counter() - began
-        delay = statistics.delay_seconds
-        yield Measured(events, delay, max(took - delay, 0.0))
-
-
-def measure_limits(
-    pack: Pack,
-    plan: Plan,
-    threads: int | None = None,
-    runs: int = DEFAULT_RUNS,
-    progress: Progress = lambda done, total: None,
-) -> SweepLimits:
-    """Measure what the operations of ``plan`` do not exceed in ``runs`` sweeps, one after the other.
-
-    Raises:
-        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
-    """
-    device = CpuDevice(threads)
-    pool = ReadPool()
-    seen = []
-    try:
-        with opened(pack, plan, device, pool) as engine:
-            sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
-            next(sweeps)  # the first one touches all memory, and verifies
-            for number in range(runs):
-                sweep = next(sweeps)
-                served = services(plan.stages, sweep.events, plan.choice.depth)
-                seen.append((served, sweep.delay_seconds))
-                progress(number + 1, runs)
-    finally:
-        pool.close()
-    return SweepLimits.of(plan, seen)
+    profile = _summary(pack, device.threads, samples)
+    overlaps = {}
+    with closing(ReadPool()) as pool:
+        for name in ORDERS:
+            overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
+            done += 1
+            progress(done, total)
+    return profile.model_copy(update={"overlaps": overlaps})
 
 
 def _share(iterations: int, rounds: int, turn: int) -> int:
@@ -232,20 +188,6 @@ class _Meter:
             thread.join()
         self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
         self._samples.reads_beside += taken
-
-
-@contextmanager
-def opened(pack: Pack, plan: Plan, device: CpuDevice, pool: ReadPool) -> Iterator[Engine]:
-    """Open an engine of ``plan`` and close it."""
-    staged = StagedDevice(device) if plan.architecture.copies else None
-    engine = Engine(pack, plan, staged or device, pool, open_reader(pack.weights_path))
-    try:
-        engine.open()
-        yield engine
-    finally:
-        engine.close()
-        if staged is not None:
-            staged.close()
 
 
 def _summary(pack: Pack, threads: int, samples: _Samples) -> Profile:

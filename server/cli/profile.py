@@ -8,7 +8,7 @@ import typer
 from rich.progress import Progress
 
 from models.pack import Pack, open_pack
-from pipeline import profiling
+from pipeline import limit_times, profiling
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
 from pipeline.profile import Profile, plan_key
@@ -41,7 +41,7 @@ def profile(
     weights: Weights = None,
     runs: Annotated[
         int, typer.Option(min=1, help="Sweeps of the configuration, with --bound.")
-    ] = profiling.DEFAULT_RUNS,
+    ] = limit_times.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Measure a pack on this machine; planning and prediction need it."""
@@ -85,7 +85,7 @@ def _bound(
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
     with _progress(f"measuring {pack.name}") as update:
-        limits = profiling.measure_limits(pack, plan, threads, runs, update)
+        limits = limit_times.measure_limits(pack, plan, threads, runs, update)
     save_profile(known.with_limits(plan, limits), pack)
     document = {
         "model": pack.name,

@@ -6,12 +6,13 @@ from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
+from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan, predict
 from pipeline.profile import Profile
-from pipeline.profiling import measure_limits, profile_pack
+from pipeline.profiling import profile_pack
 
 
 @pytest.fixture(scope="module")
