@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loader.files import open_reader
 from loader.pool import ReadPool
 from models.pack import Pack
-from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.base import Device
 from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine, Tensors
 from pipeline.planning.plan import Plan
@@ -16,17 +16,16 @@ from pipeline.trace import TraceEvent
 
 
 @contextmanager
-def opened(pack: Pack, plan: Plan, device: CpuDevice, pool: ReadPool) -> Iterator[Engine]:
-    """Open an engine of ``plan`` and close it."""
-    staged = StagedDevice(device) if plan.architecture.copies else None
-    engine = Engine(pack, plan, staged or device, pool, open_reader(pack.weights_path))
+def opened(pack: Pack, plan: Plan, device: Device, pool: ReadPool) -> Iterator[Engine]:
+    """Open an engine of ``plan``, with a copy stage in case it has one, and close it."""
+    staged = StagedDevice(device)
+    engine = Engine(pack, plan, staged, pool, open_reader(pack.weights_path))
     try:
         engine.open()
         yield engine
     finally:
         engine.close()
-        if staged is not None:
-            staged.close()
+        staged.close()
 
 
 @dataclass(frozen=True)

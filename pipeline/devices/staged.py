@@ -23,19 +23,26 @@ class StagedDevice(Device):
         self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Copied] | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
-        self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # engines of several models share the device
 
     def load(self, graph: bytes) -> Kernel:
         return self._device.load(graph)
 
     def copy(self, source: memoryview, target: memoryview, done: Copied) -> None:
+        with self._lock:
+            if self._thread is None:  # a device that copies nothing needs none
+                self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
+                self._thread.start()
         self._copies.put((source, target, done))
 
     def close(self) -> None:
-        """Finish the copies accepted and end the thread."""
-        self._copies.put(None)
-        self._thread.join()
+        """Finish the copies accepted and end the thread; a later copy would start another."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._copies.put(None)
+            thread.join()
 
     def _work(self) -> None:
         while (job := self._copies.get()) is not None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import models.default
-from loader.files import open_reader
 from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
@@ -28,10 +27,9 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.devices.staged import StagedDevice
-from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.sweeps import opened
 from tests.pipeline.nodes import needs_blocks
 
 Tensors = dict[str, NDArray[Any]]
@@ -153,16 +151,12 @@ def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
     # The second sweep of an engine starts on what the first one left in its memory.
     images = [random_inputs(pack.manifest, seed) for seed in range(2)]
     expected = [session.run(None, image)[0] for image in images]
-    for device, plan in itertools.product(map(StagedDevice, devices), plans(pack)):
-        engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
-        try:
-            engine.open()
+    for device, plan in itertools.product(devices, plans(pack)):
+        with opened(pack, plan, device, pool) as engine:
             for image, wanted in zip(images, expected, strict=True):
                 (result,) = engine.run(image)[0].values()
                 error = np.abs(result - wanted).max() / np.abs(wanted).max()
                 assert error < 1e-4, (plan.architecture.name, plan.choice)
-        finally:
-            engine.close()
 
 
 @pytest.fixture(scope="module")
