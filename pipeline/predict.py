@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from loader.errors import LoaderError
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.auto import plan_auto
+from pipeline.planning.known import Known, Point
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.search import Point, search
+from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profile import Profile
 from pipeline.simulator import Simulated, simulate
@@ -67,18 +69,49 @@ def find_plan(
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.tuned == "auto")
         return Found(make_plan(manifest, architecture, choice=choice))
-    if architecture.tuned == "search":
-        step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // _PAGE_BYTES * _PAGE_BYTES)
-        result = search(manifest, architecture, profile.durations, step)
-        return Found(
-            make_plan(manifest, architecture, result.chosen.ring_bytes), curve=result.curve
+    if architecture.tuned:
+        return _known(manifest, architecture, wanted, profile) or _searched(
+            manifest, architecture, wanted, profile
         )
-    if architecture.tuned == "auto":
-        auto = plan_auto(manifest, wanted.weight_bytes, wanted.delay_seconds, profile.durations)
-        return Found(auto.plan, auto.reasons)
     if wanted.weight_bytes is None:
         return Found(make_plan(manifest, architecture))
     return Found(rule_of_thumb(manifest, architecture, wanted.weight_bytes))
+
+
+def _known(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile
+) -> Found | None:
+    """Return what an earlier search found; None: there was none, or it no longer makes a plan."""
+    known = profile.known.get(_question(architecture, wanted))
+    if known is None:
+        return None
+    try:
+        plan = make_plan(manifest, architecture, choice=known.choice)
+    except (PlanError, LoaderError):
+        return None
+    return Found(plan, known.reasons, known.curve)
+
+
+def _searched(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile
+) -> Found:
+    """Search and keep what was found."""
+    if architecture.tuned == "search":
+        step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // _PAGE_BYTES * _PAGE_BYTES)
+        result = search(manifest, architecture, profile.durations, step)
+        plan = make_plan(manifest, architecture, result.chosen.ring_bytes)
+        found = Found(plan, curve=result.curve)
+    else:
+        auto = plan_auto(manifest, wanted.weight_bytes, wanted.delay_seconds, profile.durations)
+        found = Found(auto.plan, auto.reasons)
+    known = Known(found.plan.choice, found.reasons, found.curve)
+    profile.known.add(_question(architecture, wanted), known)
+    return found
+
+
+def _question(architecture: Architecture, wanted: Wanted) -> str:
+    """Return what a search depends on beside the profile."""
+    return f"{architecture.name} {wanted.weight_bytes} {wanted.delay_seconds}"
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

@@ -18,6 +18,7 @@ from pipeline.bound import bound
 from pipeline.durations import Durations
 from pipeline.limits import Seconds, SweepLimits
 from pipeline.machine import Machine
+from pipeline.planning.known import KnownPlans
 from pipeline.planning.plan import Plan
 
 Quantile = Literal["median", "p95", "max"]
@@ -101,6 +102,11 @@ class Profile(_Record):
     overlaps: dict[str, Overlap] = {}
     outside: Distribution
     limits: dict[str, SweepLimits] = {}
+
+    @cached_property
+    def known(self) -> KnownPlans:
+        """The plans that were found on this profile."""
+        return KnownPlans()
 
     def durations(self, plan: Plan, quantile: Quantile = "median") -> Durations:
         """Return the seconds of every operation of ``plan``, reads for the next sweep included.

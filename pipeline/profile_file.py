@@ -1,7 +1,5 @@
 """profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,6 +7,9 @@ from pydantic import ValidationError
 from models.checksum import checksum
 from models.errors import first_fault
 from models.pack import Pack
+from pipeline import known_file
+from pipeline.files import write_atomically
+from pipeline.known_file import KnownFile
 from pipeline.machine import Machine
 from pipeline.profile import Profile, ProfileError
 
@@ -29,17 +30,7 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     """
     path = pack.folder / FILE
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{FILE}.", dir=pack.folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(profile.model_dump_json(exclude_defaults=True) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # noqa: PTH101
-            os.replace(name, path)  # noqa: PTH105
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(path, profile.model_dump_json(exclude_defaults=True) + "\n")
     except OSError as exc:
         raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
     return path
@@ -55,22 +46,29 @@ def load_profile(pack: Pack, machine: Machine) -> Profile:
     remedy = f"run `layerstream profile {pack.folder}`"
     if not path.is_file():
         raise ProfileError(f"{pack.folder}: no profile: {remedy}")
-    profile = _read(path, remedy)
+    content = _content(path, remedy)
+    profile = _parsed(path, content, remedy)
     if profile.manifest != manifest_checksum(pack):
         raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
     different = profile.machine.differences(machine)
     if different:
         shown = "; ".join(different)
         raise ProfileError(f"{path}: profile of {pack.name}: measured on {shown}; {remedy}")
+    profile.known.keep_in(KnownFile(pack.folder / known_file.FILE, checksum(content)))
     return profile
 
 
-def _read(path: Path, remedy: str) -> Profile:
+def _content(path: Path, remedy: str) -> bytes:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise ProfileError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; {remedy}")
-        return Profile.model_validate_json(path.read_bytes())
+        return path.read_bytes()
     except OSError as exc:
         raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _parsed(path: Path, content: bytes, remedy: str) -> Profile:
+    try:
+        return Profile.model_validate_json(content)
     except ValidationError as exc:
         raise ProfileError(f"{path}: {first_fault(exc)}; {remedy}") from exc

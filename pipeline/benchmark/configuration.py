@@ -5,9 +5,9 @@ from typing import Any
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
+from pipeline.planning.known import Point
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.planning.search import Point
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.predict import Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile

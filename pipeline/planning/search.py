@@ -8,19 +8,11 @@ from models.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.durations import Durations
 from pipeline.planning.draft import Drafts
+from pipeline.planning.known import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
 
 # Medians have no noise: delays that differ by less are the same.
 TOLERANCE = 1e-3
-
-
-@dataclass(frozen=True)
-class Point:
-    """A ring of ``ring_bytes`` (each, where there are two), all weight memory, and the delay it gives."""
-
-    ring_bytes: int
-    weight_bytes: int
-    delay_seconds: float
 
 
 @dataclass(frozen=True)
