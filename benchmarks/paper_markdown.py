@@ -3,36 +3,39 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper_figures import NETWORKS, PaperNetwork
+from benchmarks.paper_figures import PaperNetwork
 
 _MIB = 1 << 20
 _HEAD = (
     *("architecture", "paper: memory", "paper: delay", "memory", "of the weights", "beside 2 Σs"),
     *("delay", "beside `pre`", "predicted", "CPU s"),
 )
-_FIRST, _LAST = "<!-- begin: benchmarks.paper_table -->", "<!-- end: benchmarks.paper_table -->"
+_MARK = "<!-- {}: benchmarks.paper_table{} -->"
 
 
-def tables(documents: Mapping[str, Mapping[str, Any]], plots: str) -> str:
+def tables(
+    networks: Sequence[PaperNetwork], documents: Mapping[str, Mapping[str, Any]], plots: str
+) -> str:
     """Return a section for each network that was measured; ``plots``: the folder as links see it."""
     sections = [
         "\n".join(_section(network, documents[network.name], plots))
-        for network in NETWORKS
+        for network in networks
         if network.name in documents
     ]
     return "\n\n".join(sections)
 
 
-def insert(page: str, generated: str) -> str:
-    """Return ``page`` with ``generated`` between its two marks.
+def insert(page: str, generated: str, mark: str) -> str:
+    """Return ``page`` with ``generated`` between the two comments with ``mark``.
 
     Raises:
         ValueError: a mark is missing.
     """
-    before, first, rest = page.partition(_FIRST)
-    _, last, after = rest.partition(_LAST)
+    begin, end = _MARK.format("begin", mark), _MARK.format("end", mark)
+    before, first, rest = page.partition(begin)
+    _, last, after = rest.partition(end)
     if not first or not last:
-        raise ValueError(f"no {_FIRST} followed by {_LAST}")
+        raise ValueError(f"no {begin} followed by {end}")
     return f"{before}{first}\n\n{generated}\n\n{last}{after}"
 
 

@@ -3,13 +3,15 @@
 Each network is built from the zoo where DIR has no NAME.onnx, compiled, profiled, and measured by the same
 commands that users have, one process each. Figures are kept as JSON: a network can be measured again alone.
 
-Run as ``python -m benchmarks.paper_table DIR [--networks yolov4,...] [--iterations 20] [--docs docs]``.
+Run as ``python -m benchmarks.paper_table DIR [--networks yolov4,...] [--iterations 20] [--docs docs]``;
+``--resolution 224`` measures all of them at that size, where reading is the bottleneck (Fig. 14, 15).
 """
 
 import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from benchmarks.paper_figures import NETWORKS, PaperNetwork
 from benchmarks.paper_markdown import insert, tables
 
 ARCHITECTURES = "pre,seq,sync,async,async-md,2s,2s-md,auto@2%,auto@5%"
+ARCHITECTURES_SMALL = "pre,2s,2s-md,auto@5%,auto@10%,auto@25%,auto@50%"
 _FOLDER = "streaming"
 
 
@@ -67,27 +70,40 @@ def main() -> None:
         "--packs", type=Path, help="where packs are, or are compiled; default DIR/packs"
     )
     parser.add_argument("--networks", default=",".join(names))
-    parser.add_argument("--architectures", default=ARCHITECTURES)
+    parser.add_argument("--architectures")
+    parser.add_argument("--resolution", type=int, help="of all networks; default as in the paper")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="compile again")
     parser.add_argument("--profile", action="store_true", help="profile again")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     options = parser.parse_args()
+    networks: tuple[PaperNetwork, ...] = NETWORKS
+    mark = ""
+    if options.resolution:
+        # The paper has no figures there.
+        networks = tuple(replace(item, resolution=options.resolution, rows={}) for item in NETWORKS)
+        mark = f"-{options.resolution}"
+        options.folder /= str(options.resolution)
+        options.folder.mkdir(exist_ok=True)
+    options.architectures = options.architectures or (
+        ARCHITECTURES_SMALL if mark else ARCHITECTURES
+    )
     options.packs = options.packs or options.folder / "packs"
     wanted = options.networks.split(",")
     if unknown := set(wanted) - set(names):
         parser.error(f"unknown network {min(unknown)!r}; there are {', '.join(names)}")
     folder, page = options.docs / _FOLDER, options.docs / "streaming.md"
-    figures = folder / "figures.json"
+    figures = folder / f"figures{mark}.json"
     documents = load(figures)
     folder.mkdir(parents=True, exist_ok=True)
-    for network in NETWORKS:
+    for network in networks:
         if network.name in wanted:
             documents[network.name] = measure(network, options, folder)
             # After each: a run of all takes a quarter of an hour.
             figures.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
-            generated = tables(documents, _FOLDER)
-            page.write_text(insert(page.read_text("utf-8"), generated), encoding="utf-8")
+            generated = tables(networks, documents, _FOLDER)
+            text = insert(page.read_text("utf-8"), generated, mark)
+            page.write_text(text, encoding="utf-8")
     print(figures)
 
 

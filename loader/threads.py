@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from loader.flights import Flight
 from loader.job import Outcome, ReadJob, perform
+from loader.priority import hasten
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class ReaderThreads:
         self._threads.append(thread)
 
     def _work(self) -> None:
+        hasten()
         while (flight := self._line.get()) is not None:
             with self._lock:
                 self.wake_ups += 1

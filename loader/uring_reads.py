@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from loader.errors import LoaderError
 from loader.filling import Filling
 from loader.job import Outcome, attempt
+from loader.priority import hasten
 from loader.threads import Landed, ReaderThreads, ReadFlight, Report
 from loader.uring import Ring
 
@@ -73,6 +74,7 @@ class UringReads:
             self._ring.close()
 
     def _work(self) -> None:
+        hasten()
         cpu_seconds = 0.0
         while self._flying or self._line or not self._closing:
             self._ring.wait()

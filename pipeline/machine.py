@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from loader.files import open_reader
+from loader.priority import Priority, reader_priority
 from models.target import host_target
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -16,7 +17,8 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 class Machine(BaseModel):
     """A machine with the storage that weights are read from. ``reader``: how the file is read.
 
-    ``huge_pages``: whether the kernel gives large buffers 2 MiB pages when asked to.
+    ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
+    2 MiB pages when asked to.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,6 +32,7 @@ class Machine(BaseModel):
     device: str
     file_system: str
     reader: str
+    reader_priority: Priority
     huge_pages: bool
 
     def differences(self, other: "Machine") -> list[str]:
@@ -62,6 +65,7 @@ def this_machine(weights: Path, threads: int) -> Machine:
         device=device,
         file_system=file_system,
         reader=reader.kind,
+        reader_priority=reader_priority(),
         huge_pages=_has_huge_pages(),
     )
 

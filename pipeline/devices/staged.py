@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from loader.errors import LoaderError
+from loader.priority import hasten
 from pipeline.devices.base import Copied, Device, Kernel
 
 
@@ -45,6 +46,7 @@ class StagedDevice(Device):
             thread.join()
 
     def _work(self) -> None:
+        hasten()
         while (job := self._copies.get()) is not None:
             source, target, done = job
             started = time.perf_counter()

@@ -28,7 +28,7 @@ from server.plots import check_plotting, plot_pipeline, plot_resolutions
 app = typer.Typer(help="Measure on this machine.")
 
 Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
-Plot = Annotated[Path | None, typer.Option(help="Folder for plots (needs layerstream[bench]).")]
+Plot = Annotated[Path | None, typer.Option(help=r"Folder for plots (needs layerstream\[bench]).")]
 _SWEPT = "pre,2s,2s-md,auto"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from loader.priority import LEVELS
 from server.metrics import METRIC_NAMES, PREDICTIONS
 from server.settings import Settings
 
@@ -134,7 +135,8 @@ def test_unit_keeps_what_the_server_needs() -> None:
     assert unit["User"] == ["layerstream"]
     assert "ProcSubset" not in unit  # onnxruntime reads /proc/cpuinfo on Arm
     assert unit["SystemCallFilter"][0] == "@system-service"
-    assert unit["SystemCallFilter"][-1] == "sched_setaffinity"
+    assert unit["SystemCallFilter"][-1] == "sched_setaffinity sched_setattr"
+    assert unit["LimitNICE"] == [str(-LEVELS)]  # readers
     assert set(unit["RestrictAddressFamilies"][0].split()) == {"AF_UNIX", "AF_INET", "AF_INET6"}
 
 

@@ -15,6 +15,7 @@ MACHINE = Machine(
     device="/dev/disk",
     file_system="ext4",
     reader="direct",
+    reader_priority="nice",
     huge_pages=True,
 )
 

@@ -1,0 +1,61 @@
+"""Threads that read run soon after they wake, as far as the kernel allows."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from loader import priority
+from loader.priority import LEVELS, hasten, reader_priority
+
+T = TypeVar("T")
+
+
+def on_a_thread(function: Callable[[], T]) -> T:
+    """Run ``function`` on a thread that ends: what it changes of itself ends with it."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def nice_level() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_only_the_thread_itself_is_changed() -> None:
+    before = nice_level()
+    reached, after = on_a_thread(lambda: (hasten(), nice_level()))
+    assert after == (max(before - LEVELS, -20) if reached == "nice" else before)
+    assert nice_level() == before
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(-20, "nice"), (0, "slice"), (20, "usual")])
+def test_what_is_not_allowed_is_left(
+    allowed: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses nice levels below ``allowed``."""
+    tried: list[int] = []
+
+    def schedule(nice: int) -> bool:
+        tried.append(nice)
+        return nice >= allowed
+
+    monkeypatch.setattr(priority, "_schedule", schedule)
+    monkeypatch.setattr(os, "getpriority", lambda *_: 0)
+    assert hasten() == expected
+    assert tried == [-LEVELS, 0][: 1 if expected == "nice" else 2]
+
+
+def test_a_machine_without_the_call_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert on_a_thread(hasten) == "usual"
+
+
+def test_what_readers_reach_is_asked_once() -> None:
+    before = threading.active_count()
+    assert reader_priority() == reader_priority() == on_a_thread(hasten)
+    assert threading.active_count() == before
