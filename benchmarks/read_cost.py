@@ -38,7 +38,7 @@ def read_all(pack: Pack, buffer: Buffer, cpu: list[float]) -> None:
         end = pack.weights_path.stat().st_size
         for offset in range(0, end, READ_BYTES):
             length = min(READ_BYTES, end - offset)
-            reader.read_into(offset, memoryview(buffer.bytes)[:length])
+            reader.read_into(offset, memoryview(buffer.bytes.data)[:length])
     cpu.append(time.thread_time() - began)
 
 
