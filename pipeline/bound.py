@@ -19,7 +19,8 @@ def bound(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> fl
     are complete when the sweep begins. Kernels count as slowed down all the time.
     """
     factor = 1.0 + durations.slowdown
-    rows = [*durations.stages[:-1], tuple(factor * seconds for seconds in durations.stages[-1])]
+    kernels = durations.kernels(stages)
+    rows = [*durations.stages[:-1], tuple(factor * seconds for seconds in kernels)]
     # Reads for the next sweep delay nothing in this one: they come after all others.
     own = [Stage(stage.name, stage.after[: len(stage) - stage.ahead]) for stage in stages]
     servers = [Fifo(row) for row in rows]

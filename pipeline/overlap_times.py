@@ -33,17 +33,21 @@ def measure_overlap(
     plan = make_plan(manifest, order)
     choice = Choice(chunk_bytes=chunk_limit(manifest, order, plan.choice))
     quiet = make_plan(manifest, ARCHITECTURES["pre"], choice=choice)
-    moves = [sum(row) for row in profile.durations(plan).stages[:-1]]
+    *moves, kernels = [sum(row) for row in profile.durations(plan).stages]
     ratios: list[list[float]] = [[] for _ in plan.stages]
     with (
         _sweeping(pack, quiet, device, pool) as alone,
         _sweeping(pack, plan, device, pool) as beside,
     ):
-        for (*_, kernels), took in islice(zip(alone, beside, strict=False), sweeps):
-            for row, seconds, expected in zip(ratios, took, [*moves, kernels], strict=True):
+        for (*_, now), took in islice(zip(alone, beside, strict=False), sweeps):
+            for row, seconds, expected in zip(ratios, took, [*moves, now], strict=True):
                 row.append(seconds / expected if expected else 1.0)
     read, *copies, kernel = map(median, ratios)
-    return Overlap(read=read, copying=copies[0] if copies else 1.0, kernel=kernel)
+    return Overlap(
+        read=read,
+        copying=copies[0] if copies else 1.0,
+        disturbance=max(kernel - 1.0, 0.0) * kernels / max(len(plan.groups), 1),
+    )
 
 
 @contextmanager

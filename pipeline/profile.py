@@ -72,11 +72,14 @@ class CopyTime(_Record):
 
 
 class Overlap(_Record):
-    """By what r, c and k are multiplied when they run beside each other in one order of operations."""
+    """What changes when reads, copies and kernels run beside each other in one order of operations.
+
+    Factors of r and c; ``disturbance``: seconds that each read takes from the kernels.
+    """
 
     read: Seconds
     copying: Seconds
-    kernel: Seconds
+    disturbance: Seconds
 
 
 class Profile(_Record):
@@ -115,12 +118,12 @@ class Profile(_Record):
             ProfileError: one of its kernels was not measured.
         """
         depth = plan.choice.depth
-        factors = self.overlaps.get(plan.architecture.name.removesuffix("-md"))
+        factors = self.overlaps.get(_order(plan.architecture.name))
         measured = factors is not None
         # Alone in its order, no read meets a kernel.
         meeting = plan.architecture.order != "sequential"
         beside = 1.0 + (self.read_slowdown if meeting else 0.0)
-        factors = factors or Overlap(read=beside, copying=1.0, kernel=1.0)
+        factors = factors or Overlap(read=beside, copying=1.0, disturbance=0.0)
         lengths = [group.length for group in plan.groups]
         count = len(plan.stages[0])
         reads = [factors.read * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
@@ -128,10 +131,10 @@ class Profile(_Record):
         if plan.architecture.copies:
             copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
             times.append(tuple(factors.copying * seconds for seconds in copies))
-        kernels = [self._kernel(piece).at(quantile) for piece in plan.pieces]
-        times.append(tuple(factors.kernel * seconds for seconds in kernels))
+        times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
         # What was measured in such sweeps has the slowdown in it.
-        return Durations(tuple(times), depth, 0.0 if measured else self.slowdown)
+        slowdown = 0.0 if measured else self.slowdown
+        return Durations(tuple(times), depth, slowdown, factors.disturbance)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
         """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""
@@ -191,6 +194,11 @@ def plan_key(plan: Plan) -> str:
     pieces = [piece_key(piece) for piece in plan.pieces]
     parts = (plan.ring_bytes, plan.resident, plan.groups, plan.choice.depth, pieces, plan.stages)
     return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
+
+
+def _order(name: str) -> str:
+    """Return which order of operations the architecture ``name`` has, by that of the smallest rings."""
+    return "2s" if name == "auto" else name.removesuffix("-md")
 
 
 def _interpolated(table: dict[int, float], at: int) -> float:

@@ -51,6 +51,7 @@ class _Machine:
     def __init__(self, stages: Sequence[Stage], durations: Durations) -> None:
         self._stages = tuple(stages)
         self._durations = durations
+        self._seconds = (*durations.stages[:-1], durations.kernels(stages))
         self._kernel = len(stages) - 1
         self._limits = [durations.depth, *[1] * (len(stages) - 1)]
         self._lines: list[deque[int]] = [deque() for _ in stages]
@@ -94,14 +95,11 @@ class _Machine:
 
     def _start(self, stage: int, index: int) -> None:
         self._working[stage] += 1
-        seconds = self._seconds(stage, index)
+        seconds = self._seconds[stage][index]
         if stage == self._kernel:
             self._running, self._work = index, seconds
         else:
             heapq.heappush(self._ends, (self._now + seconds, stage, index))
-
-    def _seconds(self, stage: int, index: int) -> float:
-        return self._durations.stages[stage][index]
 
     def _advance(self) -> list[tuple[int, int]]:
         """Move the clock to the next end; return what ends there."""

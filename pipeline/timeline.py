@@ -128,10 +128,11 @@ def _sweep(stages: Sequence[Stage], durations: Durations, head: Sequence[Interva
     reads = Fifo(durations.stages[0], durations.depth)
     for start, end in head:
         reads.occupy(start, end)
-    between = [Fifo(seconds) for seconds in durations.stages[1:-1]]
-    kernels: Server = Fifo(durations.stages[-1])
+    between = [Fifo(row) for row in durations.stages[1:-1]]
+    seconds = durations.kernels(stages)
+    kernels: Server = Fifo(seconds)
     if durations.slowdown:
-        kernels = Slowed(durations.stages[-1], reads.busy, durations.slowdown)
+        kernels = Slowed(seconds, reads.busy, durations.slowdown)
     starts, ends = recur(stages, [reads, *between, kernels], head)
     delay = max(
         (

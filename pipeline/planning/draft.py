@@ -121,6 +121,7 @@ class Drafts:
                 else (*[()] * (len(rows) - 1), kernels),
                 choice.depth,
                 level.slowdown,
+                level.disturbance,
             ),
         )
 

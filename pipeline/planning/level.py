@@ -36,6 +36,7 @@ class Level:
     kept_bytes: int
     until: tuple[float, ...]
     slowdown: float
+    disturbance: float
 
     @cached_property
     def streamable_bytes(self) -> int:
@@ -61,4 +62,5 @@ def level_of(manifest: Manifest, plan: Plan, durations: Durations) -> Level:
         plan.resident_bytes,
         tuple(accumulate(durations.stages[-1], initial=0.0)),
         durations.slowdown,
+        durations.disturbance,
     )

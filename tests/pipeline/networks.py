@@ -1,7 +1,7 @@
 """Networks of numbers alone, for planners: chunks of several sizes, and how long everything takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ class Network:
     seconds_a_page: tuple[float, ...]
     page_seconds: float
     slowdown: float = 0.0
+    disturbance: float = 0.0
     launch_seconds: float = 1e-5
     request_seconds: float = 5e-5
 
@@ -30,7 +31,7 @@ class Network:
         if plan.architecture.copies:
             rows.append(tuple(group.length / PAGE * self.page_seconds / 4 for group in plan.groups))
         rows.append(tuple(map(self._kernel, plan.pieces)))
-        return Durations(tuple(rows), plan.choice.depth, self.slowdown)
+        return Durations(tuple(rows), plan.choice.depth, self.slowdown, self.disturbance)
 
     def read(self, n_bytes: int, depth: int) -> float:
         """Return the time of a read while ``depth`` share the disk."""
@@ -105,4 +106,5 @@ def networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
     chunks = draw(st.lists(lengths, min_size=count, max_size=count))
     speeds = [draw(st.sampled_from([1e-6, 1e-5, 1e-4])) for _ in range(count)]
     slowdown = draw(st.sampled_from([0.0, 0.15]))
-    return network(chunks, speeds, draw(st.sampled_from([1e-6, 1e-5, 1e-4])), slowdown)
+    made = network(chunks, speeds, draw(st.sampled_from([1e-6, 1e-5, 1e-4])), slowdown)
+    return replace(made, disturbance=draw(st.sampled_from([0.0, 1e-4])))

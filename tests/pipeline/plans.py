@@ -37,4 +37,5 @@ def durations(draw: st.DrawFn, plan: Plan, slowdown: bool = True) -> Durations:
     ]
     rows[0] += rows[0][: plan.stages[0].ahead]
     slower = draw(st.sampled_from([0.0, 0.25, 1.0])) if slowdown else 0.0
-    return Durations(tuple(map(tuple, rows)), plan.choice.depth, slower)
+    disturbance = draw(st.sampled_from([0.0, 0.125])) if slowdown else 0.0
+    return Durations(tuple(map(tuple, rows)), plan.choice.depth, slower, disturbance)

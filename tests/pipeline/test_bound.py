@@ -1,5 +1,7 @@
 """The bound against simulated sweeps: never exceeded, and reached when everything takes its longest."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ EPSILON = 1e-9
 def sweeps(data: st.DataObject, plan: Plan, count: int) -> list[Durations]:
     """Draw durations of several sweeps of one plan on one machine."""
     drawn = [data.draw(durations(plan)) for _ in range(count)]
-    return [Durations(item.stages, item.depth, drawn[0].slowdown) for item in drawn]
+    return [replace(drawn[0], stages=item.stages) for item in drawn]
 
 
 def maxima(runs: list[Durations]) -> Durations:
@@ -25,7 +27,7 @@ def maxima(runs: list[Durations]) -> Durations:
         tuple(map(max, zip(*rows, strict=True)))
         for rows in zip(*(run.stages for run in runs), strict=True)
     ]
-    return Durations(tuple(rows), runs[0].depth, runs[0].slowdown)
+    return replace(runs[0], stages=tuple(rows))
 
 
 def delays(plan: Plan, run: Durations) -> list[float]:

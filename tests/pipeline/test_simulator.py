@@ -136,6 +136,15 @@ def test_kernels_run_slower_while_a_read_is_in_flight() -> None:
     assert simulated.delay_seconds == pytest.approx(4.5 + 4)
 
 
+def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
+    plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
+    times = Durations(((1, 1), (2, 4)), 1, disturbance=0.5)
+    assert times.kernels(plan.stages) == (2.5, 4.5)
+    assert simulate(plan.stages, times).delay_seconds == 1 + 2.5 + 4.5
+    whole = chain_of("pre", [1, 1])
+    assert Durations(((2, 4),), 1, disturbance=0.5).kernels(whole.stages) == (2, 4)
+
+
 def test_a_head_read_ahead_saves_its_reading() -> None:
     plan = chain_of("2s", [2, 2, 2], ring_bytes=4 * PAGE, read_bytes=2 * PAGE, depth=1, ahead=True)
     times = Durations(((3,) * 5, (1, 1, 1)), 1)
@@ -161,7 +170,9 @@ def test_stages_that_wait_for_each_other_are_refused() -> None:
         timeline(stages, Durations(((1.0,), (1.0,)), 1))
 
 
-@pytest.mark.parametrize(("depth", "slowdown"), [(0, 0.0), (1, -0.1)])
-def test_impossible_durations_are_refused(depth: int, slowdown: float) -> None:
+@pytest.mark.parametrize(
+    ("depth", "slowdown", "disturbance"), [(0, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.0, -1e-6)]
+)
+def test_impossible_durations_are_refused(depth: int, slowdown: float, disturbance: float) -> None:
     with pytest.raises(ValueError, match="depth"):
-        Durations(((), ()), depth, slowdown)
+        Durations(((), ()), depth, slowdown, disturbance)
