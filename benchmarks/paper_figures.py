@@ -3,14 +3,15 @@
 Percentages are against the paper's ``Pre``, whose memory is twice the sum of all layers (Eq. 2).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class PaperNetwork:
     """One network of the paper. ``name``: in the zoo; sizes in MB (2**20 bytes), resolution in pixels.
 
-    ``rows``: memory and delay in percent against Pre, by our names of the architectures.
+    ``multiple``: what the resolution must be a multiple of. ``rows``: memory and delay in percent against
+    Pre, by our names of the architectures.
     """
 
     name: str
@@ -19,6 +20,12 @@ class PaperNetwork:
     weights_mb: float
     largest_layer_mb: float
     rows: dict[str, tuple[float, float]]
+    multiple: int = 32
+
+    def at(self, resolution: int) -> "PaperNetwork":
+        """Return the network at ``resolution`` or just above; the paper has no figures there."""
+        sides = -(-resolution // self.multiple) * self.multiple
+        return replace(self, resolution=sides, rows={})
 
 
 _NAMES = ("seq", "sync", "async", "async-md", "2s", "2s-md")
@@ -46,6 +53,7 @@ NETWORKS = (
         _rows(
             (-92.6, 70.2), (-85.2, 38.4), (-92.6, 8.7), (-84.2, 2.0), (-96.3, 16.7), (-85.7, 0.3)
         ),
+        multiple=64,
     ),
     PaperNetwork(
         *("resnet152-darknet", "ResNet152", 608, 219.6, 9.0),

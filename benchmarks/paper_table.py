@@ -11,7 +11,6 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,7 @@ def main() -> None:
     networks: tuple[PaperNetwork, ...] = NETWORKS
     mark = ""
     if options.resolution:
-        # The paper has no figures there.
-        networks = tuple(replace(item, resolution=options.resolution, rows={}) for item in NETWORKS)
+        networks = tuple(network.at(options.resolution) for network in NETWORKS)
         mark = f"-{options.resolution}"
         options.folder /= str(options.resolution)
         options.folder.mkdir(exist_ok=True)

@@ -5,63 +5,104 @@ what happens when all three run at once and wait for each other's threads. A few
 each beside one of the same kernels alone: a machine's speed changes from minute to minute.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from statistics import median
 
 from loader.pool import ReadPool
+from models.manifest import Manifest
 from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.inputs import random_inputs
-from pipeline.observed import services
-from pipeline.planning.make import chunk_limit, make_plan
+from pipeline.observed import Service, Services, services
+from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.thumb import USEFUL_RING_BYTES
 from pipeline.profile import Overlap, Profile
 from pipeline.sweeps import measured_sweeps, opened
 
-#: One of each order of operations that sweeps can have.
-ORDERS = ("seq", "sync", "async", "2s")
+#: One of each order of operations that sweeps can have: as ``order_of`` names them.
+ORDERS = ("seq", "sync", "async", "2s", "auto")
+
+# Small reads, so that what each of them costs shows beside what their bytes cost.
+_READ_BYTES = 512 << 10
+_PART_OF_WEIGHTS = 4
 
 
 def measure_overlap(
     pack: Pack, name: str, profile: Profile, device: CpuDevice, pool: ReadPool, sweeps: int
 ) -> Overlap:
-    """Return how long operations take in ``sweeps`` of architecture ``name``, over their times alone."""
-    manifest, order = pack.manifest, ARCHITECTURES[name]
-    plan = make_plan(manifest, order)
-    choice = Choice(chunk_bytes=chunk_limit(manifest, order, plan.choice))
+    """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has."""
+    manifest = pack.manifest
+    plan = _plan(manifest, name)
+    choice = Choice(chunk_bytes=chunk_limit(manifest, plan.architecture, plan.choice))
     quiet = make_plan(manifest, ARCHITECTURES["pre"], choice=choice)
-    *moves, kernels = [sum(row) for row in profile.durations(plan).stages]
-    ratios: list[list[float]] = [[] for _ in plan.stages]
+    # Where reads and kernels take turns, the disturbance has all that they lose.
+    slowdown = profile.slowdown if name == "auto" else 0.0
+    *moves, _ = [sum(row) for row in profile.durations(plan).stages]
+    factors: list[list[float]] = [[] for _ in moves]
+    lost = []
     with (
         _sweeping(pack, quiet, device, pool) as alone,
         _sweeping(pack, plan, device, pool) as beside,
     ):
-        for (*_, now), took in islice(zip(alone, beside, strict=False), sweeps):
-            for row, seconds, expected in zip(ratios, took, [*moves, now], strict=True):
-                row.append(seconds / expected if expected else 1.0)
-    read, *copies, kernel = map(median, ratios)
+        for (quiet_kernels,), served in islice(zip(alone, beside, strict=False), sweeps):
+            *moved, kernels = served
+            for row, operations, expected in zip(factors, moved, moves, strict=True):
+                row.append(_seconds(operations) / expected if expected else 1.0)
+            known = slowdown / (1 + slowdown) * _together(moved[0], kernels)
+            lost.append(_seconds(kernels) - _seconds(quiet_kernels) - known)
+    read, *copies = map(median, factors)
     return Overlap(
         read=read,
         copying=copies[0] if copies else 1.0,
-        disturbance=max(kernel - 1.0, 0.0) * kernels / max(len(plan.groups), 1),
+        slowdown=slowdown,
+        disturbance=max(median(lost), 0.0) / max(len(plan.groups), 1),
     )
+
+
+def _plan(manifest: Manifest, name: str) -> Plan:
+    """Return a plan whose operations meet in the order ``name``."""
+    if name != "auto":
+        return make_plan(manifest, ARCHITECTURES[name])
+    chunk = manifest.largest_chunk_bytes
+    ring = max(min(USEFUL_RING_BYTES, manifest.weight_bytes // _PART_OF_WEIGHTS), chunk)
+    choice = Choice(ring, max(ring // READS_IN_RING, chunk), _READ_BYTES)
+    return make_plan(manifest, ARCHITECTURES["2s"], choice=choice)
 
 
 @contextmanager
 def _sweeping(
     pack: Pack, plan: Plan, device: CpuDevice, pool: ReadPool
-) -> Iterator[Iterator[list[float]]]:
-    """Open an engine; yield, for sweep after sweep, the seconds of service of each stage."""
-
-    def totals() -> Iterator[list[float]]:
-        for run in runs:
-            served = services(plan.stages, run.events, plan.choice.depth)
-            yield [sum(item.seconds for item in row if item is not None) for row in served]
-
+) -> Iterator[Iterator[Services]]:
+    """Open an engine; yield, for sweep after sweep, when the operations of each stage were served."""
     with opened(pack, plan, device, pool) as engine:
         runs = measured_sweeps(engine, random_inputs(pack.manifest))
         next(runs)  # the first one touches all memory, and verifies
-        yield totals()
+        served = (services(plan.stages, run.events, plan.choice.depth) for run in runs)
+        # Without reads there is a stage less.
+        yield (rows[-1:] if plan.architecture.resident else rows for rows in served)
+
+
+def _seconds(operations: Iterable[Service | None]) -> float:
+    return sum(item.seconds for item in operations if item is not None)
+
+
+def _together(reads: Iterable[Service | None], kernels: Iterable[Service | None]) -> float:
+    """Return for how long a kernel ran while some read was in flight."""
+    events = sorted(
+        (at, which, change)
+        for which, operations in enumerate((reads, kernels))
+        for item in operations
+        if item is not None
+        for at, change in ((item.start, 1), (item.end, -1))
+    )
+    working, before, total = [0, 0], 0.0, 0.0
+    for at, which, change in events:
+        if all(working):
+            total += at - before
+        working[which] += change
+        before = at
+    return total

@@ -74,12 +74,13 @@ class CopyTime(_Record):
 class Overlap(_Record):
     """What changes when reads, copies and kernels run beside each other in one order of operations.
 
-    Factors of r and c; ``disturbance``: seconds that each read takes from the kernels.
+    Factors of r and c; ``slowdown`` and ``disturbance`` as in ``Durations``.
     """
 
-    read: Seconds
-    copying: Seconds
-    disturbance: Seconds
+    read: Seconds = 1.0
+    copying: Seconds = 1.0
+    slowdown: Seconds = 0.0
+    disturbance: Seconds = 0.0
 
 
 class Profile(_Record):
@@ -87,9 +88,9 @@ class Profile(_Record):
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone. ``reads`` and
     ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
-    by how much kernels are slower while reads are in flight; ``read_slowdown``: reads, while kernels run.
-    ``overlaps``: the same in sweeps of the architectures of seed 003, by name. ``outside``: of a request,
-    all that is not its sweep. ``limits``: by ``plan_key``.
+    by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in sweeps, by
+    ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
+    ``plan_key``.
     """
 
     format_version: Literal[1] = 1
@@ -101,7 +102,6 @@ class Profile(_Record):
     copies: Annotated[tuple[CopyTime, ...], Field(min_length=1)]
     kernels: dict[str, Distribution]
     slowdown: Seconds
-    read_slowdown: Seconds
     overlaps: dict[str, Overlap] = {}
     outside: Distribution
     limits: dict[str, SweepLimits] = {}
@@ -118,12 +118,7 @@ class Profile(_Record):
             ProfileError: one of its kernels was not measured.
         """
         depth = plan.choice.depth
-        factors = self.overlaps.get(_order(plan.architecture.name))
-        measured = factors is not None
-        # Alone in its order, no read meets a kernel.
-        meeting = plan.architecture.order != "sequential"
-        beside = 1.0 + (self.read_slowdown if meeting else 0.0)
-        factors = factors or Overlap(read=beside, copying=1.0, disturbance=0.0)
+        factors = self.overlaps.get(order_of(plan), Overlap(slowdown=self.slowdown))
         lengths = [group.length for group in plan.groups]
         count = len(plan.stages[0])
         reads = [factors.read * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
@@ -132,9 +127,7 @@ class Profile(_Record):
             copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
             times.append(tuple(factors.copying * seconds for seconds in copies))
         times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
-        # What was measured in such sweeps has the slowdown in it.
-        slowdown = 0.0 if measured else self.slowdown
-        return Durations(tuple(times), depth, slowdown, factors.disturbance)
+        return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
         """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""
@@ -196,9 +189,14 @@ def plan_key(plan: Plan) -> str:
     return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
 
 
-def _order(name: str) -> str:
-    """Return which order of operations the architecture ``name`` has, by that of the smallest rings."""
-    return "2s" if name == "auto" else name.removesuffix("-md")
+def order_of(plan: Plan) -> str:
+    """Return by which name of ``overlaps`` operations of ``plan`` meet each other.
+
+    In a ring of one chunk reads and kernels take turns, "2s"; in a larger one they overlap, "auto".
+    """
+    name = plan.architecture.name
+    roomy = plan.ring_bytes >= 2 * plan.largest_chunk_bytes
+    return "auto" if name == "2s-md" or (name == "2s" and roomy) else name.removesuffix("-md")
 
 
 def _interpolated(table: dict[int, float], at: int) -> float:

@@ -8,7 +8,7 @@ without reads, taking turns.
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -57,7 +57,6 @@ class _Samples:
     kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     outside: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
-    reads_beside: list[float] = field(default_factory=list)
 
 
 def profile_pack(
@@ -169,12 +168,12 @@ class _Meter:
     def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
         """Run a sweep while a thread reads without a pause."""
         ended = threading.Event()
-        taken: list[float] = []
 
         def read() -> None:
             turn = 0
             while not ended.is_set():
-                taken.extend(self._reads.row(_BESIDE_BYTES, _BESIDE_DEPTH, turn))
+                for _ in self._reads.row(_BESIDE_BYTES, _BESIDE_DEPTH, turn):
+                    pass
                 turn += 1
 
         if self._reads.n_bytes < _BESIDE_BYTES:
@@ -187,7 +186,6 @@ class _Meter:
             ended.set()
             thread.join()
         self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
-        self._samples.reads_beside += taken
 
 
 def _summary(pack: Pack, threads: int, samples: _Samples) -> Profile:
@@ -207,17 +205,8 @@ def _summary(pack: Pack, threads: int, samples: _Samples) -> Profile:
         ),
         kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
         slowdown=_excess(samples.beside),
-        read_slowdown=_read_slowdown(samples),
         outside=of(samples.outside),
     )
-
-
-def _read_slowdown(samples: _Samples) -> float:
-    quiet: Mapping[tuple[int, int], list[float]] = samples.reads
-    alone = quiet.get((_BESIDE_BYTES, _BESIDE_DEPTH))
-    if not alone or not samples.reads_beside:
-        return 0.0
-    return _excess([median(samples.reads_beside) / median(alone)])
 
 
 def _excess(ratios: list[float]) -> float:

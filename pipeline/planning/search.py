@@ -12,7 +12,7 @@ from pipeline.planning.known import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
 
 # Medians have no noise: delays that differ by less are the same.
-TOLERANCE = 1e-3
+TOLERANCE = 5e-3
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,6 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "span_reads_ms": sum(span.median for span in profile.spans) * 1e3,
         "outside_ms": profile.outside.median * 1e3,
         "slowdown": profile.slowdown,
-        "read_slowdown": profile.read_slowdown,
         "reads": [item.model_dump() for item in profile.reads],
         "copies": [item.model_dump() for item in profile.copies],
     }

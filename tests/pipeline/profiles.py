@@ -30,7 +30,6 @@ def profile(
     kernel_seconds: float = 1e-3,
     bytes_a_second: float = 1e9,
     slowdown: float = 0.0,
-    read_slowdown: float = 0.0,
 ) -> Profile:
     """Return a profile in which every kernel takes as long, and bytes move at one speed."""
     sizes = (64 << 10, 128 << 10, 8 << 20)
@@ -51,6 +50,5 @@ def profile(
         ),
         kernels=dict.fromkeys(pieces, always(kernel_seconds)),
         slowdown=slowdown,
-        read_slowdown=read_slowdown,
         outside=always(0.0),
     )

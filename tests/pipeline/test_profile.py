@@ -12,11 +12,12 @@ from models.choice import choose_pieces
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
+from pipeline.durations import Durations
 from pipeline.limits import SweepLimits
 from pipeline.observed import services
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.profile import Distribution, Profile, ProfileError, piece_key, plan_key
+from pipeline.profile import Distribution, Overlap, Profile, ProfileError, piece_key, plan_key
 from pipeline.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.simulator import simulate
 from tests.pipeline.plans import plans
@@ -67,15 +68,29 @@ def test_a_read_below_the_table_takes_what_the_smallest_takes() -> None:
     assert made.read_seconds(4096) == made.read_seconds(64 << 10)
 
 
-def test_reads_are_slower_beside_kernels_but_not_in_a_sequence() -> None:
+def test_operations_take_longer_where_they_meet() -> None:
     source = manifest([4, 4], [True, True])
-    made = profile(source, read_slowdown=0.5)
-    alone, beside = (
-        made.durations(make_plan(source, ARCHITECTURES[name])).stages[0][0]
-        for name in ("seq", "2s")
-    )
-    assert beside / made.read_seconds(4 * 4096, 2) == pytest.approx(1.5)
-    assert alone == pytest.approx(made.read_seconds(4 * 4096, 2))
+    overlaps = {
+        "2s": Overlap(read=1.5, disturbance=1e-4),
+        "auto": Overlap(read=2.0, slowdown=0.25),
+        "async": Overlap(copying=3.0),
+    }
+    made = profile(source, slowdown=0.5).model_copy(update={"overlaps": overlaps})
+    alone = made.read_seconds(4 * 4096, 2)
+
+    def durations(name: str, ring_bytes: int | None = None) -> Durations:
+        return made.durations(make_plan(source, ARCHITECTURES[name], ring_bytes))
+
+    turns, roomy = durations("2s"), durations("2s", 8 * 4096)
+    assert turns.stages[0] == pytest.approx([1.5 * alone] * 2)
+    assert (turns.slowdown, turns.disturbance) == (0.0, 1e-4)
+    assert roomy.slowdown == 0.25
+    assert durations("2s-md") == durations("auto")
+    assert roomy.stages[0][0] == pytest.approx(2 * made.read_seconds(8 * 4096, 2))
+    assert durations("async-md").stages[1] == pytest.approx([3 * made.copy_seconds(4 * 4096)] * 2)
+    # What was not measured is as beside a thread that reads.
+    assert durations("seq").slowdown == 0.5
+    assert durations("seq").stages[0] == pytest.approx([alone] * 2)
 
 
 def test_a_kernel_without_a_time_is_named() -> None:
