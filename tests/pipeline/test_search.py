@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
-from pipeline.planning.search import search
+from pipeline.planning.search import TOLERANCE, search
 from pipeline.simulator import simulate
 from tests.pipeline.networks import Network, heavy_tail, networks
 from tests.pipeline.synthetic import PAGE
@@ -32,8 +32,8 @@ def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
         assert point.weight_bytes == plan.weight_bytes
     least = min(point.delay_seconds for point in result.curve)
     before = result.curve[: result.curve.index(result.chosen)]
-    assert result.chosen.delay_seconds <= 1.001 * least
-    assert all(point.delay_seconds > 1.001 * least for point in before)
+    assert result.chosen.delay_seconds <= (1 + TOLERANCE) * least
+    assert all(point.delay_seconds > (1 + TOLERANCE) * least for point in before)
 
 
 def test_the_ring_grows_by_steps_from_the_smallest_to_the_model() -> None:
