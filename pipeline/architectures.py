@@ -32,6 +32,11 @@ class Architecture:
         """Whether kernels use a copy of what the disk wrote."""
         return "copy" in self.stages
 
+    @property
+    def ahead(self) -> Literal["never", "tail"]:
+        """When the head of the next sweep is read, where only the ring's size is given."""
+        return "tail" if self.tuned == "auto" else "never"
+
 
 _THREE = ("read", "copy", "kernel")
 _TWO = ("read", "kernel")

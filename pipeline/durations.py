@@ -1,6 +1,6 @@
 """How long the operations of a plan take: what simulator, planners and bound calculate with."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -26,13 +26,31 @@ class Durations:
         if self.depth < 1 or min(self.slowdown, self.disturbance) < 0:
             raise ValueError(f"depth {self.depth} below 1, or a negative time in {self}")
 
-    def kernels(self, stages: Sequence[Stage]) -> tuple[float, ...]:
-        """Return the seconds of each kernel, disturbed by the reads that it is the first to need."""
-        alone = self.stages[-1]
+    def kernels(self, stages: Sequence[Stage], early: Collection[int] = ()) -> tuple[float, ...]:
+        """Return the seconds of each kernel, disturbed by reads.
+
+        A read of this sweep disturbs the kernel that needs it first, unless it is one of ``early``, which
+        began before the sweep; one for the next sweep disturbs the kernel that runs when it may start.
+        """
+        disturbed = list(self.stages[-1])
         if not self.disturbance or len(stages) == 1:
-            return alone
-        moved = list(accumulate((after[-2] for after in stages[-1].after), max))
-        return tuple(
-            seconds + self.disturbance * (count - before)
-            for seconds, count, before in zip(alone, moved, [0, *moved], strict=False)
-        )
+            return self.stages[-1]
+        needs = list(accumulate((after[-2] for after in stages[-1].after), max))
+        for kernel, (before, count) in enumerate(zip([0, *needs], needs, strict=False)):
+            fresh = sum(read not in early for read in range(before, count))
+            disturbed[kernel] += self.disturbance * fresh
+        for kernel in _head_after(stages):
+            if kernel < len(disturbed):
+                disturbed[kernel] += self.disturbance
+        return tuple(disturbed)
+
+
+def beside_tail(stages: Sequence[Stage]) -> set[int]:
+    """Return the reads for the next sweep, by number, that begin beside kernels of this one."""
+    return {read for read, kernel in enumerate(_head_after(stages)) if kernel < len(stages[-1])}
+
+
+def _head_after(stages: Sequence[Stage]) -> Iterator[int]:
+    """Yield, for each read for the next sweep, how many kernels end before it may start."""
+    head = stages[0].after[len(stages[0]) - stages[0].ahead :]
+    return accumulate((after[-1] for after in head), max)

@@ -61,6 +61,7 @@ class Engine:
         self._verified = False
         self._broken: DrainError | None = None
         self._sweeper = _idle()
+        self._reads: tuple[tuple[tuple[Range, ...], memoryview], ...] = ()
         self._session_bytes = 0
         self._sweeps = self._failures = self._read_bytes = 0
         self._stall_seconds = 0.0
@@ -83,6 +84,7 @@ class Engine:
             _named(self._bind(piece), names.get(_made(piece), f"piece {index}"))
             for index, piece in enumerate(self.plan.pieces)
         ]
+        self._reads = tuple(self._read(index) for index in range(len(self.plan.read_places)))
         starts = (self._start_read, self._start_copy)
         self._sweeper = Sweeper(
             self.plan.stages, starts[: len(self.plan.stages) - 1], kernels, self._hurry
@@ -161,6 +163,7 @@ class Engine:
                 self.settle()
             self._is_open = False
             self._sweeper = _idle()  # lets go of the kernels
+            self._reads = ()
             if self._broken is not None:
                 return  # the disk may still write to this memory
             self._pool.forget(self._client)
@@ -199,16 +202,22 @@ class Engine:
     def _hurry(self) -> None:
         self._pool.hurry(self._client)
 
-    def _start_read(self, index: int, done: Done) -> None:
+    def _read(self, index: int) -> tuple[tuple[Range, ...], memoryview]:
+        """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
         place = self.plan.read_places[index]
         group = self.plan.groups[index % len(self.plan.groups)]
         spans = self.plan.streamed[group.first_span : group.end_span]
         memory = self._memory.staging if self.plan.architecture.copies else self._memory.ring
+        target = memory.bytes[place.offset : place.offset + place.length].data
+        return tuple(self._range(span) for span in spans), target
+
+    def _start_read(self, index: int, done: Done) -> None:
+        ranges, target = self._reads[index]
         self._pool.submit(
             ReadJob(
                 self._reader,
-                tuple(self._range(span) for span in spans),
-                memory.bytes[place.offset : place.offset + place.length].data,
+                ranges,
+                target,
                 self._verify or not self._verified,
                 done,
                 self._client,

@@ -67,7 +67,7 @@ def find_plan(
         PlanError: it cannot be. ProfileError: the profile lacks one of its kernels.
     """
     if wanted.ring_bytes is not None:
-        choice = Choice(wanted.ring_bytes, ahead=architecture.tuned == "auto")
+        choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         return Found(make_plan(manifest, architecture, choice=choice))
     if architecture.tuned:
         return _known(manifest, architecture, wanted, profile) or _searched(

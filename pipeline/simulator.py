@@ -6,10 +6,10 @@ each; whatever is released waits in line for a server of its stage.
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pipeline.durations import Durations
+from pipeline.durations import Durations, beside_tail
 from pipeline.schedule import Schedule, Stage
 from pipeline.trace import TraceEvent
 
@@ -33,16 +33,16 @@ def simulate(stages: Sequence[Stage], durations: Durations, carried: int = 0) ->
     ``carried`` is 0 for a model's first request; ``stages[0].ahead`` for one after an idle moment.
     """
     machine = _Machine(stages, durations)
-    return machine.sweep(carried, [])
+    return machine.sweep(carried, early=range(carried))
 
 
 def simulate_back_to_back(stages: Sequence[Stage], durations: Durations) -> Simulated:
     """Simulate a sweep that begins at the end of another one, while its head may still be read."""
     machine = _Machine(stages, durations)
-    first = machine.sweep(0, [])
+    first = machine.sweep()
     if not stages[0].ahead:
         return first
-    return machine.sweep(stages[0].ahead, machine.hand_over())
+    return machine.sweep(stages[0].ahead, machine.hand_over(), beside_tail(stages))
 
 
 class _Machine:
@@ -51,7 +51,6 @@ class _Machine:
     def __init__(self, stages: Sequence[Stage], durations: Durations) -> None:
         self._stages = tuple(stages)
         self._durations = durations
-        self._seconds = (*durations.stages[:-1], durations.kernels(stages))
         self._kernel = len(stages) - 1
         self._limits = [durations.depth, *[1] * (len(stages) - 1)]
         self._lines: list[deque[int]] = [deque() for _ in stages]
@@ -61,9 +60,13 @@ class _Machine:
         self._work = 0.0
         self._now = 0.0
 
-    def sweep(self, carried: int, flying: Sequence[int]) -> Simulated:
-        """Run to the end. Of the ``carried`` reads all but ``flying`` are complete."""
+    def sweep(
+        self, carried: int = 0, flying: Collection[int] = (), early: Collection[int] = ()
+    ) -> Simulated:
+        """Run to the end. All ``carried`` reads but ``flying`` are complete; ``early``: Durations."""
         schedule = Schedule(self._stages, carried)
+        kernels = self._durations.kernels(self._stages, early)
+        self._seconds = (*self._durations.stages[:-1], kernels)
         self._events: list[TraceEvent] = []
         self._now = self._stalled = self._read_busy = 0.0
         for index in range(carried):

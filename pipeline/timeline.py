@@ -6,11 +6,11 @@ the schedule on a virtual clock (pipeline/simulator.py) many times faster; plann
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.durations import Durations
+from pipeline.durations import Durations, beside_tail
 from pipeline.schedule import ScheduleError, Stage
 
 Interval = tuple[float, float]
@@ -111,25 +111,31 @@ class Timeline:
 
 def timeline(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> Timeline:
     """Return the times of one sweep whose first ``carried`` reads are complete when it begins."""
-    return _sweep(stages, durations, [(0.0, 0.0)] * carried)
+    return _sweep(stages, durations, [(0.0, 0.0)] * carried, range(carried))
 
 
 def back_to_back(stages: Sequence[Stage], durations: Durations) -> Timeline:
     """Return the times of a sweep that begins when another one ends, its head perhaps in flight."""
-    first = _sweep(stages, durations, [])
+    first = _sweep(stages, durations)
     ahead, end = stages[0].ahead, first.delay_seconds
     if not ahead:
         return first
     head = list(zip(first.starts[0][-ahead:], first.ends[0][-ahead:], strict=True))
-    return _sweep(stages, durations, [(start - end, stop - end) for start, stop in head])
+    moved = [(start - end, stop - end) for start, stop in head]
+    return _sweep(stages, durations, moved, beside_tail(stages))
 
 
-def _sweep(stages: Sequence[Stage], durations: Durations, head: Sequence[Interval]) -> Timeline:
+def _sweep(
+    stages: Sequence[Stage],
+    durations: Durations,
+    head: Sequence[Interval] = (),
+    early: Collection[int] = (),
+) -> Timeline:
     reads = Fifo(durations.stages[0], durations.depth)
     for start, end in head:
         reads.occupy(start, end)
     between = [Fifo(row) for row in durations.stages[1:-1]]
-    seconds = durations.kernels(stages)
+    seconds = durations.kernels(stages, early)
     kernels: Server = Fifo(seconds)
     if durations.slowdown:
         kernels = Slowed(seconds, reads.busy, durations.slowdown)

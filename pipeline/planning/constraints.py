@@ -18,13 +18,15 @@ class Steps:
 
     ``users[g]``: the kernels [start, stop) that use what read g brings. ``read_places`` and
     ``copy_places``: where read and copy g write. ``copy_places`` is empty where kernels use what the
-    disk wrote. Places beyond the G-th belong to reads for the next sweep.
+    disk wrote. Places beyond the G-th belong to reads for the next sweep; ``idle``: they wait for all
+    kernels of this one.
     """
 
     users: Sequence[range]
     kernels: int
     read_places: Sequence[Place]
     copy_places: Sequence[Place] = ()
+    idle: bool = False
 
     def blocks(self) -> list[int]:
         """Return b with kernels [b[g], b[g + 1]) in cycle g: users of g and what follows them."""
@@ -47,10 +49,12 @@ def stages(architecture: Architecture, steps: Steps) -> tuple[Stage, ...]:
 
 def _two_stages(steps: Steps) -> tuple[Stage, ...]:
     """R_i ~> ring(s_i), R_i |-> K_i."""
-    reads = tuple((0, steps.used_up(place.after)) for place in steps.read_places)
+    count = len(steps.users)
+    room = [(0, steps.used_up(place.after)) for place in steps.read_places]
+    head = [(0, steps.kernels) for _ in room[count:]] if steps.idle else room[count:]
     kernels = tuple((needed, 0) for needed in _needs(steps))
     return (
-        Stage("read", reads, ahead=len(steps.read_places) - len(steps.users)),
+        Stage("read", (*room[:count], *head), ahead=len(head)),
         Stage("kernel", kernels),
     )
 

@@ -98,8 +98,11 @@ class Drafts:
         groups = group_spans([(unit.offset, unit.length) for unit in units], read)
         places = place(groups, ring)
         copies = self._architecture.copies
-        reads = [*places, *(place_ahead(places) if choice.ahead and not copies else [])]
-        rows, starts = self._rows(level, units, groups, reads, places if copies else [])
+        ahead = choice.ahead != "never" and not copies
+        reads = [*places, *(place_ahead(places) if ahead else [])]
+        rows, starts = self._rows(
+            level, units, groups, reads, places if copies else [], choice.ahead == "idle"
+        )
         ends = [*starts[1:], len(level.until) - 1]
         kernels = tuple(
             level.until[end] - level.until[start] for start, end in zip(starts, ends, strict=False)
@@ -132,6 +135,7 @@ class Drafts:
         groups: Sequence[Group],
         read_places: Sequence[Place],
         copy_places: Sequence[Place],
+        idle: bool,
     ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
         """Return stages whose kernels are joined, and the first kernel of each."""
         kernels = len(level.until) - 1
@@ -145,7 +149,7 @@ class Drafts:
         ]
         starts = tuple(cuts) if kernels else ()
         return stages(
-            self._architecture, Steps(joined, len(starts), read_places, copy_places)
+            self._architecture, Steps(joined, len(starts), read_places, copy_places, idle)
         ), starts
 
     def _seconds(self, level: Level, lengths: Sequence[int], depth: int) -> list[tuple[float, ...]]:

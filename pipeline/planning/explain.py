@@ -103,12 +103,11 @@ def _ahead(draft: Draft) -> Iterator[str]:
         cold = timeline(draft.stages, draft.durations).delay_seconds
         head = sum(group.length for group in draft.groups[:count])
         idle, again = draft.idle.delay_seconds, draft.again.delay_seconds
+        when = "beside the last kernels" if draft.choice.ahead == "tail" else "in idle time"
         yield (
-            f"the first {_mib(head)} are read before a request comes: {_ms(idle)} instead of {_ms(cold)}; "
-            f"right after another request {_ms(again)}"
+            f"the first {_mib(head)} are read before a request comes, {when}: {_ms(idle)} instead of "
+            f"{_ms(cold)}; right after another request {_ms(again)}"
         )
-    elif draft.groups:
-        yield "nothing is read before a request comes: that would delay a request right before"
 
 
 def _layer_names(manifest: Manifest) -> dict[int, str]:

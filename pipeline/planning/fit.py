@@ -93,7 +93,7 @@ def _chosen(
 ) -> tuple[Plan, tuple[str, ...]]:
     limit = wanted.weight_bytes
     if wanted.ring_bytes is not None:
-        choice = Choice(wanted.ring_bytes, ahead=architecture.tuned == "auto")
+        choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         return make_plan(manifest, architecture, choice=choice), ()
     if architecture.tuned == "auto" and limit is None and wanted.delay_seconds is None:
         limit = smallest_plan(manifest, architecture).resident_bytes + USEFUL_RING_BYTES

@@ -72,7 +72,9 @@ def make_plan(
         range(units[group.first_span].piece, units[group.end_span - 1].piece + 1)
         for group in buffers.groups
     ]
-    steps = Steps(users, len(pieces), buffers.read_places, buffers.copy_places)
+    steps = Steps(
+        users, len(pieces), buffers.read_places, buffers.copy_places, choice.ahead == "idle"
+    )
     shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
     resident_bytes = sum(manifest.spans[i].length for i in kept)
     staging = resident_bytes if architecture is COPIED_PRE else buffers.n_bytes
@@ -167,7 +169,8 @@ def _buffers(
         places = place_in_slots(groups, n_bytes // slots // _PAGE_BYTES * _PAGE_BYTES, slots)
     else:
         places = place(groups, n_bytes)
-    head = place_ahead(places) if choice.ahead and not architecture.copies else []
+    ahead = choice.ahead != "never" and not architecture.copies
+    head = place_ahead(places) if ahead else []
     copies = places if architecture.copies else []
     return _Buffers(n_bytes, groups, [*places, *head], copies)
 

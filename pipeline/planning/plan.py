@@ -1,7 +1,7 @@
 """The plan of one model: where every byte lies and what that adds up to, before any is taken."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from loader.ring import Group, Place
 from models.manifest import Piece
@@ -13,13 +13,17 @@ class PlanError(Exception):
     """What was asked for cannot be planned; the message has the figures."""
 
 
+Ahead = Literal["never", "idle", "tail"]
+
+
 @dataclass(frozen=True)
 class Choice:
     """What a planner decides beside the architecture; None takes the default. Sizes in bytes.
 
     ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel. ``read_bytes``: the most
     of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
-    ``ahead``: read the head of the next sweep into the ring as it empties.
+    ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
+    after a sweep, or already beside its ``tail`` as the ring empties.
     """
 
     ring_bytes: int | None = None
@@ -27,7 +31,7 @@ class Choice:
     read_bytes: int | None = None
     depth: int = 2
     resident: tuple[int, ...] = ()
-    ahead: bool = False
+    ahead: Ahead = "never"
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,7 @@ def _in_ring(
     if ring_bytes <= smallest.ring_bytes:
         return smallest
     chunk = max(ring_bytes // READS_IN_RING, manifest.largest_chunk_bytes)
-    ahead = architecture.tuned == "auto"
-    choice = Choice(ring_bytes // 4096 * 4096, chunk, resident=kept, ahead=ahead)
+    choice = Choice(ring_bytes // 4096 * 4096, chunk, resident=kept, ahead=architecture.ahead)
     return make_plan(manifest, architecture, choice=choice)
 
 

@@ -72,10 +72,10 @@ class Tuner:
                 break
             found = better
         found = self._trimmed(found)
-        draft = self._drafts.draft(found)
-        cold = self._drafts.draft(replace(found, ahead=False))
-        # Reading ahead takes time from the last kernels; it must not cost more than it saves.
-        return draft if draft.again.delay_seconds <= cold.again.delay_seconds * _NO_WORSE else cold
+        draft, idle = (self._drafts.draft(item) for item in (found, replace(found, ahead="idle")))
+        # Beside the tail of a sweep the next one's head takes time from its kernels; a request right
+        # after it must not lose by that.
+        return draft if draft.again.delay_seconds <= idle.again.delay_seconds * _NO_WORSE else idle
 
     def _ranked(self, choices: Iterable[Choice | None]) -> list[Choice]:
         """Return the choices that are possible, best first; of equals the first given."""
@@ -133,7 +133,7 @@ class Tuner:
             for reads in _READS_IN_RING:
                 size = max(min(int(ring / reads), READ_BYTES), _MIN_READ_BYTES)
                 for depth in _DEPTHS:
-                    yield Choice(ring, chunk, size, depth, (), ahead=True)
+                    yield Choice(ring, chunk, size, depth, (), ahead="tail")
 
     def _different(self, ranked: list[Choice]) -> list[Choice]:
         """Return the best choice of each of the best sizes of chunks."""
@@ -173,7 +173,7 @@ class Tuner:
         )
         if sum(span.length for span in self._manifest.spans) <= self._limit:
             for chunk in self._sizes:
-                yield Choice(0, chunk, PAGE_BYTES, 1, everything, ahead=True)
+                yield Choice(0, chunk, PAGE_BYTES, 1, everything, ahead="tail")
 
     def _changed(self, choice: Choice) -> Iterator[Choice | None]:
         """Yield neighbours of ``choice``."""
@@ -182,6 +182,7 @@ class Tuner:
             yield replace(choice, read_bytes=max(int(read * factor), PAGE_BYTES))
         for depth in _DEPTHS:
             yield replace(choice, depth=depth)
+        yield replace(choice, ahead="idle")
         for chunk in self._sizes:
             yield self._filled(replace(choice, chunk_bytes=chunk), ring)
         for factor in (0.6, 0.8, 0.9, 1.1, 1.25, 1.6):

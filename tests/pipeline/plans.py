@@ -1,12 +1,14 @@
 """Plans and durations drawn at random, for what calculates with both."""
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from models.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES
 from pipeline.durations import Durations
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Ahead, Choice, Plan
 from tests.pipeline.synthetic import PAGE, manifests
 
 
@@ -22,7 +24,7 @@ def plans(draw: st.DrawFn, max_pieces: int = 16) -> tuple[Manifest, Plan]:
         read_bytes=draw(st.sampled_from([None, PAGE, 4 * PAGE, 16 * PAGE])),
         depth=draw(st.integers(1, 3)),
         resident=tuple(sorted(kept)),
-        ahead=draw(st.booleans()),
+        ahead=draw(st.sampled_from(get_args(Ahead))),
     )
     return source, make_plan(source, architecture, choice=choice)
 

@@ -1,5 +1,7 @@
 """The planner of auto: within its limit, no slower than simpler plans, near what is possible."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from pipeline.durations import Durations
 from pipeline.planning.auto import AutoPlan, plan_auto
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
 from pipeline.simulator import simulate
 from pipeline.timeline import back_to_back, timeline
@@ -170,7 +172,7 @@ def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject
         read_bytes=data.draw(st.sampled_from([PAGE, 64 * PAGE])),
         depth=data.draw(st.integers(1, 3)),
         resident=tuple(sorted(data.draw(st.sets(st.integers(1, count - 1), max_size=8)))),
-        ahead=data.draw(st.booleans()),
+        ahead=data.draw(st.sampled_from(get_args(Ahead))),
     )
     draft = Drafts(net.manifest, net.durations).draft(choice)
     plan = make_plan(net.manifest, ARCHITECTURES["auto"], choice=choice)

@@ -153,8 +153,8 @@ CHOICES = {
     "chunks": Choice(chunk_bytes=4 * CHUNK),
     "ring": Choice(ring_bytes=100 << 10, read_bytes=8 << 10, depth=3),
     "layers": Choice(chunk_bytes=1 << 30),
-    "ahead": Choice(ring_bytes=100 << 10, ahead=True),
-    "mixed": Choice(ahead=True, ring_bytes=100 << 10, resident=tuple(range(0, 1000, 3))),
+    "ahead": Choice(ring_bytes=100 << 10, ahead="tail"),
+    "mixed": Choice(ahead="tail", ring_bytes=100 << 10, resident=tuple(range(0, 1000, 3))),
 }
 
 

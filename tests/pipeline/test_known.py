@@ -15,7 +15,9 @@ from pipeline.profile_file import load_profile, manifest_checksum, save_profile
 from tests.pipeline.profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"
-KNOWN = Known(Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), True), ("because",), (Point(1, 2, 0.5),))
+KNOWN = Known(
+    Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail"), ("because",), (Point(1, 2, 0.5),)
+)
 
 
 def opened(path: Path, profile: str = OF_A) -> KnownPlans:

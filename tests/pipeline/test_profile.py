@@ -133,7 +133,7 @@ def test_plans_that_differ_have_different_keys(tiny_pack: Pack) -> None:
             Choice(2 * whole),
             Choice(3 * whole),
             Choice(3 * whole, depth=1),
-            Choice(3 * whole, ahead=True),
+            Choice(3 * whole, ahead="tail"),
             Choice(2 * source.weight_bytes, chunk_bytes=0),
             Choice(2 * source.weight_bytes, chunk_bytes=source.weight_bytes),
         )

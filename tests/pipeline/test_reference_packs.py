@@ -141,7 +141,7 @@ def plans(pack: Pack) -> Iterator[Plan]:
     for name, choice in (("pre", whole), ("seq", fine), ("sync", fine), ("async", whole)):
         yield make_plan(manifest, ARCHITECTURES[name], choice=choice)
     least = manifest.largest_chunk_bytes
-    for choice in (fine, whole, Choice(2 * least + 4096, least, ahead=True)):
+    for choice in (fine, whole, Choice(2 * least + 4096, least, ahead="tail")):
         yield make_plan(manifest, ARCHITECTURES["2s"], choice=choice)
 
 

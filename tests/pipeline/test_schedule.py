@@ -1,6 +1,7 @@
 """Random sweeps driven through the schedule and judged by the independent validator."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from models.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, PlanError
+from pipeline.planning.plan import Ahead, Choice, PlanError
 from pipeline.schedule import Action, Schedule, ScheduleError, Stage
 from pipeline.trace import TraceEvent
 from pipeline.validator import Write, violations
@@ -50,7 +51,7 @@ def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
         chunk_bytes=source.largest_chunk_bytes,
         read_bytes=data.draw(st.sampled_from([None, PAGE, 3 * PAGE, 100 * PAGE])),
         resident=tuple(i for i in range(len(source.spans)) if data.draw(st.booleans())),
-        ahead=data.draw(st.booleans()),
+        ahead=data.draw(st.sampled_from(get_args(Ahead))),
     )
 
 

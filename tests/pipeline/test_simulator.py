@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.architectures import ARCHITECTURES
 from pipeline.durations import Durations
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule import ScheduleError, Stage
 from pipeline.simulator import simulate, simulate_back_to_back
 from pipeline.timeline import back_to_back, timeline
@@ -145,8 +145,24 @@ def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
     assert Durations(((2, 4),), 1, disturbance=0.5).kernels(whole.stages) == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "first", "warm"),
+    [("idle", (2.5, 4.5, 1.5), (2, 4, 1)), ("tail", (2.5, 5, 2), (2, 4.5, 1.5))],
+)
+def test_reads_disturb_nothing_while_no_kernel_runs(
+    ahead: Ahead, first: tuple[float, ...], warm: tuple[float, ...]
+) -> None:
+    plan = chain_of("2s", [1, 1, 1], ring_bytes=3 * PAGE, read_bytes=PAGE, depth=1, ahead=ahead)
+    assert plan.stages[0].ahead == 3
+    times = Durations(((1,) * 6, (2, 4, 1)), 1, disturbance=0.5)
+    assert times.kernels(plan.stages) == first
+    assert times.kernels(plan.stages, {0, 1, 2}) == warm
+
+
 def test_a_head_read_ahead_saves_its_reading() -> None:
-    plan = chain_of("2s", [2, 2, 2], ring_bytes=4 * PAGE, read_bytes=2 * PAGE, depth=1, ahead=True)
+    plan = chain_of(
+        "2s", [2, 2, 2], ring_bytes=4 * PAGE, read_bytes=2 * PAGE, depth=1, ahead="tail"
+    )
     times = Durations(((3,) * 5, (1, 1, 1)), 1)
     cold = simulate(plan.stages, times).delay_seconds
     warm = simulate(plan.stages, times, carried=2).delay_seconds

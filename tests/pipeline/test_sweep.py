@@ -21,7 +21,9 @@ from tests.pipeline.writes import writes
 
 SOURCE = manifest([2, 3, 1, 4, 2], [True, True, False, True, True, True])
 PLAN = make_plan(SOURCE, ARCHITECTURES["2s"], 6 * PAGE)
-AHEAD = make_plan(SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead=True))
+AHEAD = make_plan(
+    SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead="tail")
+)
 PLANS = {
     **{name: make_plan(SOURCE, item) for name, item in ARCHITECTURES.items()},
     "ring": PLAN,
