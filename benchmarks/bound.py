@@ -6,6 +6,7 @@ the limits exceeds the bound, or the bound is above 1.25 times the longest of th
 
 import argparse
 import sys
+from itertools import islice
 from pathlib import Path
 
 from loader.pool import ReadPool
@@ -18,8 +19,7 @@ from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile_file import load_profile, save_profile
-from pipeline.sweeps import opened
-from pipeline.trace import TraceEvent
+from pipeline.sweeps import measured_sweeps, opened
 from pipeline.watch import BoundWatch
 
 _WANTED_RATIO = 1.25
@@ -47,10 +47,10 @@ def main() -> None:
     inputs = random_inputs(pack.manifest)
     pool = ReadPool()
     with opened(pack, plan, CpuDevice(arguments.threads), pool) as engine:
-        for _ in range(arguments.runs):
-            events: list[TraceEvent] = []
-            delay = engine.run(inputs, record=events.append)[1].delay_seconds
-            watch.see(events, delay)
+        sweeps = measured_sweeps(engine, inputs)
+        next(sweeps)  # the first one touches all memory, and verifies
+        for sweep in islice(sweeps, arguments.runs):
+            watch.see(sweep.events, sweep.delay_seconds)
     pool.close()
     sys.exit(_report(watch))
 

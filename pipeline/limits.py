@@ -1,9 +1,9 @@
 """What the operations of one exact plan did not exceed in many sweeps, and the bound on the delay it gives.
 
 A longest time of every operation is too much: hundreds of kernels are never all slow in the same sweep.
-Kept are usual times, and by how much all operations of one sweep together exceeded theirs at most. An
-operation that takes e longer delays each later event by at most e (all are maxima, or n-th smallest, of
-sums), so a sweep whose excesses add up to E takes at most E longer than one of usual times.
+Kept are usual times, and by how much all operations of one sweep together exceeded theirs, but for the
+worst sweeps. An operation that takes e longer delays each later event by at most e (all are maxima, or
+n-th smallest, of sums), so a sweep whose excesses add up to E takes at most E longer than a usual one.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ from pipeline.planning.plan import Plan
 
 # What is usual: the one of these percentiles that gives the lowest bound.
 _PERCENTILES = (50, 75, 90, 95, 100)
-# Of the largest excess seen: the next sweep may be a little worse.
+# One sweep in fifty may be an accident of the machine that says nothing of the others.
+_TYPICAL_PERCENT = 98
+# Of the largest excess of the others: the next sweep may be a little worse.
 _MARGIN = 1.1
 _TICKS = 1e9  # nanoseconds
 
@@ -33,8 +35,8 @@ Sweep = tuple[Services, float]
 class SweepLimits(BaseModel):
     """What ``runs`` sweeps of one plan stayed within.
 
-    ``usual``: seconds of each operation, aligned with the stages of the plan. ``excess_seconds``: the most
-    by which all operations of a sweep together exceeded them.
+    ``usual``: seconds of each operation, aligned with the stages of the plan. ``excess_seconds``: by how
+    much all operations of a sweep together may exceed them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,10 +54,11 @@ class SweepLimits(BaseModel):
         found = []
         for percentile in _PERCENTILES:
             usual = _usual(plan, samples, percentile)
-            excess = max(
+            excesses = [
                 _excess(plan, usual, services) + _after(services, delay_seconds)
                 for services, delay_seconds in sweeps
-            )
+            ]
+            excess = float(np.percentile(excesses, _TYPICAL_PERCENT, method="higher"))
             found.append(
                 cls(
                     architecture=plan.architecture.name,

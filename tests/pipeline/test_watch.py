@@ -67,3 +67,11 @@ def test_a_sweep_that_did_not_end_is_no_sweep() -> None:
     with pytest.raises(ValueError, match="1 kernel operations are not complete"):
         watch.see([TraceEvent("release", "read", 0), TraceEvent("complete", "read", 0, 1.0)], 2.0)
     assert watch.sweeps == 0
+
+
+def test_one_accident_does_not_widen_the_limits() -> None:
+    plan = make_plan(manifest([2, 2], [True, True]), ARCHITECTURES["2s"])
+    usual = Durations(((1.0, 1.0), (2.0, 2.0)), 2)
+    slow = Durations(((1.0, 1.0), (2.0, 9.0)), 2)
+    calm, shaken = limits_of(plan, [usual] * 100), limits_of(plan, [*[usual] * 99, slow])
+    assert shaken.bound_seconds(plan) == calm.bound_seconds(plan) == 1 + 2 + 1 + 2
