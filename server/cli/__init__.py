@@ -1,6 +1,7 @@
 """The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
 
 import sys
+from importlib import import_module
 
 import typer
 
@@ -10,7 +11,6 @@ from models.sessions import claim_process
 from pipeline.devices.base import DeviceError
 from pipeline.errors import EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.cli import bench, darknet, packs, plan, profile, run, serve, simulate, zoo
 from server.cli.output import fail
 from server.errors import ServiceError
 from server.serve import PortError
@@ -18,24 +18,46 @@ from server.settings import SettingsError
 
 BAD_INPUT, FAILURE = 2, 1
 
-app = typer.Typer(
-    name="layerstream",
-    help="Serve CNNs whose weights stream from disk, all inside one memory budget.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-app.add_typer(zoo.app, name="zoo")
-app.add_typer(bench.app, name="bench")
-app.command("compile")(packs.compile_)
-app.command("inspect")(packs.inspect)
-app.command("import-darknet")(darknet.import_darknet)
-app.command("export-darknet")(darknet.export_darknet)
-app.command("profile")(profile.profile)
-app.command("simulate")(simulate.simulate)
-app.command("plan")(plan.plan)
-app.command("run")(run.run)
-app.command("serve")(serve.serve)
+#: Module and function of each command, and the groups of commands, which are modules.
+_COMMANDS = {
+    "compile": ("packs", "compile_"),
+    "inspect": ("packs", "inspect"),
+    "import-darknet": ("darknet", "import_darknet"),
+    "export-darknet": ("darknet", "export_darknet"),
+    "profile": ("profile", "profile"),
+    "simulate": ("simulate", "simulate"),
+    "plan": ("plan", "plan"),
+    "run": ("run", "run"),
+    "serve": ("serve", "serve"),
+}
+_GROUPS = ("zoo", "bench")
+
+
+def command_line(asked: str) -> typer.Typer:
+    """Return the command ``asked``, or all of them where that is none.
+
+    A server holds what it imported as long as it runs: it should not hold what other commands need.
+    """
+    app = typer.Typer(
+        name="layerstream",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+
+    @app.callback()
+    def _program() -> None:
+        """Serve CNNs whose weights stream from disk, all inside one memory budget."""
+
+    known = asked in _COMMANDS or asked in _GROUPS
+    for name in _GROUPS:
+        if not known or name == asked:
+            app.add_typer(import_module(f"server.cli.{name}").app, name=name)
+    for name, (module, function) in _COMMANDS.items():
+        if not known or name == asked:
+            app.command(name)(getattr(import_module(f"server.cli.{module}"), function))
+    return app
+
 
 # Typer's base of usage errors, which has been click's and is by now a copy of its own.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -49,7 +71,7 @@ def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure."""
     claim_process()
     try:
-        code = app(standalone_mode=False)
+        code = command_line(next(iter(sys.argv[1:]), ""))(standalone_mode=False)
     except _UsageError as exc:
         message = getattr(exc, "format_message", exc.__str__)()
         fail(message or "no command given", BAD_INPUT)
