@@ -37,9 +37,9 @@ from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span
 
 DEFAULT_ITERATIONS = 6
 _ROUNDS = 3
-# Reads beside which kernels are measured: as many and as large as streaming has them.
+# Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its
+# bytes is the overlaps' (pipeline/overlap_times.py) to say.
 _BESIDE_DEPTH = 2
-_BESIDE_BYTES = 1 << 20
 
 #: Called with the steps done and all steps.
 Progress = Callable[[int, int], None]
@@ -168,15 +168,16 @@ class _Meter:
     def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
         """Run a sweep while a thread reads without a pause."""
         ended = threading.Event()
+        n_bytes = sizes(self._reads.n_bytes)[-1]
 
         def read() -> None:
             turn = 0
             while not ended.is_set():
-                for _ in self._reads.row(_BESIDE_BYTES, _BESIDE_DEPTH, turn):
+                for _ in self._reads.row(n_bytes, _BESIDE_DEPTH, turn):
                     pass
                 turn += 1
 
-        if self._reads.n_bytes < _BESIDE_BYTES:
+        if self._reads.n_bytes < n_bytes:
             return
         thread = threading.Thread(target=read, name="beside")
         thread.start()
