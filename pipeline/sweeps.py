@@ -46,7 +46,7 @@ class Measured:
 
 def measured_sweeps(engine: Engine, inputs: Tensors) -> Iterator[Measured]:
     """Run sweeps without end. Each finds what a request after an idle moment does: no data in caches."""
-    others = np.zeros(_cache_bytes(), np.uint8)
+    others = np.zeros(cache_bytes(), np.uint8)
     while True:
         others += 1
         events: list[TraceEvent] = []
@@ -57,8 +57,8 @@ def measured_sweeps(engine: Engine, inputs: Tensors) -> Iterator[Measured]:
         yield Measured(events, delay, max(took - delay, 0.0))
 
 
-def _cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Return the size of the processor's largest cache."""
+def cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Return the size of the processor's largest cache, or what is usual; 64 MiB at most."""
     sizes = [file.read_text().strip() for file in caches.glob("index*/size")]
     known = [int(size[:-1]) << 10 for size in sizes if size.endswith("K")]
     return min(max(known, default=_USUAL_CACHE_BYTES), _MOST_CACHE_BYTES)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from loader.ring import Group, Place, group_spans, place, place_ahead
+from loader.ring import Group, Place, group_spans, place
 from models.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.durations import Durations
 from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.level import Level, Unit, level_of
-from pipeline.planning.make import READ_BYTES, READS_IN_RING, chunk_limit, make_plan
+from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule import Stage
 from pipeline.timeline import Timeline, back_to_back, timeline
@@ -93,13 +93,11 @@ class Drafts:
         streamed = sum(unit.length for unit in units)
         asked = level.largest_bytes if choice.ring_bytes is None else choice.ring_bytes
         ring = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, streamed)
-        usual = max(min(READ_BYTES, ring // READS_IN_RING), PAGE_BYTES)
-        read = usual if choice.read_bytes is None else min(choice.read_bytes, ring)
+        read = read_limit(self._architecture, choice, ring)
         groups = group_spans([(unit.offset, unit.length) for unit in units], read)
         places = place(groups, ring)
         copies = self._architecture.copies
-        ahead = choice.ahead != "never" and not copies
-        reads = [*places, *(place_ahead(places) if ahead else [])]
+        reads = with_head(self._architecture, choice, places)
         rows, starts = self._rows(
             level, units, groups, reads, places if copies else [], choice.ahead == "idle"
         )

@@ -164,22 +164,26 @@ def _buffers(
     whole = max(sum(unit.length for unit in units), needed)
     n_bytes = min(-(-asked // _PAGE_BYTES) * _PAGE_BYTES, whole)
     parts = [(unit.offset, unit.length) for unit in units]
-    groups = group_spans(parts, _read_bytes(architecture, choice, n_bytes))
+    groups = group_spans(parts, read_limit(architecture, choice, n_bytes))
     if architecture.slots:
         places = place_in_slots(groups, n_bytes // slots // _PAGE_BYTES * _PAGE_BYTES, slots)
     else:
         places = place(groups, n_bytes)
-    ahead = choice.ahead != "never" and not architecture.copies
-    head = place_ahead(places) if ahead else []
     copies = places if architecture.copies else []
-    return _Buffers(n_bytes, groups, [*places, *head], copies)
+    return _Buffers(n_bytes, groups, with_head(architecture, choice, places), copies)
+
+
+def with_head(architecture: Architecture, choice: Choice, places: Sequence[Place]) -> list[Place]:
+    """Return where all reads of a sweep write: ``places``, and those of the next sweep's head."""
+    ahead = choice.ahead != "never" and not architecture.copies
+    return [*places, *(place_ahead(places) if ahead else [])]
 
 
 def _count(slots: int) -> str:
     return f"{slots} times " if slots > 1 else ""
 
 
-def _read_bytes(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
+def read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
     """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
     if architecture.slots:
         return 0

@@ -182,7 +182,7 @@ class Tuner:
             yield replace(choice, read_bytes=max(int(read * factor), PAGE_BYTES))
         for depth in _DEPTHS:
             yield replace(choice, depth=depth)
-        yield replace(choice, ahead="idle")
+        yield replace(choice, ahead="tail" if choice.ahead == "idle" else "idle")
         for chunk in self._sizes:
             yield self._filled(replace(choice, chunk_bytes=chunk), ring)
         for factor in (0.6, 0.8, 0.9, 1.1, 1.25, 1.6):

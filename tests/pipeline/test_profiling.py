@@ -1,5 +1,7 @@
 """Profiling a real pack: whatever can be planned can be predicted, and sweeps stay within their limits."""
 
+from pathlib import Path
+
 import pytest
 
 from models.pack import Pack
@@ -13,6 +15,7 @@ from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan, predict
 from pipeline.profile import Profile
 from pipeline.profiling import profile_pack
+from pipeline.sweeps import cache_bytes
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +70,14 @@ def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
     steps: list[tuple[int, int]] = []
     profile_pack(tiny_pack, iterations=1, progress=lambda *step: steps.append(step))
     assert steps[-1][0] == steps[-1][1] == len(steps)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [(["32K", "1024K", "4096K"], 4 << 20), (["512000K"], 64 << 20), ([], 8 << 20), ([""], 8 << 20)],
+)
+def test_the_largest_cache_is_found(tmp_path: Path, sizes: list[str], expected: int) -> None:
+    for number, size in enumerate(sizes):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(size + "\n")
+    assert cache_bytes(tmp_path) == expected

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -335,3 +337,14 @@ async def test_a_load_that_is_cancelled_leaves_nothing_behind(
         assert service.context.budget.used_bytes == used
         assert [entry.worker for entry in repository.entries() if entry.name == "twin"] == [None]
         assert (await repository.load("twin")).state == "READY"
+
+
+def test_a_server_does_not_hold_what_other_commands_import() -> None:
+    code = (
+        "import sys; from server.cli import command_line; command_line('serve'); "
+        "print([name for name in sys.modules if name.startswith(('pipeline.benchmark', 'server.cli.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "server.cli.serve" in done.stdout
+    assert "pipeline.benchmark" not in done.stdout
+    assert "server.cli.bench" not in done.stdout
