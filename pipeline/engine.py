@@ -14,21 +14,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from loader.buffers import Buffer
-from loader.errors import LoaderError
 from loader.order import Urgency
 from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
 from models.heap import heap_bytes
 from models.manifest import Piece
 from models.pack import Pack
-from pipeline.devices.base import Device, KernelError, Launch
+from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
+from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
 from pipeline.schedule import Stage
 from pipeline.statistics import EngineStatistics, SweepStatistics
-from pipeline.sweep import DRAIN_SECONDS, Done, Sweeper
+from pipeline.sweep import DRAIN_SECONDS, Sweeper
 from pipeline.trace import Recorder
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -59,14 +58,14 @@ class Engine:
         self._reader = reader
         self._verify = verify
         self._verified = False
-        self._broken: DrainError | None = None
+        self._broken: DrainError | DeviceLostError | None = None
         self._sweeper = _idle()
         self._reads: tuple[tuple[tuple[Range, ...], memoryview], ...] = ()
         self._session_bytes = 0
         self._sweeps = self._failures = self._read_bytes = 0
         self._stall_seconds = 0.0
         self._lock = threading.Lock()
-        self._memory = EngineMemory(pack.manifest, plan)
+        self._memory = EngineMemory(pack.manifest, plan, device)
         self._is_open = False
 
     def open(self) -> None:
@@ -87,7 +86,11 @@ class Engine:
         self._reads = tuple(self._read(index) for index in range(len(self.plan.read_places)))
         starts = (self._start_read, self._start_copy)
         self._sweeper = Sweeper(
-            self.plan.stages, starts[: len(self.plan.stages) - 1], kernels, self._hurry
+            self.plan.stages,
+            starts[: len(self.plan.stages) - 1],
+            kernels,
+            self._hurry,
+            self._device.finish if self._device.asynchronous else None,
         )
         self._session_bytes = max((heap_bytes() or 0) - before, 0)
         self._is_open = True
@@ -187,7 +190,7 @@ class Engine:
         self._deadline = deadline
         try:
             statistics = self._sweeper.run(deadline, cancelled, record)
-        except DrainError as exc:
+        except (DrainError, DeviceLostError) as exc:
             self._broken = exc
             raise
         except BaseException:
@@ -207,19 +210,29 @@ class Engine:
         place = self.plan.read_places[index]
         group = self.plan.groups[index % len(self.plan.groups)]
         spans = self.plan.streamed[group.first_span : group.end_span]
-        memory = self._memory.staging if self.plan.architecture.copies else self._memory.ring
-        target = memory.bytes[place.offset : place.offset + place.length].data
+        target = self._written().host(place.offset, place.length)
         return tuple(self._range(span) for span in spans), target
+
+    def _written(self) -> Memory:
+        """Return where the disk writes what is streamed."""
+        return self._memory.staging if self.plan.architecture.copies else self._memory.ring
 
     def _start_read(self, index: int, done: Done) -> None:
         ranges, target = self._reads[index]
+        place, memory = self.plan.read_places[index], self._written()
+
+        def arrived(error: Exception | None, seconds: float) -> None:
+            memory.reclaim(place.offset, place.length)
+            done(error, seconds)
+
+        memory.lend(place.offset, place.length)
         self._pool.submit(
             ReadJob(
                 self._reader,
                 ranges,
                 target,
                 self._verify or not self._verified,
-                done,
+                arrived,
                 self._client,
                 Urgency.AHEAD if index >= len(self.plan.groups) else Urgency.NEEDED_LATER,
                 self._deadline,
@@ -228,11 +241,8 @@ class Engine:
 
     def _start_copy(self, index: int, done: Done) -> None:
         source, target = self.plan.read_places[index], self.plan.places[index]
-        self._device.copy(
-            self._memory.staging.bytes[source.offset : source.offset + source.length].data,
-            self._memory.ring.bytes[target.offset : target.offset + target.length].data,
-            done,
-        )
+        staged = self._memory.staging.host(source.offset, source.length)
+        self._device.copy(staged, self._memory.ring, target.offset, done)
 
     def _range(self, span: int) -> Range:
         record = self.pack.manifest.spans[span]
@@ -240,20 +250,28 @@ class Engine:
 
     def _read_resident(self) -> None:
         """Read resident spans one after the other, each verified; wait for each."""
-        for span in self.plan.resident:
-            offset, length = self.plan.spans[span], self.pack.manifest.spans[span].length
-            kept = self._memory.resident.bytes[offset : offset + length]
-            if not self.plan.architecture.copies:
-                self._read_span(span, kept.data)
-                continue
-            staging = self._memory.staging.bytes
-            # Preloading keeps both; elsewhere staging is small, and free until the first sweep.
-            first = offset if self.plan.architecture.resident else 0
-            staged = staging[first : first + length]
-            if len(staged) < length:
-                staged = Buffer(length).bytes
-            self._read_span(span, staged.data)
-            self._wait(span, lambda done, s=staged, k=kept: self._device.copy(s.data, k.data, done))  # type: ignore[misc]
+        kept, architecture = self._memory.resident, self.plan.architecture
+        if kept.reachable and not architecture.copies:
+            for span in self.plan.resident:
+                self._read_span(span, kept.host(self.plan.spans[span], self._range(span).length))
+            return
+        # Preloading by Eq. 2 keeps both buffers; elsewhere what is staged is needed only here.
+        keeps = architecture.resident and architecture.copies
+        longest = max((self._range(span).length for span in self.plan.resident), default=0)
+        staging = self._memory.staging if keeps else self._device.allocate("staging", longest)
+        try:
+            for span in self.plan.resident:
+                self._stage_span(span, staging, self.plan.spans[span] if keeps else 0)
+        finally:
+            if not keeps and self._broken is None:  # else the disk may still write there
+                staging.close()
+
+    def _stage_span(self, span: int, staging: Memory, first: int) -> None:
+        """Read a resident span to ``staging`` and copy it to where it stays."""
+        staged = staging.host(first, self._range(span).length)
+        self._read_span(span, staged)
+        place = self.plan.spans[span]
+        self._wait(span, lambda done: self._device.copy(staged, self._memory.resident, place, done))
 
     def _read_span(self, span: int, target: memoryview) -> None:
         self._wait(
@@ -267,9 +285,9 @@ class Engine:
         """Start something that moves ``span`` and wait for it.
 
         Raises:
-            LoaderError: it failed. DrainError: it never ended.
+            LoaderError, DeviceError: it failed. DrainError: it never ended.
         """
-        ended: queue.SimpleQueue[LoaderError | None] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         start(lambda error, seconds: ended.put(error))
         try:
             error = ended.get(timeout=DRAIN_SECONDS)
@@ -297,6 +315,7 @@ class Engine:
         return kernel.bind(
             [self._memory.array(operand) for operand in piece.inputs],
             [self._memory.array(operand) for operand in piece.outputs],
+            self._memory.scratch,
         )
 
 

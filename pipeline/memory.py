@@ -6,11 +6,13 @@ Pointers stay the same from the first sweep to the last.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from loader.buffers import Buffer
 from models.manifest import Manifest, Operand, Port
 from pipeline.cells import Cell, as_strings, takes
+from pipeline.devices.base import Device
+from pipeline.devices.memory import Memory, Use
 from pipeline.errors import InputError
 from pipeline.planning.plan import Plan
 
@@ -18,21 +20,37 @@ from pipeline.planning.plan import Plan
 class EngineMemory:
     """Holds what ``plan`` says for the model of ``manifest``, and cells for what no plan knows.
 
-    The disk writes to ``staging`` where weights are copied before use, else to ``ring`` and ``resident``.
+    The disk writes to ``staging`` where weights are copied before use, else to ``ring``.
+
+    Raises:
+        DeviceError: ``device`` has not that much.
     """
 
-    def __init__(self, manifest: Manifest, plan: Plan) -> None:
+    def __init__(self, manifest: Manifest, plan: Plan, device: Device) -> None:
         self._plan = plan
-        self.staging = Buffer(plan.staging_bytes)
-        self.ring = Buffer(plan.ring_bytes)
-        self.resident = Buffer(plan.resident_bytes)
-        self.arena = Buffer(plan.arena_bytes)
+        self._held: list[Memory] = []
+        slots = plan.architecture.slots or 1
+        copies = plan.architecture.copies
+
+        def allocate(use: Use, n_bytes: int, slots: int = 1) -> Memory:
+            self._held.append(device.allocate(use, n_bytes, slots))
+            return self._held[-1]
+
+        try:
+            self.staging = allocate("staging", plan.staging_bytes, slots)
+            self.ring = allocate("own" if copies else "shared", plan.ring_bytes, slots)
+            self.resident = allocate("own", plan.resident_bytes)
+            self.arena = allocate("own", plan.arena_bytes)
+            self.scratch = allocate("scratch", plan.scratch_bytes)
+        except BaseException:
+            self.close()
+            raise
         self._cells = {
             index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
         }
 
-    def array(self, operand: Operand) -> NDArray[Any]:
-        """Return where an operand of known size lies."""
+    def array(self, operand: Operand) -> Any:
+        """Return where an operand of known size lies, for kernels."""
         if operand.kind == "value":
             buffer, start = self.arena, self._plan.values[operand.index]
         else:
@@ -41,7 +59,7 @@ class EngineMemory:
             start = self._plan.spans[operand.index]
         return buffer.array(start + operand.offset, operand.dtype, operand.shape)
 
-    def place(self, operand: Operand) -> NDArray[Any] | Cell:
+    def place(self, operand: Operand) -> Any | Cell:
         """Return where any operand lies."""
         return self._cells[operand.index] if operand.is_loose else self.array(operand)
 
@@ -52,7 +70,7 @@ class EngineMemory:
             InputError: strings in it are not UTF-8.
         """
         if not port.is_loose:
-            self._port_array(port)[...] = array
+            self.arena.write(self._plan.values[port.value], np.ascontiguousarray(array))
             return
         try:
             self._cells[port.value].array = as_strings(array)
@@ -61,12 +79,9 @@ class EngineMemory:
 
     def take(self, port: Port) -> NDArray[Any]:
         """Return a copy of an output."""
-        return self._port_array(port).copy()
-
-    def _port_array(self, port: Port) -> NDArray[Any]:
         if port.is_loose:
-            return self._cells[port.value].array
-        return self.arena.array(self._plan.values[port.value], port.dtype, port.shape)
+            return self._cells[port.value].array.copy()
+        return self.arena.read(self._plan.values[port.value], port.dtype, port.shape)
 
     def forget(self) -> None:
         """Let go of tensors of unknown size: they belong to one sweep."""
@@ -84,12 +99,12 @@ class EngineMemory:
 
     def huge_page_bytes(self) -> int:
         """Return how much of the memory for weights lies on huge pages, once it was touched."""
-        buffers = (self.staging, self.ring, self.resident)
-        return sum(buffer.pages().huge_bytes for buffer in buffers if buffer.huge_pages)
+        weights = (self.staging, self.ring, self.resident)
+        return sum(memory.huge_page_bytes() for memory in weights)
 
     def close(self) -> None:
-        for buffer in (self.staging, self.ring, self.resident, self.arena):
-            buffer.close()
+        for memory in self._held:
+            memory.close()
 
 
 def check_inputs(ports: tuple[Port, ...], inputs: Mapping[str, NDArray[Any]]) -> None:

@@ -22,7 +22,7 @@ from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
+from pipeline.devices.staged import copying
 from pipeline.inputs import random_inputs
 from pipeline.machine import this_machine
 from pipeline.observed import services
@@ -136,14 +136,13 @@ class _Meter:
         spans = span_ranges(self._pack.manifest.spans)
         for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
             of_span.append(seconds)
-        staged = StagedDevice(self._device)
-        target = Buffer(reads.buffer.n_bytes)
-        try:
+        with (
+            copying(self._device) as device,
+            closing(device.allocate("staging", reads.buffer.n_bytes)) as source,
+            closing(device.allocate("own", reads.buffer.n_bytes)) as target,
+        ):
             for n_bytes in sizes(reads.n_bytes):
-                samples.copies[n_bytes] += copy_seconds(staged, reads.buffer, target, n_bytes)
-        finally:
-            staged.close()
-            target.close()
+                samples.copies[n_bytes] += copy_seconds(device, source, target, n_bytes)
 
     def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
         """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""

@@ -3,6 +3,9 @@
 The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
 one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
 asks the schedule what may start then and starts it. Nothing polls.
+
+On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
+the ring or the end of the sweep: only there the device is asked to tell (one event per release).
 """
 
 import contextlib
@@ -12,15 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from loader.errors import LoaderError
-from pipeline.devices.base import Launch
+from pipeline.devices.base import Done, Launch
 from pipeline.errors import CancelledError, DeadlineError, DrainError
 from pipeline.schedule import Action, Schedule, Stage
 from pipeline.statistics import SweepStatistics
 from pipeline.trace import Recorder, TraceEvent
 
-#: Reports the end of an operation: error or None, seconds of service.
-Done = Callable[[LoaderError | None, float], None]
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
 
@@ -32,7 +32,8 @@ class Sweeper:
     """Runs one sweep after the other. Between them only reads for the next sweep are in flight.
 
     ``starts[t]`` starts operations of stage t; the last stage is ``kernels``. ``hurry`` is called when
-    the kernel stage begins to wait.
+    the kernel stage begins to wait. ``finish``, of an asynchronous device, calls back when all kernels
+    launched so far have ended; None: they have when their launch returns.
     """
 
     def __init__(
@@ -41,11 +42,14 @@ class Sweeper:
         starts: Sequence[Start],
         kernels: Sequence[Launch],
         hurry: Callable[[], None] = lambda: None,
+        finish: Callable[[Done], None] | None = None,
     ) -> None:
         self._stages = tuple(stages)
         self._starts = starts
         self._kernels = kernels
         self._hurry = hurry
+        self._finish = finish
+        self._awaited = awaited(self._stages)
         self._lock = threading.RLock()
         self._landed = threading.Condition(self._lock)
         self._flying = 0
@@ -69,7 +73,7 @@ class Sweeper:
             record: receives every event of the schedule, from several threads but one at a time.
 
         Raises:
-            LoaderError: a read or copy failed. KernelError: a kernel failed.
+            LoaderError: a read failed. DeviceError: a copy or kernel failed.
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
         state = self._begin(record)
@@ -84,6 +88,7 @@ class Sweeper:
         except BaseException:
             with self._lock:
                 state.schedule.stop()
+            self._finish_launched(state)
             self.settle()
             self._head.clear()
             raise
@@ -149,7 +154,7 @@ class Sweeper:
             self._flying -= 1
             state.fail(exc)
 
-    def _ended(self, sweep: int, action: Action, error: LoaderError | None, seconds: float) -> None:
+    def _ended(self, sweep: int, action: Action, error: Exception | None, seconds: float) -> None:
         """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
         with self._lock:
             state = self._state
@@ -168,7 +173,7 @@ class Sweeper:
                 self._landed.notify_all()
 
     def _complete(
-        self, state: "_State", action: Action, error: LoaderError | None, seconds: float
+        self, state: "_State", action: Action, error: Exception | None, seconds: float
     ) -> None:
         if error is not None:
             state.fail(error)
@@ -199,15 +204,49 @@ class Sweeper:
                 raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
             raise DeadlineError("the deadline passed while waiting for weights") from None
         finally:
-            state.stall_seconds += time.perf_counter() - before
+            if self._finish is None:
+                state.stall_seconds += time.perf_counter() - before
 
     def _run_kernel(self, state: "_State", index: int) -> None:
         before = time.perf_counter()
-        self._kernels[index]()
-        state.service_seconds[-1] += time.perf_counter() - before
+        if self._finish is None:
+            self._kernels[index]()
+            state.service_seconds[-1] += time.perf_counter() - before
+            with self._lock:
+                state.complete(len(self._stages) - 1, index)
+                self._advance(state)
+            return
         with self._lock:
-            state.complete(len(self._stages) - 1, index)
-            self._advance(state)
+            state.begin_kernel(index, before)
+        self._kernels[index]()
+        if index in self._awaited or state.is_recorded:
+            self._finish_launched(state)
+
+    def _finish_launched(self, state: "_State") -> None:
+        """Have the device tell when the kernels launched so far have ended."""
+        if self._finish is None or state.asked == state.launched:
+            return
+        last = state.asked = state.launched
+        with self._lock:
+            self._flying += 1
+        try:
+            self._finish(lambda error, seconds: self._finished(state, last - 1, error))
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+            self._finished(state, last - 1, exc)
+
+    def _finished(self, state: "_State", index: int, error: Exception | None) -> None:
+        """Note that kernels up to ``index`` have ended; a sweep does not end before that."""
+        with self._lock:
+            if error is not None:
+                state.fail(error)
+            else:
+                state.end_kernels(index, time.perf_counter())
+                self._advance(state)
+                if state.schedule.finished:
+                    state.ready.put(None)  # nothing else wakes the thread that runs the sweep
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
 
     def _check(
         self, state: "_State", deadline: float | None, cancelled: Callable[[], bool]
@@ -224,6 +263,13 @@ class Sweeper:
             raise state.error
 
 
+def awaited(stages: Sequence[Stage]) -> frozenset[int]:
+    """Return the kernels whose end something waits for: another operation, or whoever asked."""
+    last = len(stages) - 1
+    counts = {after[last] for stage in stages for after in stage.after} | {len(stages[last])}
+    return frozenset(count - 1 for count in counts if count)
+
+
 class _State:
     """What one sweep knows. Changed under the sweeper's lock, but for the kernel thread's figures."""
 
@@ -236,8 +282,31 @@ class _State:
         self.over = False
         self.service_seconds = [0.0] * len(schedule.stages)
         self.stall_seconds = 0.0
+        self.launched = 0  # kernels
+        self.asked = 0  # of those, until which the device was asked to tell their end
+        self._ended = 0
         self._record = record
-        self._began = time.perf_counter()
+        self._began = self._since = time.perf_counter()
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._record is not None
+
+    def begin_kernel(self, index: int, now: float) -> None:
+        """Note an asynchronous launch; where no kernel was running, the stage stalled until now."""
+        if self._ended == self.launched:
+            self.stall_seconds += now - self._since
+            self._since = now
+        self.launched = index + 1
+
+    def end_kernels(self, last: int, now: float) -> None:
+        """Note the end of asynchronous kernels up to ``last``."""
+        for index in range(self._ended, last + 1):
+            self.complete(len(self.schedule.stages) - 1, index)
+        self._ended = last + 1
+        if self._ended == self.launched:
+            self.service_seconds[-1] += now - self._since
+            self._since = now
 
     def complete(self, stage: int, index: int) -> None:
         self.schedule.completed(stage, index)

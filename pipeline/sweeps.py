@@ -12,7 +12,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.devices.staged import StagedDevice
+from pipeline.devices.staged import copying
 from pipeline.engine import Engine, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.trace import TraceEvent
@@ -25,14 +25,13 @@ _MOST_CACHE_BYTES = 64 << 20
 @contextmanager
 def opened(pack: Pack, plan: Plan, device: Device, pool: ReadPool) -> Iterator[Engine]:
     """Open an engine of ``plan``, with a copy stage in case it has one, and close it."""
-    staged = StagedDevice(device)
-    engine = Engine(pack, plan, staged, pool, open_reader(pack.weights_path))
-    try:
-        engine.open()
-        yield engine
-    finally:
-        engine.close()
-        staged.close()
+    with copying(device) as used:
+        engine = Engine(pack, plan, used, pool, open_reader(pack.weights_path))
+        try:
+            engine.open()
+            yield engine
+        finally:
+            engine.close()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
 from models.manifest import Span
 from pipeline.devices.base import Device
+from pipeline.devices.memory import Memory
 
 DEPTHS = (1, 2, 4)
 _SMALLEST_BYTES = 64 << 10
@@ -20,7 +21,7 @@ _READS = 8
 _ROW_BYTES = 16 << 20
 _TIMEOUT_SECONDS = 60.0
 
-Ended = tuple[int, LoaderError | None]
+Ended = tuple[int, Exception | None]
 
 
 def sizes(largest_bytes: int) -> list[int]:
@@ -99,19 +100,20 @@ def span_ranges(spans: Sequence[Span]) -> list[tuple[int, int]]:
     return [(span.offset, span.length) for span in spans]
 
 
-def copy_seconds(device: Device, source: Buffer, target: Buffer, n_bytes: int) -> Iterator[float]:
+def copy_seconds(device: Device, source: Memory, target: Memory, n_bytes: int) -> Iterator[float]:
     """Yield the seconds of copies of ``n_bytes`` by ``device``, of bytes that lie side by side.
 
     Raises:
-        LoaderError: a copy failed or did not end. DeviceError: it has no copy stage.
+        LoaderError: a copy did not end. DeviceError: it failed, or there is no copy stage.
     """
     ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     for number in range(max(min(_READS, source.n_bytes // n_bytes), 1)):
         start = number * n_bytes
         began = time.perf_counter()
         device.copy(
-            source.bytes[start : start + n_bytes].data,
-            target.bytes[start : start + n_bytes].data,
+            source.host(start, n_bytes),
+            target,
+            start,
             lambda error, seconds: ended.put((0, error)),
         )
         try:

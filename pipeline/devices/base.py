@@ -4,14 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
-from loader.errors import LoaderError
 from pipeline.cells import Cell
+from pipeline.devices.memory import HostMemory, Memory, Use
 
-#: Reports the end of a copy: error or None, seconds.
-Copied = Callable[[LoaderError | None, float], None]
-#: Runs a bound kernel to its end. Raises KernelError.
+#: Reports the end of something: error or None, seconds it took.
+Done = Callable[[Exception | None, float], None]
+#: Runs a bound kernel to its end or, on an asynchronous device, enqueues it. Raises KernelError.
 Launch = Callable[[], None]
 
 
@@ -23,23 +21,28 @@ class KernelError(DeviceError):
     """A kernel failed while it ran."""
 
 
+class DeviceLostError(KernelError):
+    """The device failed in a way that no kernel of this process survives: it must be restarted."""
+
+
 class Kernel(ABC):
     """A loaded piece, not yet tied to any memory."""
 
     @abstractmethod
-    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
         """Return a launcher that reads ``inputs`` and writes ``outputs``, in the piece's order.
 
-        The arrays are views of the ring and the arena: same shapes and dtypes as the piece's ports,
-        C-contiguous, and alive as long as the launcher. An output may be the memory of an input.
+        The arrays come from the device's memory (the ring, the arena): same shapes and dtypes as the
+        piece's ports, C-contiguous, and alive as long as the launcher. An output may be the memory of an
+        input. ``scratch`` is the engine's own, of the plan's size; a CPU kernel finds its own instead.
 
         Raises:
             DeviceError: the piece has another number of inputs or outputs.
         """
 
-    def attach(
-        self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
-    ) -> Launch:
+    def attach(self, inputs: Sequence[Any | Cell], outputs: Sequence[Any | Cell]) -> Launch:
         """Return a launcher of a resident piece: results are copied to ``outputs``.
 
         As ``bind``, but what has no place in the arena is in cells.
@@ -51,9 +54,13 @@ class Kernel(ABC):
 
 
 class Device(ABC):
-    """Loads pieces; the same bytes give the same kernel. May have a copy stage."""
+    """Loads pieces; the same bytes give the same kernel. May have a copy stage, may be asynchronous."""
 
     name: str
+    #: Whether launches return before kernels have run; then ``finish`` tells when they have.
+    asynchronous = False
+    #: Whether it has a copy stage.
+    copies = False
 
     @abstractmethod
     def load(self, graph: bytes) -> Kernel:
@@ -63,7 +70,15 @@ class Device(ABC):
             DeviceError: it cannot be loaded here.
         """
 
-    def copy(self, source: memoryview, target: memoryview, done: Copied) -> None:
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        """Return memory for ``use``. ``slots``: it is so many equal places, lent one by one.
+
+        Raises:
+            DeviceError: there is not enough of it.
+        """
+        return HostMemory(0 if use == "scratch" else n_bytes)
+
+    def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
         """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.
 
         ``done`` is called once, from any thread. Copies run one at a time, in order.
@@ -72,6 +87,10 @@ class Device(ABC):
             DeviceError: kernels use what the disk wrote; the device has no copy stage.
         """
         raise DeviceError(f"the {self.name} device has no copy stage")
+
+    def finish(self, done: Done) -> None:
+        """Call ``done``, once and from any thread, when every kernel launched so far has ended."""
+        done(None, 0.0)
 
     def close(self) -> None:  # noqa: B027  most devices start nothing
         """End what the device started; no kernel and no copy is running."""

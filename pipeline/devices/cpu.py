@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from models.sessions import SessionError, open_piece, use_threads
 from pipeline.cells import Cell
 from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.memory import Memory
 
 
 class _CpuKernel(Kernel):
@@ -19,7 +20,9 @@ class _CpuKernel(Kernel):
         self._inputs = [port.name for port in session.get_inputs()]
         self._outputs = [port.name for port in session.get_outputs()]
 
-    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
         self._check(inputs, outputs)
         binding = self._session.io_binding()
         for name, array in zip(self._inputs, inputs, strict=True):

@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.target import host_target
 from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.memory import Memory
 from pipeline.devices.operators import OPERATORS, SEVERAL_OUTPUTS, VALUES
 from pipeline.devices.operators.base import Array, Call, Operator
 
@@ -63,7 +63,9 @@ class _ReferenceKernel(Kernel):
         self._inputs = inputs
         self._outputs = outputs
 
-    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
         sources = dict(zip(self._inputs, inputs, strict=True))
         targets = dict(zip(self._outputs, outputs, strict=True))
 

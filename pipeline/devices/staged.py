@@ -6,22 +6,39 @@ On a CPU this makes the three-stage architectures of seed 003 real; a GPU's copy
 import queue
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from loader.errors import LoaderError
 from loader.priority import hasten
-from pipeline.devices.base import Copied, Device, Kernel
+from pipeline.devices.base import Device, Done, Kernel
+from pipeline.devices.memory import Memory
+
+
+@contextmanager
+def copying(device: Device) -> Iterator[Device]:
+    """Yield ``device`` with a copy stage: its own, or one that lasts as long as this."""
+    if device.copies:
+        yield device
+        return
+    staged = StagedDevice(device)
+    try:
+        yield staged
+    finally:
+        staged.close()
 
 
 class StagedDevice(Device):
     """Computes as ``device`` does, on copies. The copy stage does one copy at a time, in order."""
 
     name = "staged"
+    copies = True
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Copied] | None] = (
+        self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Done] | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
         self._thread: threading.Thread | None = None
@@ -30,12 +47,12 @@ class StagedDevice(Device):
     def load(self, graph: bytes) -> Kernel:
         return self._device.load(graph)
 
-    def copy(self, source: memoryview, target: memoryview, done: Copied) -> None:
+    def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
         with self._lock:
             if self._thread is None:  # a device that copies nothing needs none
                 self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
                 self._thread.start()
-        self._copies.put((source, target, done))
+        self._copies.put((source, target.host(offset, source.nbytes), done))
 
     def close(self) -> None:
         """Finish the copies accepted and end the thread; a later copy would start another."""

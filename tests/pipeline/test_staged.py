@@ -4,6 +4,7 @@ import threading
 
 from loader.errors import LoaderError
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.memory import HostMemory
 from pipeline.devices.staged import StagedDevice
 
 
@@ -11,26 +12,26 @@ def copiers() -> int:
     return sum(thread.name == "copier" for thread in threading.enumerate())
 
 
-def copied(device: StagedDevice, source: bytes, target: bytearray) -> LoaderError | None:
+def copied(device: StagedDevice, source: bytes, target: HostMemory) -> Exception | None:
     """Copy, wait, and return the error."""
     ended = threading.Event()
-    errors: list[LoaderError | None] = []
+    errors: list[Exception | None] = []
 
-    def done(error: LoaderError | None, _seconds: float) -> None:
+    def done(error: Exception | None, _seconds: float) -> None:
         errors.append(error)
         ended.set()
 
-    device.copy(memoryview(source), memoryview(target), done)
+    device.copy(memoryview(source), target, 0, done)
     assert ended.wait(10)
     return errors[0]
 
 
 def test_it_copies_on_one_thread_that_close_ends() -> None:
-    before, device, target = copiers(), StagedDevice(CpuDevice()), bytearray(4)
+    before, device, target = copiers(), StagedDevice(CpuDevice()), HostMemory(4)
     assert copiers() == before  # none before the first copy
     for source in (b"abcd", b"efgh"):
         assert copied(device, source, target) is None
-        assert bytes(target) == source
+        assert bytes(target.host(0, 4)) == source
         assert copiers() == before + 1
     for _ in range(2):
         device.close()
@@ -40,7 +41,7 @@ def test_it_copies_on_one_thread_that_close_ends() -> None:
 def test_a_copy_that_cannot_be_made_is_an_error() -> None:
     device = StagedDevice(CpuDevice())
     try:
-        assert isinstance(copied(device, b"abcd", bytearray(3)), LoaderError)
-        assert copied(device, b"abc", bytearray(3)) is None  # and the next one is right
+        assert isinstance(copied(device, b"abcd", HostMemory(3)), LoaderError)
+        assert copied(device, b"abc", HostMemory(3)) is None  # and the next one is right
     finally:
         device.close()

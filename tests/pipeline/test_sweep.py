@@ -9,11 +9,11 @@ import pytest
 
 from loader.errors import LoaderError, ReadError
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import KernelError
+from pipeline.devices.base import Done, KernelError
 from pipeline.errors import CancelledError, DeadlineError, DrainError
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.sweep import Done, Sweeper
+from pipeline.sweep import Sweeper
 from pipeline.trace import TraceEvent
 from pipeline.validator import violations
 from tests.pipeline.synthetic import PAGE, manifest

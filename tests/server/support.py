@@ -24,6 +24,7 @@ from models.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.memory import Memory
 from pipeline.planning.thumb import smallest_plan
 from server.app import create_app
 from server.context import Context
@@ -205,8 +206,10 @@ class _HookedKernel(Kernel):
         self._kernel = kernel
         self._hook = hook
 
-    def bind(self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> Launch:
-        launch = self._kernel.bind(inputs, outputs)
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
+        launch = self._kernel.bind(inputs, outputs, scratch)
 
         def hooked() -> None:
             self._hook()
