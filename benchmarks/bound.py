@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loader.pool import ReadPool
 from models.pack import open_pack
-from models.sessions import claim_process, use_threads
+from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.inputs import random_inputs
@@ -37,11 +37,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
     pack = open_pack(arguments.pack)
-    profile = load_profile(pack, this_machine(pack.weights_path, use_threads(arguments.threads)))
+    profile = load_profile(pack, this_machine(pack.weights_path, CpuDevice(arguments.threads)))
     wanted = Wanted(weight_bytes=int(pack.manifest.weight_bytes * arguments.weights / 100))
     architecture = ARCHITECTURES[arguments.architecture]
     plan = find_plan(pack.manifest, architecture, wanted, profile).plan
-    limits = measure_limits(pack, plan, arguments.threads, arguments.measure)
+    limits = measure_limits(pack, plan, CpuDevice(arguments.threads), arguments.measure)
     save_profile(profile.with_limits(plan, limits), pack)
     watch = BoundWatch(plan, limits)
     inputs = random_inputs(pack.manifest)

@@ -67,7 +67,7 @@ def plan_auto(pack: Pack, percent: float, threads: int) -> Plan:
     limit = int(pack.manifest.weight_bytes * percent / 100)
     auto = ARCHITECTURES["auto"]
     try:
-        profile = load_profile(pack, this_machine(pack.weights_path, threads))
+        profile = load_profile(pack, this_machine(pack.weights_path, CpuDevice(threads)))
     except ProfileError:
         return rule_of_thumb(pack.manifest, auto, limit)
     return find_plan(pack.manifest, auto, Wanted(weight_bytes=limit), profile).plan

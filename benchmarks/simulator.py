@@ -14,7 +14,7 @@ from statistics import median
 
 from loader.pool import ReadPool
 from models.pack import Pack, open_pack
-from models.sessions import claim_process, use_threads
+from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.durations import Durations
@@ -59,10 +59,10 @@ class _Row:
 
 def _profile(pack: Pack, threads: int | None, anew: bool) -> Profile:
     if anew:
-        profile = profile_pack(pack, threads)
+        profile = profile_pack(pack, CpuDevice(threads))
         save_profile(profile, pack)
         return profile
-    return load_profile(pack, this_machine(pack.weights_path, use_threads(threads)))
+    return load_profile(pack, this_machine(pack.weights_path, CpuDevice(threads)))
 
 
 def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list[_Row]:

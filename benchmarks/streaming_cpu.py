@@ -14,6 +14,7 @@ from models.pack import open_pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.devices.cpu import CpuDevice
 
 _WANTED = 1.10
 
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    options = Options(arguments.iterations, threads=arguments.threads, peers=())
+    options = Options(arguments.iterations, device=CpuDevice(arguments.threads), peers=())
     results = []
     for path in arguments.packs:
         configuration = Configuration("2s", ARCHITECTURES["2s"])

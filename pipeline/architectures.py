@@ -1,6 +1,6 @@
 """The pipeline architectures of seed 003 as data: the schedule has rules, these choose among them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Order = Literal["free", "sequential", "lockstep"]
@@ -111,4 +111,11 @@ COPIED_PRE = Architecture(
     "Eq. 2",
     factor=2,
     resident=True,
+)
+
+#: ``auto`` where kernels use a copy of what the disk wrote.
+COPIED_AUTO = replace(
+    ARCHITECTURES["auto"],
+    stages=_THREE,
+    summary="async with ring, chunks and resident weights planned on a profile",
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from loader.pool import ReadPool
 from models.pack import Pack
-from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs
 from pipeline.limits import SweepLimits
 from pipeline.observed import services
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 def measure_limits(
     pack: Pack,
     plan: Plan,
-    threads: int | None = None,
+    device: Device,
     runs: int = DEFAULT_RUNS,
     progress: Progress = lambda done, total: None,
 ) -> SweepLimits:
@@ -29,7 +29,6 @@ def measure_limits(
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    device = CpuDevice(threads)
     pool = ReadPool()
     seen = []
     try:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from loader.files import open_reader
 from loader.priority import Priority, reader_priority
 from models.target import host_target
+from pipeline.devices.base import Device
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -34,6 +35,7 @@ class Machine(BaseModel):
     reader: str
     reader_priority: Priority
     huge_pages: bool
+    gpu: str = ""
 
     def differences(self, other: "Machine") -> list[str]:
         """Return in words what ``other`` has where this one has something else."""
@@ -45,8 +47,8 @@ class Machine(BaseModel):
         ]
 
 
-def this_machine(weights: Path, threads: int) -> Machine:
-    """Return this machine, computing with ``threads`` threads and reading the file ``weights``.
+def this_machine(weights: Path, computing: Device) -> Machine:
+    """Return this machine, computing by ``computing`` and reading the file ``weights``.
 
     Raises:
         ReadError: the file cannot be read.
@@ -58,7 +60,7 @@ def this_machine(weights: Path, threads: int) -> Machine:
     return Machine(
         cpu=cpu_model(),
         cores=len(os.sched_getaffinity(0)),
-        threads=threads,
+        threads=computing.threads,
         isa=target.isa,
         onnxruntime=target.onnxruntime,
         kernel=f"{platform.system()} {platform.release()}",
@@ -67,6 +69,7 @@ def this_machine(weights: Path, threads: int) -> Machine:
         reader=reader.kind,
         reader_priority=reader_priority(),
         huge_pages=_has_huge_pages(),
+        gpu=computing.model,
     )
 
 

@@ -28,9 +28,16 @@ class EngineMemory:
 
     def __init__(self, manifest: Manifest, plan: Plan, device: Device) -> None:
         self._plan = plan
-        self._held: list[Memory] = []
-        slots = plan.architecture.slots or 1
         copies = plan.architecture.copies
+        slots = plan.architecture.slots or 1
+        sizes: dict[Use, int] = {
+            "staging": plan.staging_bytes,
+            "shared": 0 if copies else plan.ring_bytes,
+            "own": (plan.ring_bytes if copies else 0) + plan.resident_bytes + plan.arena_bytes,
+            "scratch": plan.scratch_bytes,
+        }
+        device.check(sizes)
+        self._held: list[Memory] = []
 
         def allocate(use: Use, n_bytes: int, slots: int = 1) -> Memory:
             self._held.append(device.allocate(use, n_bytes, slots))

@@ -14,7 +14,7 @@ from loader.pool import ReadPool
 from models.manifest import Manifest
 from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs
 from pipeline.observed import Service, Services, services
 from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
@@ -32,11 +32,11 @@ _PART_OF_WEIGHTS = 4
 
 
 def measure_overlap(
-    pack: Pack, name: str, profile: Profile, device: CpuDevice, pool: ReadPool, sweeps: int
+    pack: Pack, name: str, profile: Profile, device: Device, pool: ReadPool, sweeps: int
 ) -> Overlap:
     """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has."""
     manifest = pack.manifest
-    plan = _plan(manifest, name)
+    plan = _plan(manifest, name, device)
     choice = Choice(chunk_bytes=chunk_limit(manifest, plan.architecture, plan.choice))
     quiet = make_plan(manifest, ARCHITECTURES["pre"], choice=choice)
     # Where reads and kernels take turns, the disturbance has all that they lose.
@@ -63,19 +63,20 @@ def measure_overlap(
     )
 
 
-def _plan(manifest: Manifest, name: str) -> Plan:
+def _plan(manifest: Manifest, name: str, device: Device) -> Plan:
     """Return a plan whose operations meet in the order ``name``."""
+    architecture = device.adapt(ARCHITECTURES[name])
     if name != "auto":
-        return make_plan(manifest, ARCHITECTURES[name])
+        return make_plan(manifest, architecture)
     chunk = manifest.largest_chunk_bytes
     ring = max(min(USEFUL_RING_BYTES, manifest.weight_bytes // _PART_OF_WEIGHTS), chunk)
     choice = Choice(ring, max(ring // READS_IN_RING, chunk), _READ_BYTES)
-    return make_plan(manifest, ARCHITECTURES["2s"], choice=choice)
+    return make_plan(manifest, architecture, choice=choice)
 
 
 @contextmanager
 def _sweeping(
-    pack: Pack, plan: Plan, device: CpuDevice, pool: ReadPool
+    pack: Pack, plan: Plan, device: Device, pool: ReadPool
 ) -> Iterator[Iterator[Services]]:
     """Open an engine; yield, for sweep after sweep, when the operations of each stage were served."""
     with opened(pack, plan, device, pool) as engine:

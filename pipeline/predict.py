@@ -111,7 +111,8 @@ def _searched(
 
 def _question(architecture: Architecture, wanted: Wanted) -> str:
     """Return what a search depends on beside the profile."""
-    return f"{architecture.name} {wanted.weight_bytes} {wanted.delay_seconds}"
+    form = f"{architecture.name}/{len(architecture.stages)}/{architecture.slots or 0}"
+    return f"{form} {wanted.weight_bytes} {wanted.delay_seconds}"
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

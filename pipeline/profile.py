@@ -15,6 +15,7 @@ from models.checksum import checksum
 from models.errors import ModelError
 from models.manifest import Checksum, Piece
 from pipeline.bound import bound
+from pipeline.devices.tuning import Tuning
 from pipeline.durations import Durations
 from pipeline.limits import Seconds, SweepLimits
 from pipeline.machine import Machine
@@ -90,7 +91,7 @@ class Profile(_Record):
     ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
     by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in sweeps, by
     ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
-    ``plan_key``.
+    ``plan_key``. ``tuning``: what its device found fastest; all times hold with it.
     """
 
     format_version: Literal[1] = 1
@@ -104,6 +105,7 @@ class Profile(_Record):
     slowdown: Seconds
     overlaps: dict[str, Overlap] = {}
     outside: Distribution
+    tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
 
     @cached_property

@@ -21,7 +21,7 @@ from loader.reader import Reader
 from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
-from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.inputs import random_inputs
 from pipeline.machine import this_machine
@@ -61,16 +61,15 @@ class _Samples:
 
 def profile_pack(
     pack: Pack,
-    threads: int | None = None,
+    device: Device,
     iterations: int = DEFAULT_ITERATIONS,
     progress: Progress = lambda done, total: None,
 ) -> Profile:
-    """Measure ``pack``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
+    """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    device = CpuDevice(threads)
     samples = _Samples(spans=[[] for _ in pack.manifest.spans])
     with _transfers(pack) as reads:
         meter = _Meter(pack, device, reads, samples)
@@ -88,7 +87,7 @@ def profile_pack(
                 meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
                 done += 1
                 progress(done, total)
-    profile = _summary(pack, device.threads, samples)
+    profile = _summary(pack, device, samples)
     overlaps = {}
     with closing(ReadPool()) as pool:
         for name in ORDERS:
@@ -120,7 +119,7 @@ def _transfers(pack: Pack) -> Iterator[FileReads]:
 class _Meter:
     """Adds measurements of ``pack`` to ``samples``."""
 
-    def __init__(self, pack: Pack, device: CpuDevice, reads: FileReads, samples: _Samples) -> None:
+    def __init__(self, pack: Pack, device: Device, reads: FileReads, samples: _Samples) -> None:
         self._pack = pack
         self._device = device
         self._reads = reads
@@ -188,11 +187,11 @@ class _Meter:
         self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
 
 
-def _summary(pack: Pack, threads: int, samples: _Samples) -> Profile:
+def _summary(pack: Pack, device: Device, samples: _Samples) -> Profile:
     of = Distribution.of
     return Profile(
         manifest=manifest_checksum(pack),
-        machine=this_machine(pack.weights_path, threads),
+        machine=this_machine(pack.weights_path, device),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         spans=tuple(map(of, samples.spans)),
         reads=tuple(

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import os
+from contextlib import ExitStack, closing
 
 from loader.pool import ReadPool
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import Device
-from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
+from pipeline.devices.find import open_device
+from pipeline.devices.staged import copying
 from pipeline.sweep import DRAIN_SECONDS
 from server.budget import Budget
 from server.errors import ServiceError
@@ -39,12 +39,17 @@ class Context:
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
-        computing = CpuDevice(settings.threads)
-        copies = ARCHITECTURES[settings.architecture].copies
-        self._device: Device = StagedDevice(computing) if copies else computing
-        self.repository = Repository(
-            settings, self.budget, self._device, computing.threads, self.pool
+        self._resources = ExitStack()
+        device = self._resources.enter_context(
+            closing(
+                open_device(
+                    settings.device, settings.threads, settings.memory_kind, settings.precision
+                )
+            )
         )
+        if ARCHITECTURES[settings.architecture].copies:
+            device = self._resources.enter_context(copying(device))
+        self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.pool)
         #: Held while a body is made into tensors, which takes far more memory than they do.
         self.parsing = asyncio.Lock()
@@ -85,7 +90,7 @@ class Context:
             await asyncio.gather(heart, return_exceptions=True)
         await self.repository.close()
         await asyncio.to_thread(self.pool.close)
-        await asyncio.to_thread(self._device.close)
+        await asyncio.to_thread(self._resources.close)
 
     def describe(self) -> str:
         """Return one line for logs and for the service manager."""

@@ -3,6 +3,7 @@
 import logging
 
 from models.pack import Pack
+from pipeline.devices.base import Device
 from pipeline.machine import this_machine
 from pipeline.profile import Profile, ProfileError
 from pipeline.profile_file import FILE, load_profile
@@ -10,8 +11,8 @@ from pipeline.profile_file import FILE, load_profile
 _log = logging.getLogger(__name__)
 
 
-def find_profile(pack: Pack, threads: int) -> Profile | None:
-    """Return the profile of ``pack`` with ``threads`` compute threads on this machine, if it has one.
+def find_profile(pack: Pack, device: Device) -> Profile | None:
+    """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
 
     One that does not hold here is a warning: the pack is then planned by rule of thumb.
 
@@ -21,7 +22,7 @@ def find_profile(pack: Pack, threads: int) -> Profile | None:
     if not (pack.folder / FILE).exists():
         return None
     try:
-        return load_profile(pack, this_machine(pack.weights_path, threads))
+        return load_profile(pack, this_machine(pack.weights_path, device))
     except ProfileError as exc:
         _log.warning("planned without a profile: %s", exc)
         return None

@@ -37,14 +37,11 @@ Opened = tuple[Pack, Fitted, Worker]
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(
-        self, settings: Settings, budget: Budget, device: Device, threads: int, pool: ReadPool
-    ) -> None:
+    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
         self._settings = settings
         self._architecture = ARCHITECTURES[settings.architecture]
         self._budget = budget
         self._device = device
-        self._threads = threads
         self._pool = pool
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
@@ -166,11 +163,14 @@ class Repository:
         for entry in self.entries():
             await self.unload(entry.name)
 
+    def _pack(self, folder: Path) -> Pack:
+        return open_pack(folder, self._device.target, self._settings.recompile)
+
     def _smallest(self, name: str) -> int:
         """Return what ``name`` needs at least; 0 where its pack cannot be opened."""
         try:
-            manifest = open_pack(self._settings.repository / name).manifest
-            return smallest_plan(manifest, self._architecture).total_bytes
+            manifest = self._pack(self._settings.repository / name).manifest
+            return smallest_plan(manifest, self._device.adapt(self._architecture)).total_bytes
         except (ModelError, PlanError, OSError):
             return 0
 
@@ -188,10 +188,13 @@ class Repository:
 
     def _open(self, name: str, folder: Path, share: int | None) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
-        pack = open_pack(folder)
-        profile = find_profile(pack, self._threads)
+        pack = self._pack(folder)
+        profile = find_profile(pack, self._device)
+        if profile is not None:
+            self._device.tune(profile.tuning)
+        architecture = self._device.adapt(self._architecture)
         limit = self._budget.free_bytes if share is None else share
-        fitted = fit(pack.manifest, self._architecture, name, self._budget, limit, profile=profile)
+        fitted = fit(pack.manifest, architecture, name, self._budget, limit, profile=profile)
         self._budget.reserve(name, fitted.plan)
         try:
             reader = open_reader(pack.weights_path)

@@ -14,6 +14,8 @@ from pydantic_settings import (
 )
 
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.find import check_name
 from server.sizes import Size, parse_size
 
 CONFIG_VARIABLE = "LAYERSTREAM_CONFIG"
@@ -36,6 +38,10 @@ class Settings(BaseSettings):
         (), description="serve only these (in a variable: separated by commas); empty: all"
     )
     architecture: str = "auto"
+    device: str = "cpu"
+    memory_kind: Kind | None = Field(None, description="CUDA: how weights reach kernels")
+    precision: Precision = Field("fp32", description="CUDA: of convolutions")
+    recompile: bool = Field(False, description="CUDA: take packs for another capability")
     threads: PositiveInt | None = Field(None, description="compute threads; default one a core")
     verify: Literal["first", "always"] = "first"
     exit_on_error: bool = Field(False, description="end when one of the models cannot be served")
@@ -62,6 +68,11 @@ class Settings(BaseSettings):
         if value not in ARCHITECTURES:
             raise ValueError(f"{value!r} is not one of {', '.join(ARCHITECTURES)}")
         return value
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        return check_name(value)
 
     @classmethod
     def settings_customise_sources(

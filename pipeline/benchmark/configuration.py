@@ -1,10 +1,11 @@
 """What a benchmark measures of a pack: architectures, each with what it may take, and their plans."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
+from pipeline.devices.base import Device
 from pipeline.planning.known import Point
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
@@ -23,6 +24,10 @@ class Configuration:
     label: str
     architecture: Architecture
     limit_bytes: int | None = None
+
+    def adapted(self, device: Device) -> "Configuration":
+        """Return it as ``device`` runs it."""
+        return replace(self, architecture=device.adapt(self.architecture))
 
     @property
     def tuned(self) -> bool:

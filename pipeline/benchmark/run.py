@@ -22,7 +22,7 @@ from pipeline.benchmark.source import find_source, model_of
 from pipeline.benchmark.turns import take_turns
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
+from pipeline.devices.staged import copying
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.engine import Engine, Tensors
 from pipeline.inputs import random_inputs
@@ -43,11 +43,12 @@ class Options:
     """How to measure. ``source``: what the peers run; ``peers``: which of them.
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
+    ``device``: what computes; None: the CPU, one thread a core.
     """
 
     iterations: int = 20
     ring_bytes: int | None = None
-    threads: int | None = None
+    device: Device | None = None
     source: Path | None = None
     peers: Sequence[str] = PEERS
     profile: Profile | None = None
@@ -72,11 +73,11 @@ def bench_pipeline(
         LoaderError, DeviceError: a pack cannot be read or run.
     """
     meter = meter or find_meter()
+    device = options.device or CpuDevice()
     planned = [
-        plan_configuration(pack.manifest, each, options.ring_bytes, options.profile)
+        plan_configuration(pack.manifest, each.adapted(device), options.ring_bytes, options.profile)
         for each in dict.fromkeys((PRE, *configurations))
     ]
-    device = CpuDevice(options.threads)
     inputs = random_inputs(pack.manifest)
     notes: list[str] = []
     with ExitStack() as stack:
@@ -89,7 +90,7 @@ def bench_pipeline(
     return {
         "model": pack.name,
         "resolution": resolution(pack.manifest),
-        "machine": machine(device.threads),
+        "machine": machine(device),
         "iterations": options.iterations,
         "energy": missing_energy(samples) or meter.source,
         "model_weight_bytes": pack.manifest.weight_bytes,
@@ -107,12 +108,13 @@ def resolution(manifest: Manifest) -> int | None:
     return shape[-1] if len(shape) == 4 else None
 
 
-def machine(threads: int) -> dict[str, Any]:
+def machine(device: Device) -> dict[str, Any]:
     """Return what the figures were measured on."""
     return {
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "threads": threads,
+        "gpu": device.model,
+        "threads": device.threads,
         "isa": host_target().isa,
         "onnxruntime": host_target().onnxruntime,
         "system": f"{platform.system()} {platform.release()}",
@@ -130,7 +132,7 @@ def _streamed(
 ) -> Iterator[list[Streamed]]:
     """Yield an open engine for each plan."""
     with ExitStack() as stack:
-        staged = stack.enter_context(closing(StagedDevice(device)))
+        staged = stack.enter_context(copying(device))
         pool = stack.enter_context(closing(ReadPool()))
         contenders = []
         for each in planned:

@@ -1,11 +1,14 @@
 """What the engine asks of a device: load a piece once, bind it to memory, launch it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from models.target import Target, host_target
+from pipeline.architectures import Architecture
 from pipeline.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use
+from pipeline.devices.tuning import Tuning
 
 #: Reports the end of something: error or None, seconds it took.
 Done = Callable[[Exception | None, float], None]
@@ -61,6 +64,15 @@ class Device(ABC):
     asynchronous = False
     #: Whether it has a copy stage.
     copies = False
+    #: Threads of the CPU that compute.
+    threads = 1
+    #: What machines are told apart by beside their CPU; empty where it is the CPU.
+    model = ""
+
+    @property
+    def target(self) -> Target:
+        """What a pack must be compiled for to run here."""
+        return host_target()
 
     @abstractmethod
     def load(self, graph: bytes) -> Kernel:
@@ -70,6 +82,13 @@ class Device(ABC):
             DeviceError: it cannot be loaded here.
         """
 
+    def adapt(self, architecture: Architecture) -> Architecture:
+        """Return ``architecture`` as this device runs it."""
+        return architecture
+
+    def tune(self, tuning: Tuning) -> None:  # noqa: B027  most devices have nothing to choose
+        """Work from now on as was found fastest; engines that are open stay as they are."""
+
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         """Return memory for ``use``. ``slots``: it is so many equal places, lent one by one.
 
@@ -77,6 +96,13 @@ class Device(ABC):
             DeviceError: there is not enough of it.
         """
         return HostMemory(0 if use == "scratch" else n_bytes)
+
+    def check(self, sizes: Mapping[Use, int]) -> None:  # noqa: B027  most devices have what the host has
+        """Look whether a model's memory, bytes by use, can be allocated.
+
+        Raises:
+            DeviceError: it cannot; the message has the figures.
+        """
 
     def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
         """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.

@@ -1,5 +1,6 @@
 """Memory of a device, as the engine uses it: the disk writes to some of it, kernels are bound to it."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -28,13 +29,17 @@ class Memory(ABC):
     def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return what kernels are bound to: an array that begins ``offset`` bytes in."""
 
-    @abstractmethod
     def write(self, offset: int, array: NDArray[Any]) -> None:
         """Put ``array``, C-contiguous, at ``offset``; kernels launched later see it."""
+        self._view(offset, array.dtype.name, array.shape)[...] = array
 
-    @abstractmethod
     def read(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a copy of what kernels launched so far leave at ``offset``."""
+        return self._view(offset, dtype, shape).copy()
+
+    def _view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        length = math.prod(shape) * np.dtype(dtype).itemsize
+        return np.ndarray(shape, dtype, self.host(offset, length))
 
     def lend(self, offset: int, length: int) -> None:  # noqa: B027  most memory is always everyone's
         """Let the disk write to [offset, offset + length); no kernel that uses it is in flight."""
@@ -63,12 +68,6 @@ class HostMemory(Memory):
 
     def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         return self._buffer.array(offset, dtype, shape)
-
-    def write(self, offset: int, array: NDArray[Any]) -> None:
-        self.array(offset, array.dtype.name, array.shape)[...] = array
-
-    def read(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        return self.array(offset, dtype, shape).copy()
 
     def huge_page_bytes(self) -> int:
         return self._buffer.pages().huge_bytes if self._buffer.huge_pages else 0

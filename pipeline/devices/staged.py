@@ -13,6 +13,7 @@ import numpy as np
 
 from loader.errors import LoaderError
 from loader.priority import hasten
+from models.target import Target
 from pipeline.devices.base import Device, Done, Kernel
 from pipeline.devices.memory import Memory
 
@@ -38,11 +39,17 @@ class StagedDevice(Device):
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.threads = device.threads
+        self.model = device.model
         self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Done] | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # engines of several models share the device
+
+    @property
+    def target(self) -> Target:
+        return self._device.target
 
     def load(self, graph: bytes) -> Kernel:
         return self._device.load(graph)

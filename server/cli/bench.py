@@ -13,6 +13,7 @@ from rich.progress import Progress
 from models.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
+from pipeline.devices.base import Device
 from pipeline.energy import find_meter
 from pipeline.errors import InputError
 from pipeline.peers import PEERS
@@ -20,7 +21,18 @@ from pipeline.perfetto import trace_document
 from pipeline.profile import Profile
 from server.cli.bench_tables import print_pipeline, print_resolutions
 from server.cli.contenders import configurations, profile_for
-from server.cli.options import Json, PackPath, Ring, Threads, size
+from server.cli.options import (
+    DeviceName,
+    Json,
+    MemoryKind,
+    PackPath,
+    PrecisionName,
+    Recompile,
+    Ring,
+    Threads,
+    open_named,
+    size,
+)
 from server.cli.output import errors, print_json
 from server.cli.weights import Weights
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
@@ -34,6 +46,7 @@ _SWEPT = "pre,2s,2s-md,auto"
 
 @app.command()
 def pipeline(
+    context: typer.Context,
     pack: PackPath,
     architectures: Annotated[
         str, typer.Option(help="Names, comma-separated; NAME@LIMIT limits memory for weights.")
@@ -44,6 +57,10 @@ def pipeline(
     resolution: Annotated[
         int | None, typer.Option(min=1, help="What the pack must take, in pixels.")
     ] = None,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
+    memory_kind: MemoryKind = None,
+    precision: PrecisionName = "fp32",
     threads: Threads = None,
     source: Annotated[
         Path | None, typer.Option(help="The ONNX file that was compiled: what the peers run.")
@@ -56,15 +73,16 @@ def pipeline(
     as_json: Json = False,
 ) -> None:
     """Compare architectures with each other, with ONNX Runtime and with OpenVINO holding all weights."""
-    opened = open_pack(pack)
+    device = open_named(context, device_name, threads, memory_kind, precision)
+    opened = open_pack(pack, device.target, recompile)
     _check_resolution(opened, resolution)
     chosen = configurations(architectures, weights, opened.manifest)
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
-    profile = _profile(opened, chosen, threads)
+    profile = _profile(opened, chosen, device)
     wanted = PEERS if peers else ()
-    options = Options(iterations, ring_bytes, threads, source, wanted, profile)
+    options = Options(iterations, ring_bytes, device, source, wanted, profile)
     result = _measure(opened, chosen, options, trace)
     if plot is not None:
         plot_pipeline(result, plot)
@@ -76,6 +94,7 @@ def pipeline(
 
 @app.command()
 def resolutions(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A name from `zoo list`.")],
     sizes: Annotated[
         str, typer.Option("--resolutions", help="Sides in pixels, comma-separated.")
@@ -97,11 +116,12 @@ def resolutions(
         check_plotting()
     wanted = PEERS if peers else ()
     runs = []
+    device = open_named(context, "cpu", threads)
     for side in sides:
         with _built(name, side, folder) as (opened, source):
             chosen = configurations(architectures, weights, opened.manifest)
-            profile = _profile(opened, chosen, threads)
-            options = Options(iterations, None, threads, source, wanted, profile)
+            profile = _profile(opened, chosen, device)
+            options = Options(iterations, None, device, source, wanted, profile)
             runs.append(_measure(opened, chosen, options, None))
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
     if plot is not None:
@@ -139,13 +159,13 @@ def _measure(
     return result
 
 
-def _profile(pack: Pack, chosen: list[Configuration], threads: int | None) -> Profile | None:
+def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(f"profiling {pack.name}", total=None)
         return profile_for(
             pack,
             chosen,
-            threads,
+            device,
             lambda line: errors.print(line, highlight=False, markup=False, soft_wrap=True),
             lambda done, total: progress.update(task, completed=done, total=total),
         )

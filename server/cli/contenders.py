@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from models.manifest import Manifest
 from models.pack import Pack
-from models.sessions import use_threads
 from pipeline.benchmark import Configuration
+from pipeline.devices.base import Device
 from pipeline.machine import this_machine
 from pipeline.profile import Profile, ProfileError
 from pipeline.profile_file import load_profile, save_profile
@@ -35,19 +35,19 @@ def configurations(texts: str, weights: str | None, manifest: Manifest) -> list[
 def profile_for(
     pack: Pack,
     chosen: Sequence[Configuration],
-    threads: int | None,
+    device: Device,
     say: Callable[[str], None],
     progress: Progress = lambda done, total: None,
 ) -> Profile | None:
     """Return the profile of ``pack``; measure a short one, and say so, where a configuration needs it."""
     try:
-        return load_profile(pack, this_machine(pack.weights_path, use_threads(threads)))
+        return load_profile(pack, this_machine(pack.weights_path, device))
     except ProfileError as exc:
         tuned = [each.label for each in chosen if each.tuned]
         if not tuned:
             return None
         say(f"{exc}; measuring a short one, which {', '.join(tuned)} needs")
-    measured = profile_pack(pack, threads, _SHORT_ITERATIONS, progress)
+    measured = profile_pack(pack, device, _SHORT_ITERATIONS, progress)
     try:
         save_profile(measured, pack)
     except ProfileError as exc:

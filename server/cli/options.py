@@ -1,17 +1,33 @@
 """Options that several commands share, and how their texts become values."""
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from pipeline.architectures import ARCHITECTURES, Architecture
+from pipeline.devices.base import Device
+from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
 from server.sizes import parse_size
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
 Ring = Annotated[
     str | None, typer.Option(help="Size of the weight ring, e.g. 4MiB; default: as much as helps.")
+]
+DeviceName = Annotated[str, typer.Option("--device", help="What computes: cpu, cuda, cuda:1, ...")]
+Recompile = Annotated[
+    bool,
+    typer.Option("--recompile", help="Take packs for another CUDA capability: compile kernels."),
+]
+MemoryKind = Annotated[
+    str | None,
+    typer.Option(help=f"CUDA: {', '.join(KINDS)}; default: what the profile found fastest."),
+]
+PrecisionName = Annotated[
+    str, typer.Option("--precision", help=f"CUDA: {', '.join(PRECISIONS)} for convolutions.")
 ]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Compute threads; default one a core.")
@@ -28,6 +44,34 @@ def size(text: str | None, option: str) -> int | None:
         return None if text is None else parse_size(text)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+def open_named(
+    context: typer.Context,
+    name: str,
+    threads: int | None = None,
+    kind: str | None = None,
+    precision: str = "fp32",
+) -> Device:
+    """Return the device that the options name; it is closed when the command ends.
+
+    Raises:
+        typer.BadParameter: there is no such name. CudaMissingError: there is no such device.
+    """
+    for value, known, option in (
+        (kind, KINDS, "--memory-kind"),
+        (precision, PRECISIONS, "--precision"),
+    ):
+        if value is not None and value not in known:
+            message = f"{value!r} is not one of {', '.join(known)}"
+            raise typer.BadParameter(message, param_hint=option)
+    try:
+        check_name(name)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--device") from exc
+    return context.with_resource(
+        closing(open_device(name, threads, cast("Kind | None", kind), cast("Precision", precision)))
+    )
 
 
 def architecture(name: str) -> Architecture:

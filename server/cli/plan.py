@@ -9,11 +9,21 @@ import typer
 
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
 from server.budget import Budget
-from server.cli.options import Json, Ring, Threads, architecture, size
+from server.cli.options import (
+    DeviceName,
+    Json,
+    Recompile,
+    Ring,
+    Threads,
+    architecture,
+    open_named,
+    size,
+)
 from server.cli.output import console, errors, print_json, print_table
 from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profile_of
 from server.cli.weights import Weights, weight_bytes
@@ -25,6 +35,7 @@ _COLUMNS = ("model", "architecture", *(part.removesuffix("_bytes") for part in P
 
 
 def plan(
+    context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
     budget: Annotated[
         str | None, typer.Option(help="Memory for all of them together, e.g. 64MiB.")
@@ -38,6 +49,8 @@ def plan(
         str, typer.Option("--architecture", help=", ".join(ARCHITECTURES))
     ] = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -47,12 +60,15 @@ def plan(
     target = _seconds(delay)
     if budget is None and weights is None and target is None and ring is None:
         raise typer.BadParameter("give --budget, --weights, --ring or --delay")
+    device = open_named(context, device_name, threads)
     candidates, hints = [], []
     for path in packs:
-        opened = open_pack(path)
+        opened = open_pack(path, device.target, recompile)
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest), target)
-        profile, hint = _profile_or_hint(opened, threads, needed=target is not None)
-        candidates.append(Candidate(opened, chosen, wanted, profile))
+        profile, hint = _profile_or_hint(opened, device, needed=target is not None)
+        if profile is not None:
+            device.tune(profile.tuning)
+        candidates.append(Candidate(opened, device.adapt(chosen), wanted, profile))
         hints.append(hint)
     with errors.status("planning"):
         plans = share_budget(candidates, Budget(budget_bytes or UNLIMITED_BYTES))
@@ -67,14 +83,14 @@ def plan(
     _print_plans(document, explain)
 
 
-def _profile_or_hint(pack: Pack, threads: int | None, needed: bool) -> tuple[Profile | None, str]:
+def _profile_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Profile | None, str]:
     """Return the profile of ``pack``, or None and what to do.
 
     Raises:
         ProfileError: there is none, and it is needed.
     """
     try:
-        return profile_of(pack, threads), ""
+        return profile_of(pack, device), ""
     except ProfileError as exc:
         if needed:
             raise

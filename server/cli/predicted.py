@@ -1,7 +1,7 @@
 """What ``simulate`` and ``plan`` share: the profile of a pack here, and how plans are printed."""
 
 from models.pack import Pack
-from models.sessions import use_threads
+from pipeline.devices.base import Device
 from pipeline.machine import this_machine
 from pipeline.planning.plan import Plan
 from pipeline.profile import Profile
@@ -13,13 +13,13 @@ PARTS = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_by
 UNLIMITED_BYTES = 1 << 62
 
 
-def profile_of(pack: Pack, threads: int | None) -> Profile:
-    """Return the profile of ``pack``.
+def profile_of(pack: Pack, device: Device) -> Profile:
+    """Return the profile of ``pack`` computed by ``device``.
 
     Raises:
         ProfileError: there is none for it here.
     """
-    return load_profile(pack, this_machine(pack.weights_path, use_threads(threads)))
+    return load_profile(pack, this_machine(pack.weights_path, device))
 
 
 def memory_of(plan: Plan) -> dict[str, int]:

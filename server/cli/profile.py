@@ -9,12 +9,25 @@ from rich.progress import Progress
 
 from models.pack import Pack, open_pack
 from pipeline import limit_times, profiling
+from pipeline.devices.base import Device
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
 from pipeline.profile import Profile, plan_key
 from pipeline.profile_file import save_profile
 from server.budget import Budget
-from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
+from server.cli.options import (
+    DeviceName,
+    Json,
+    MemoryKind,
+    PackPath,
+    PrecisionName,
+    Recompile,
+    Ring,
+    Threads,
+    architecture,
+    open_named,
+    size,
+)
 from server.cli.output import console, errors, print_json, print_table
 from server.cli.predicted import UNLIMITED_BYTES, profile_of
 from server.cli.weights import Weights, weight_bytes
@@ -23,10 +36,15 @@ from server.sizes import format_size
 
 
 def profile(
+    context: typer.Context,
     pack: PackPath,
     iterations: Annotated[
         int, typer.Option(min=1, help="Sweeps of each size of chunks; fewer are faster.")
     ] = profiling.DEFAULT_ITERATIONS,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
+    memory_kind: MemoryKind = None,
+    precision: PrecisionName = "fp32",
     threads: Threads = None,
     bound: Annotated[
         bool, typer.Option("--bound", help="Measure one configuration for a bound on its delay.")
@@ -45,17 +63,20 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure a pack on this machine; planning and prediction need it."""
-    opened = open_pack(pack)
+    device = open_named(context, device_name, threads, memory_kind, precision)
+    opened = open_pack(pack, device.target, recompile)
     if bound:
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
-        known = profile_of(opened, threads)
-        candidate = Candidate(opened, architecture(architecture_name), wanted, known)
+        known = profile_of(opened, device)
+        device.tune(known.tuning)
+        asked = device.adapt(architecture(architecture_name))
+        candidate = Candidate(opened, asked, wanted, known)
         room = Budget(size(budget, "--budget") or UNLIMITED_BYTES)
         plan = share_budget([candidate], room)[0].plan
-        _bound(opened, plan, known, threads, runs, as_json)
+        _bound(opened, plan, known, device, runs, as_json)
         return
     with _progress(f"profiling {opened.name}") as update:
-        measured = profiling.profile_pack(opened, threads, iterations, update)
+        measured = profiling.profile_pack(opened, device, iterations, update)
     file = save_profile(measured, opened)
     summary = {
         "model": opened.name,
@@ -81,11 +102,11 @@ def _progress(title: str) -> Iterator[profiling.Progress]:
 
 
 def _bound(
-    pack: Pack, plan: Plan, known: Profile, threads: int | None, runs: int, as_json: bool
+    pack: Pack, plan: Plan, known: Profile, device: Device, runs: int, as_json: bool
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
     with _progress(f"measuring {pack.name}") as update:
-        limits = limit_times.measure_limits(pack, plan, threads, runs, update)
+        limits = limit_times.measure_limits(pack, plan, device, runs, update)
     save_profile(known.with_limits(plan, limits), pack)
     document = {
         "model": pack.name,

@@ -19,8 +19,7 @@ from models.detection.boxes import Limits
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
-from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
+from pipeline.devices.staged import copying
 from pipeline.energy import find_meter
 from pipeline.engine import Engine
 from pipeline.errors import InputError
@@ -35,7 +34,19 @@ from server.cli.answers import (
     report,
     save_drawing,
 )
-from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
+from server.cli.options import (
+    DeviceName,
+    Json,
+    MemoryKind,
+    PackPath,
+    PrecisionName,
+    Recompile,
+    Ring,
+    Threads,
+    architecture,
+    open_named,
+    size,
+)
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.images import decode
@@ -46,6 +57,7 @@ _MAX_PIXELS = 178_956_970
 
 
 def run(
+    context: typer.Context,
     pack: PackPath,
     image: Annotated[Path | None, typer.Option(help="An image for the model.")] = None,
     input_: Annotated[
@@ -70,11 +82,16 @@ def run(
         float | None, typer.Option(min=0, max=1, help="Largest overlap of two boxes of a class.")
     ] = None,
     verify: Annotated[bool, typer.Option(help="Verify checksums on every sweep.")] = False,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
+    memory_kind: MemoryKind = None,
+    precision: PrecisionName = "fp32",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Run a pack once on an image or on tensors."""
-    opened = open_pack(pack)
+    device = open_named(context, device_name, threads, memory_kind, precision)
+    opened = open_pack(pack, device.target, recompile)
     if (image is None) == (input_ is None):
         raise typer.BadParameter("give either --image or --input")
     if ring is not None and weights is not None:
@@ -86,9 +103,10 @@ def run(
     inputs = _inputs(opened, picture, input_)
     chosen = architecture(architecture_name)
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
-    device = CpuDevice(threads)
-    profile = find_profile(opened, device.threads)
-    plan = fit_plan(opened.manifest, chosen, wanted, profile).plan
+    profile = find_profile(opened, device)
+    if profile is not None:
+        device.tune(profile.tuning)
+    plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
     with _engine(opened, plan, device, verify) as engine, find_meter().measure() as energy:
         outputs, statistics = engine.run(inputs)
     if output is not None:
@@ -107,8 +125,7 @@ def _engine(pack: Pack, plan: Plan, device: Device, verify: bool) -> Iterator[En
     with ExitStack() as stack:
         pool = ReadPool()
         stack.callback(pool.close)
-        used = StagedDevice(device) if plan.architecture.copies else device
-        stack.callback(used.close)
+        used = stack.enter_context(copying(device)) if plan.architecture.copies else device
         engine = Engine(pack, plan, used, pool, open_reader(pack.weights_path), verify)
         stack.callback(engine.close)
         engine.open()

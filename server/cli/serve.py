@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.find import KINDS, PRECISIONS
 from server.settings import load_settings
 
 
@@ -21,6 +22,18 @@ def serve(
     ] = None,
     architecture: Annotated[
         str | None, typer.Option(help=f"{', '.join(ARCHITECTURES)} (default auto).")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="What computes: cpu (default), cuda, cuda:1, ...")
+    ] = None,
+    memory_kind: Annotated[
+        str | None, typer.Option(help=f"CUDA: {', '.join(KINDS)} (default: as profiled).")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help=f"CUDA: {', '.join(PRECISIONS)} (default fp32).")
+    ] = None,
+    recompile: Annotated[
+        bool | None, typer.Option("--recompile", help="Take packs for another CUDA capability.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
     verify: Annotated[
@@ -48,6 +61,10 @@ def serve(
         "port": port,
         "models": tuple(model) if model else None,
         "architecture": architecture,
+        "device": device,
+        "memory_kind": memory_kind,
+        "precision": precision,
+        "recompile": recompile,
         "threads": threads,
         "verify": verify,
         "exit_on_error": exit_on_error,

@@ -13,7 +13,17 @@ from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan
 from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile
-from server.cli.options import Json, PackPath, Ring, Threads, architecture, size
+from server.cli.options import (
+    DeviceName,
+    Json,
+    PackPath,
+    Recompile,
+    Ring,
+    Threads,
+    architecture,
+    open_named,
+    size,
+)
 from server.cli.output import errors, print_json, print_table
 from server.cli.predicted import memory_of, profile_of
 from server.cli.weights import Weights, weight_bytes
@@ -23,6 +33,7 @@ _USUAL_PART = 0.05
 
 
 def simulate(
+    context: typer.Context,
     pack: PackPath,
     architectures: Annotated[str, typer.Option(help="Names, comma-separated.")] = ",".join(
         ARCHITECTURES
@@ -32,6 +43,8 @@ def simulate(
     trace: Annotated[
         Path | None, typer.Option(help="Write the sweeps for Perfetto: F.json.")
     ] = None,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -39,9 +52,12 @@ def simulate(
 
     --weights limits auto; by default to 5 % or what it needs.
     """
-    chosen = [architecture(name.strip()) for name in architectures.split(",")]
-    opened = open_pack(pack)
-    profile = profile_of(opened, threads)
+    named = [architecture(name.strip()) for name in architectures.split(",")]
+    device = open_named(context, device_name, threads)
+    opened = open_pack(pack, device.target, recompile)
+    profile = profile_of(opened, device)
+    device.tune(profile.tuning)
+    chosen = [device.adapt(item) for item in named]
     ring_bytes = size(ring, "--ring")
     limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)
     simulated: dict[str, tuple[Found, Prediction]] = {}

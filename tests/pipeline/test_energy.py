@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.devices.cpu import CpuDevice
 from pipeline.energy import EnergyMeter, NoMeter, find_meter, integrate
 from pipeline.power import Package, find_rails
 
@@ -262,7 +263,11 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
             rail.unlink()
 
     document = bench_pipeline(
-        tiny_pack, [SEQ], Options(3, threads=1, peers=()), progress=vanish, meter=meter(tmp_path)
+        tiny_pack,
+        [SEQ],
+        Options(3, device=CpuDevice(1), peers=()),
+        progress=vanish,
+        meter=meter(tmp_path),
     )
     assert document["energy"] == f"not available here: {rail}: No such file or directory"
     assert {row["energy_joules"] for row in document["rows"]} == {None}

@@ -20,7 +20,7 @@ from pipeline.sweeps import cache_bytes
 
 @pytest.fixture(scope="module")
 def measured(tiny_pack: Pack) -> Profile:
-    return profile_pack(tiny_pack, iterations=2)
+    return profile_pack(tiny_pack, CpuDevice(), iterations=2)
 
 
 def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> None:
@@ -28,7 +28,7 @@ def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> Non
     assert {item.depth for item in measured.reads} == {1, 2, 4}
     assert measured.copies
     assert all(item.count >= 2 and item.median > 0 for item in measured.kernels.values())
-    assert measured.machine == this_machine(tiny_pack.weights_path, CpuDevice().threads)
+    assert measured.machine == this_machine(tiny_pack.weights_path, CpuDevice())
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -58,7 +58,7 @@ def test_limits_bound_the_plan_that_they_are_of(
     plan = find_plan(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
     steps: list[tuple[int, int]] = []
     limits = measure_limits(
-        tiny_pack, plan, runs=5, progress=lambda done, total: steps.append((done, total))
+        tiny_pack, plan, CpuDevice(), 5, lambda done, total: steps.append((done, total))
     )
     assert steps == [(number, 5) for number in range(1, 6)]
     known = measured.with_limits(plan, limits)
@@ -68,7 +68,7 @@ def test_limits_bound_the_plan_that_they_are_of(
 
 def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
     steps: list[tuple[int, int]] = []
-    profile_pack(tiny_pack, iterations=1, progress=lambda *step: steps.append(step))
+    profile_pack(tiny_pack, CpuDevice(), iterations=1, progress=lambda *step: steps.append(step))
     assert steps[-1][0] == steps[-1][1] == len(steps)
 
 

@@ -10,6 +10,7 @@ import pytest
 from models.pack import Pack, open_pack
 from models.sessions import use_threads
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile_file import FILE, manifest_checksum, save_profile
@@ -28,7 +29,7 @@ def profiled(bare: Pack) -> Pack:
     """A pack with a profile of this machine, in which nothing was measured."""
     here = {
         "manifest": manifest_checksum(bare),
-        "machine": this_machine(bare.weights_path, use_threads()),
+        "machine": this_machine(bare.weights_path, CpuDevice()),
     }
     save_profile(profile(bare.manifest).model_copy(update=here), bare)
     return bare

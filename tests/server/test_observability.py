@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.pack import open_pack
-from models.sessions import use_threads
+from pipeline.devices.cpu import CpuDevice
 from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
@@ -126,7 +126,7 @@ async def test_sweeps_above_the_bound_are_counted(
     """Limits of a plan that no sweep exceeds, and limits that every sweep does."""
     repository = Path(copytree(packs.repository, tmp_path / "packs"))
     pack = open_pack(repository / "tiny")
-    machine = this_machine(pack.weights_path, use_threads(1))
+    machine = this_machine(pack.weights_path, CpuDevice(1))
     changes = {"manifest": manifest_checksum(pack), "machine": machine}
     known = profile(pack.manifest).model_copy(update=changes)
     save_profile(known, pack)

@@ -39,7 +39,7 @@ def profiled(repository: Path) -> Save:
 
     def save(name: str = "tiny", **elsewhere: object) -> Path:
         pack = open_pack(repository / name)
-        machine = this_machine(pack.weights_path, CpuDevice(1).threads).model_dump()
+        machine = this_machine(pack.weights_path, CpuDevice(1)).model_dump()
         changes = {
             "manifest": manifest_checksum(pack),
             "machine": Machine.model_validate({**machine, **elsewhere}),

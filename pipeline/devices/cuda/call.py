@@ -1,0 +1,84 @@
+"""Kernel launches as data: what a piece becomes before any of it touches a GPU.
+
+Lowering makes them, the device binds them to addresses, tests run them on a build for the host.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+Space = Literal["input", "output", "inner", "constant"]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """``offset`` bytes into input or output ``index`` of a piece, into constant ``index``, or into scratch.
+
+    ``inner`` memory is scratch that lives while the piece runs; its index is 0.
+    """
+
+    space: Space
+    index: int = 0
+    offset: int = 0
+
+
+#: A pointer (None: null), an int32, a float32, or a structure of int32.
+Argument = Pointer | None | int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch of ``function`` of kernels/``module``.cu: blocks, threads of a block, arguments."""
+
+    module: str
+    function: str
+    grid: tuple[int, int, int]
+    block: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A piece as launches in order, with the scratch and the constants (C-contiguous) they need."""
+
+    calls: tuple[Call, ...]
+    inner_bytes: int
+    constants: tuple[NDArray[Any], ...] = ()
+
+
+Resolve = Callable[[Pointer], int]
+
+
+class Arguments:
+    """The arguments of one launch where the driver wants them: an array of pointers to values."""
+
+    def __init__(self, arguments: Sequence[Argument], resolve: Resolve) -> None:
+        self._values = [_value(argument, resolve) for argument in arguments]
+        self._pointers = (ctypes.c_void_p * len(self._values))(
+            *(ctypes.addressof(value) for value in self._values)
+        )
+
+    @property
+    def values(self) -> list[Any]:
+        """The arguments as numbers, addresses among them."""
+        return [value.value if hasattr(value, "value") else tuple(value) for value in self._values]
+
+    @property
+    def address(self) -> int:
+        """Address of the array; valid as long as this object lives."""
+        return ctypes.addressof(self._pointers)
+
+
+def _value(argument: Argument, resolve: Resolve) -> Any:  # ctypes has no public base class
+    if argument is None:
+        return ctypes.c_uint64(0)
+    if isinstance(argument, Pointer):
+        return ctypes.c_uint64(resolve(argument))
+    if isinstance(argument, tuple):
+        return (ctypes.c_int32 * len(argument))(*argument)
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
+    return ctypes.c_int32(argument)

@@ -1,0 +1,138 @@
+"""The CUDA device: a copy stream, a kernel stream, and the memory that both use.
+
+Kernels run in the order of their launches, so engines of several models share the streams. What no kernel
+covers runs on the CPU between copies.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import cast
+from weakref import WeakValueDictionary
+
+from models.target import Target, cuda_target
+from pipeline.architectures import COPIED_AUTO, Architecture
+from pipeline.devices.base import Device, DeviceLostError, Done, Kernel
+from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.cuda.driver import Driver
+from pipeline.devices.cuda.errors import CudaMemoryError
+from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
+from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
+from pipeline.devices.cuda.memory import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.waiter import Waiter
+from pipeline.devices.memory import Memory, Use, address
+from pipeline.devices.tuning import Tuning
+
+_MANAGED_SLOTS = 2
+
+
+class CudaDevice(Device):
+    """Computes on the device of ``driver``; ``cpu`` runs the pieces that have no kernel here.
+
+    ``kind``: None: copied where the device has memory of its own, else mapped; a profile may know better.
+    """
+
+    name = "cuda"
+    asynchronous = True
+    copies = True
+
+    def __init__(
+        self, driver: Driver, cpu: Device, kind: Kind | None = None, precision: Precision = "fp32"
+    ) -> None:
+        self.driver = driver
+        self.properties = driver.properties()
+        self.threads = cpu.threads
+        self.model = self.properties.description
+        self._asked_kind = kind
+        self.kind: Kind = kind or ("mapped" if self.properties.integrated else "copied")
+        self.settings = Settings(self.properties.multiprocessors, precision)
+        self._cpu = cpu
+        self._copy_stream = driver.create_stream()
+        self.kernel_stream = driver.create_stream()
+        self._copied = Waiter(driver, self._copy_stream, "cuda-copies")
+        self._computed = Waiter(driver, self.kernel_stream, "cuda-kernels")
+        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
+
+    def adapt(self, architecture: Architecture) -> Architecture:
+        if architecture.copies or architecture.resident:
+            return architecture
+        if architecture.tuned == "auto" and self.kind == "copied":
+            return COPIED_AUTO
+        if self.kind == "managed" and not self.properties.concurrent_managed:
+            # Only whole allocations can be lent to the disk, so the ring is made of some.
+            return replace(architecture, slots=_MANAGED_SLOTS if architecture.tuned else 1)
+        return architecture
+
+    def tune(self, tuning: Tuning) -> None:
+        if tuning.memory_kind and self._asked_kind is None:
+            self.kind = cast("Kind", tuning.memory_kind)
+        if tuning.algorithms and tuning.precision == self.settings.precision:
+            known = {**self.settings.algorithms, **tuning.algorithms}
+            self.settings = replace(self.settings, algorithms=known)
+            self._kernels.clear()  # those in use stay as they are
+
+    @property
+    def target(self) -> Target:
+        return cuda_target(10 * self.properties.capability[0] + self.properties.capability[1])
+
+    def load(self, graph: bytes) -> Kernel:
+        kernel = self._kernels.get(graph)
+        if kernel is None:
+            kernel = self._kernels[graph] = self._loaded(graph)
+        return kernel
+
+    def _loaded(self, graph: bytes) -> Kernel:
+        try:
+            program = lower(graph, self.settings)
+        except NotCoveredError:
+            return CpuBetweenCopies(self.driver, self.kernel_stream, self._cpu.load(graph))
+        return CudaKernel(self.driver, self.kernel_stream, program)
+
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        make: Mapping[Use, Callable[[], Memory]] = {
+            "staging": lambda: PinnedMemory(self.driver, n_bytes),
+            "shared": lambda: self._shared(n_bytes, slots),
+            "own": lambda: DeviceMemory(self.driver, self.kernel_stream, n_bytes),
+            "scratch": lambda: DeviceMemory(self.driver, self.kernel_stream, n_bytes),
+        }
+        try:
+            return make[use]()
+        except CudaMemoryError as exc:
+            free, total = self.driver.memory_info()
+            raise CudaMemoryError(
+                f"{n_bytes} bytes of {use} memory: {free} of the device's {total} bytes are free"
+            ) from exc
+
+    def check(self, sizes: Mapping[Use, int]) -> None:
+        shared = sizes["shared"] if self.kind == "managed" else 0
+        needed = sizes["own"] + sizes["scratch"] + shared
+        if self.properties.integrated:  # one memory for both
+            needed = sum(sizes.values())
+        free, total = self.driver.memory_info()
+        if needed > free:
+            raise CudaMemoryError(
+                f"needs {needed} bytes of device memory, {free} of {total} bytes are free"
+            )
+
+    def _shared(self, n_bytes: int, slots: int) -> Memory:
+        if self.kind != "managed":
+            return PinnedMemory(self.driver, n_bytes)
+        attaches = not self.properties.concurrent_managed
+        return ManagedMemory(self.driver, self.kernel_stream, n_bytes, slots, attaches)
+
+    def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
+        start = target.array(offset, "uint8", (source.nbytes,)).address
+        self._copied.after(
+            lambda: self.driver.copy(start, address(source), source.nbytes, self._copy_stream), done
+        )
+
+    def finish(self, done: Done) -> None:
+        self._computed.after(lambda: None, done)
+
+    def close(self) -> None:
+        """End the waiting threads; a lost device gives nothing back before the process ends."""
+        with contextlib.suppress(DeviceLostError):
+            self._copied.close()
+            self._computed.close()
+            self.driver.destroy_stream(self._copy_stream)
+            self.driver.destroy_stream(self.kernel_stream)

@@ -1,0 +1,39 @@
+"""The sources of the kernels, each as one text.
+
+What it includes is written out, so that a cache by content sees every change.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "kernels"
+
+#: What every build of them needs: NVRTC's options.
+OPTIONS = ("--std=c++17",)
+
+_INCLUDE = re.compile(r'^#include "([\w.]+)"\s*$', re.MULTILINE)
+
+
+def modules() -> list[str]:
+    """Return the names of all modules."""
+    return sorted(path.stem for path in FOLDER.glob("*.cu"))
+
+
+@cache
+def source(module: str) -> str:
+    """Return the source of ``module`` with each header once, where it is first included.
+
+    Raises:
+        FileNotFoundError: there is no such module.
+    """
+    included: set[str] = set()
+
+    def text(name: str) -> str:
+        if name in included:
+            return ""
+        included.add(name)
+        body = (FOLDER / name).read_text("utf-8").replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda match: text(match[1]), body)
+
+    return text(f"{module}.cu")

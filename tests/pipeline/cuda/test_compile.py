@@ -1,0 +1,39 @@
+"""Every kernel compiles for the GPUs that matter, and fits them: no spills, little shared memory."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cuda import nvrtc
+from tests.pipeline.cuda.conftest import missing
+from tests.pipeline.cuda.host.build import KERNELS, compiler_missing, kernel_names
+
+#: Jetson Xavier, Jetson Orin, H100 and H200.
+ARCHITECTURES = ("sm_72", "sm_87", "sm_90")
+#: Blocks of 256 threads, two of them on a multiprocessor of 65536 registers.
+MOST_REGISTERS = 128
+MOST_SHARED_BYTES = 48 << 10
+SOURCES = sorted(KERNELS.glob("*.cu"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_kernels_compile_and_fit(source: Path, architecture: str) -> None:
+    if nvrtc.library_path() is None:
+        missing("nvidia-cuda-nvrtc-cu12")
+    found = nvrtc.usage(source, architecture)
+    assert found
+    for name, used in found.items():
+        assert used.spill_bytes == 0, (name, used)
+        assert used.stack_bytes == 0, (name, used)
+        assert used.registers <= MOST_REGISTERS, (name, used)
+        assert used.shared_bytes <= MOST_SHARED_BYTES, (name, used)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_both_compilers_see_the_same_kernels(source: Path) -> None:
+    if nvrtc.library_path() is None:
+        missing("nvidia-cuda-nvrtc-cu12")
+    if compiler_missing():
+        missing("g++")
+    assert set(nvrtc.usage(source, ARCHITECTURES[0])) == set(kernel_names(source))

@@ -1,0 +1,56 @@
+"""Pools with a window: lowered, beside ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.devices.cuda.lowering import NotCoveredError
+from tests.pipeline.cuda.lowered import agree
+from tests.pipeline.nodes import examples, numbers, windows
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+
+@given(windows(), st.booleans())
+@examples
+def test_max_pool(drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool) -> None:
+    size, attributes = drawn
+    agree("MaxPool", [numbers(2, 3, *size)], attributes | {"ceil_mode": int(round_up)})
+
+
+@given(windows(), st.booleans(), st.booleans(), st.sampled_from([17, 19]))
+@examples
+def test_average_pool(
+    drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool, padding: bool, opset: int
+) -> None:
+    size, attributes = drawn
+    attributes |= {"ceil_mode": int(round_up), "count_include_pad": int(padding)}
+    if opset < 19:
+        del attributes["dilations"]
+    agree("AveragePool", [numbers(2, 3, *size)], attributes, opset=opset)
+
+
+def test_one_spatial_axis() -> None:
+    agree("MaxPool", [numbers(1, 2, 9)], {"kernel_shape": [3], "strides": [2], "pads": [1, 1]})
+    agree("AveragePool", [numbers(1, 2, 9)], {"kernel_shape": [3], "pads": [1, 1]})
+
+
+def test_infinity() -> None:
+    x = np.full((1, 1, 3, 3), -np.inf, np.float32)
+    agree("MaxPool", [x], {"kernel_shape": [2, 2], "pads": [1, 1, 0, 0]})
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs", "reason"),
+    [
+        (numbers(1, 2, 4, 4, 4), 1, "3 spatial axes"),
+        (numbers(1, 2, 4, 4), 2, "2 outputs"),
+        (np.zeros((1, 1, 4, 4), np.int8), 1, "int8 numbers"),
+    ],
+)
+def test_not_covered(x: Any, outputs: int, reason: str) -> None:
+    with pytest.raises(NotCoveredError, match=f"MaxPool: {reason}"):
+        agree("MaxPool", [x], {"kernel_shape": [2] * (x.ndim - 2)}, outputs=outputs)
