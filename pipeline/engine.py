@@ -140,6 +140,11 @@ class Engine:
         """Why the engine can never answer again; empty as long as it can."""
         return str(self._broken) if self._broken is not None else ""
 
+    @property
+    def lost_device(self) -> bool:
+        """Whether only a new process can use the device again."""
+        return isinstance(self._broken, DeviceLostError)
+
     def statistics(self) -> EngineStatistics:
         """Return figures since ``open``; memory is what was allocated and measured, not planned."""
         return EngineStatistics(
@@ -336,6 +341,6 @@ def _named(launch: Launch, name: str) -> Launch:
         try:
             launch()
         except KernelError as exc:
-            raise KernelError(f"{name}: {exc}") from exc
+            raise type(exc)(f"{name}: {exc}") from exc
 
     return named

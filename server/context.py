@@ -100,8 +100,7 @@ class Context:
 
     def _is_alive(self) -> bool:
         limit = self.settings.request_timeout + _HUNG_SECONDS
-        return all(
-            entry.worker.stuck_seconds() < limit
-            for entry in self.repository.entries()
-            if entry.worker is not None
-        )
+        workers = [entry.worker for entry in self.repository.entries() if entry.worker is not None]
+        if any(worker.engine.lost_device for worker in workers):
+            return False  # the service manager restarts a process that can never compute again
+        return all(worker.stuck_seconds() < limit for worker in workers)

@@ -24,6 +24,7 @@ _COMMANDS = {
     "inspect": ("packs", "inspect"),
     "import-darknet": ("darknet", "import_darknet"),
     "export-darknet": ("darknet", "export_darknet"),
+    "device": ("device", "device"),
     "profile": ("profile", "profile"),
     "simulate": ("simulate", "simulate"),
     "plan": ("plan", "plan"),

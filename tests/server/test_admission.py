@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.devices.base import DeviceLostError
 from pipeline.errors import DeadlineError
 from server.app import create_app
 from server.errors import BusyError, NotServingError
@@ -369,3 +370,18 @@ async def test_a_service_that_hangs_does_not_count_as_alive(
         await held.service.client.post("/v2/repository/models/tiny/unload")
         assert worker.stuck_seconds() == 0
         assert context._is_alive()
+
+
+async def test_a_lost_device_takes_models_out_of_service_and_the_server_lives(
+    settings: SettingsFactory, faults: Faults, packs: Packs
+) -> None:
+    def lose() -> None:
+        raise DeviceLostError("the CUDA device is lost until a restart: illegal address")
+
+    async with holding(settings, faults, packs) as held:
+        faults.kernel = lose
+        assert (await held.service.infer("tiny", TINY)).status_code >= 500
+        error(await held.service.infer("tiny", TINY), 503, "lost until a restart")
+        assert (await held.service.client.get("/v2/health/live")).status_code == 200
+        # Under a service manager with a watchdog this ends in a restart.
+        assert not held.service.context._is_alive()

@@ -91,7 +91,7 @@ class CudaDevice(Device):
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         make: Mapping[Use, Callable[[], Memory]] = {
             "staging": lambda: PinnedMemory(self.driver, n_bytes),
-            "shared": lambda: self._shared(n_bytes, slots),
+            "shared": lambda: self.shared(self.kind, n_bytes, slots),
             "own": lambda: DeviceMemory(self.driver, self.kernel_stream, n_bytes),
             "scratch": lambda: DeviceMemory(self.driver, self.kernel_stream, n_bytes),
         }
@@ -114,8 +114,9 @@ class CudaDevice(Device):
                 f"needs {needed} bytes of device memory, {free} of {total} bytes are free"
             )
 
-    def _shared(self, n_bytes: int, slots: int) -> Memory:
-        if self.kind != "managed":
+    def shared(self, kind: Kind, n_bytes: int, slots: int = 1) -> Memory:
+        """Return memory of ``kind`` to which the disk writes and that kernels read."""
+        if kind != "managed":
             return PinnedMemory(self.driver, n_bytes)
         attaches = not self.properties.concurrent_managed
         return ManagedMemory(self.driver, self.kernel_stream, n_bytes, slots, attaches)
@@ -134,5 +135,6 @@ class CudaDevice(Device):
         with contextlib.suppress(DeviceLostError):
             self._copied.close()
             self._computed.close()
-            self.driver.destroy_stream(self._copy_stream)
-            self.driver.destroy_stream(self.kernel_stream)
+            for stream in (self._copy_stream, self.kernel_stream):
+                self.driver.synchronize_stream(stream)
+                self.driver.destroy_stream(stream)

@@ -1,0 +1,64 @@
+"""``layerstream device``: what a device can do, found by trying."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.devices.base import Device
+from pipeline.errors import InputError
+from server.cli.options import Json, open_named
+from server.cli.output import console, print_json
+from server.sizes import format_size
+
+_PROBE_BYTES = 1 << 20
+
+
+def device(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="cpu, cuda, cuda:1, ...")] = "cuda",
+    folder: Annotated[
+        Path, typer.Option(help="On the disk that holds the packs: a file is read there.")
+    ] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Show a device: what the driver says of it, and which memory kinds the disk can write to."""
+    opened = open_named(context, name)
+    document: dict[str, Any] = {
+        "device": name,
+        "model": opened.model,
+        "target": opened.target.isa,
+        "threads": opened.threads,
+        **_cuda_figures(opened, folder),
+    }
+    if as_json:
+        print_json(document)
+        return
+    kinds = document.pop("memory_kinds", {})
+    for key, value in document.items():
+        shown = format_size(value) if key.endswith("_bytes") else value
+        console.print(f"{key:>20}  {shown}", highlight=False, markup=False, soft_wrap=True)
+    for kind, reason in kinds.items():
+        line = f"{kind:>20}  {reason or 'works'}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
+    if not opened.model:
+        return {}
+    from pipeline.devices.cuda.device import CudaDevice
+    from pipeline.devices.cuda.probe import probe_kinds
+
+    assert isinstance(opened, CudaDevice)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="layerstream-probe-") as file:
+            file.write(bytes(range(256)) * (_PROBE_BYTES // 256))
+            file.flush()
+            kinds = probe_kinds(opened, Path(file.name))
+    except OSError as exc:
+        raise InputError(f"{folder}: {exc.strerror or exc}") from exc
+    free, total = opened.driver.memory_info()
+    figures = asdict(opened.properties) | {"free_bytes": free, "total_bytes": total}
+    return {**figures, "has_cublas": opened.driver.has_cublas, "memory_kinds": kinds}
