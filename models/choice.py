@@ -61,7 +61,7 @@ def _join(part: Joined, run: Run) -> Piece:
             "n_spans": part.n_chunks,
             "inputs": _joined_operands([piece.inputs for piece in run]),
             "outputs": _joined_operands([piece.outputs for piece in run]),
-            "scratch_bytes": scratch_bytes(run),
+            "scratch_bytes": max(part.scratch_bytes, scratch_bytes(run)),
         }
     )
 

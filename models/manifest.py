@@ -164,10 +164,14 @@ class Piece(_Record):
 
 
 class Joined(_Record):
-    """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined."""
+    """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
+
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
+    """
 
     graph: NonNegativeInt
     n_chunks: PositiveInt
+    scratch_bytes: NonNegativeInt = 0
 
 
 class Alternative(_Record):
@@ -179,7 +183,7 @@ class Alternative(_Record):
 
 
 class Layer(_Record):
-    """A node of the optimised graph; its pieces are [first_piece, end_piece)."""
+    """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
 
     name: str
     operator: str

@@ -69,26 +69,58 @@ def find_pack(path: Path) -> Path:
     return found[-1]
 
 
-def open_pack(path: Path, target: Target | None = None) -> Pack:
-    """Open and check the pack in ``path`` (NAME/VERSION, or NAME for its latest version).
+def open_pack(path: Path, target: Target | None = None, recompile: bool = False) -> Pack:
+    """Open and check the pack in ``path`` (NAME/VERSION, or NAME for its latest version), to run it.
 
     Weights are not read here: the checksum of each span is verified when it is first read.
+
+    Args:
+        path: of the pack.
+        target: what it shall run on; None: this machine's CPU.
+        recompile: take a pack for CUDA that was compiled for another compute capability than the target's.
+
+    Raises:
+        PackError: something is not as the format says, or it was compiled for another target; the message
+            names file and field.
+    """
+    folder = find_pack(path)
+    manifest = _manifest(folder / "manifest.json")
+    host = target or host_target()
+    if not manifest.target.runs_on(host, recompile):
+        raise PackError(f"{folder / 'manifest.json'}: target: {_other(folder, manifest, host)}")
+    return _opened(folder, manifest)
+
+
+def read_pack(path: Path) -> Pack:
+    """Open and check a pack of any target as ``open_pack`` does, to look at it.
 
     Raises:
         PackError: something is not as the format says; the message names file and field.
     """
     folder = find_pack(path)
-    manifest = _manifest(folder / "manifest.json")
-    host = target or host_target()
-    if not manifest.target.runs_on(host):
-        raise PackError(
-            f"{folder / 'manifest.json'}: target: compiled for {manifest.target.isa} "
-            f"(block {manifest.target.block}), this machine is {host.isa} (block {host.block}); "
-            "compile the source again here"
-        )
+    return _opened(folder, _manifest(folder / "manifest.json"))
+
+
+def _opened(folder: Path, manifest: Manifest) -> Pack:
     _check_files(folder, manifest)
     check_manifest(folder / "manifest.json", manifest)
     return Pack(folder, manifest, _graphs(folder, manifest))
+
+
+def _other(folder: Path, manifest: Manifest, host: Target) -> str:
+    """Return why a pack does not run on ``host``, and what to do about it."""
+    target = manifest.target
+    kinds = [target.capability is not None, host.capability is not None]
+    if not any(kinds):
+        return (
+            f"compiled for {target.isa} (block {target.block}), this machine is {host.isa} "
+            f"(block {host.block}); compile the source again here"
+        )
+    both = f"compiled for {target.isa}, the device is {host.isa}"
+    if all(kinds):
+        return f"{both}; compile again with --target {host.isa}, or use --recompile"
+    command = f"layerstream compile {manifest.source.file} -o {folder.parent} --target {host.isa}"
+    return f"{both}; compile the source again: {command}"
 
 
 def _manifest(path: Path) -> Manifest:

@@ -1,13 +1,27 @@
-"""The machine that a pack is compiled for: blocked weight layouts depend on the instruction set."""
+"""The machine that a pack is compiled for.
+
+On a CPU blocked weight layouts depend on the instruction set. A pack for CUDA has plain layouts, and its
+kernels are compiled from source where it is loaded: its compute capability is what it is meant for, nothing
+that is in it.
+"""
 
 import functools
 import platform
+import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from models.errors import ModelError
+
 # ONNX Runtime's blocked (NCHWc) layout by instruction set: channels in a block, 1 = not blocked.
 _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
+
+#: The name of the machine that compiles, whatever its instruction set.
+CPU = "cpu"
+_CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")
+# Compute capabilities, times ten.
+_LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 120
 
 
 class Target(BaseModel):
@@ -19,9 +33,44 @@ class Target(BaseModel):
     block: int
     onnxruntime: str
 
-    def runs_on(self, host: "Target") -> bool:
-        """Return whether packs for this target run on ``host``; library versions may differ."""
+    @property
+    def capability(self) -> int | None:
+        """Compute capability times ten (72 is 7.2) of a CUDA target, None of a CPU."""
+        found = _CUDA.fullmatch(self.isa)
+        return int(found[1]) if found else None
+
+    def runs_on(self, host: "Target", recompile: bool = False) -> bool:
+        """Return whether packs for this target run on ``host``; library versions may differ.
+
+        ``recompile``: kernels are compiled for ``host``, so that another compute capability will do.
+        """
+        if recompile and None not in (self.capability, host.capability):
+            return self.block == host.block
         return (self.isa, self.block) == (host.isa, host.block)
+
+
+def named_target(name: str) -> Target:
+    """Return the target called ``name``: "cpu" or this machine's own name, or "cuda-sm72" and the like.
+
+    Raises:
+        ModelError: there is none, or this machine cannot compile for it; the message lists what it can.
+    """
+    host = host_target()
+    if name in (CPU, host.isa):
+        return host
+    found = _CUDA.fullmatch(name)
+    if found is None or not _LEAST_CAPABILITY <= int(found[1]) <= _MOST_CAPABILITY:
+        raise ModelError(
+            f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine) and "
+            f"cuda-sm{_LEAST_CAPABILITY} to cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. "
+            "cuda-sm72)"
+        )
+    return cuda_target(int(found[1]))
+
+
+def cuda_target(capability: int) -> Target:
+    """Return the target of GPUs of compute capability ``capability`` / 10."""
+    return Target(isa=f"cuda-sm{capability}", block=1, onnxruntime=host_target().onnxruntime)
 
 
 @functools.cache

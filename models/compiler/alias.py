@@ -5,10 +5,13 @@ is the tensor; a convolution that adds a tensor no one reads afterwards writes o
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx
 
+from models.compiler.fused import Fused
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.onnx_nodes import attributes
 
@@ -29,7 +32,7 @@ class Aliases:
         return name
 
 
-def find_aliases(graph: Graph) -> Aliases:
+def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
     """Return the aliases of ``graph``; every value has at most one parent and none is its own."""
     parents: dict[str, tuple[str, int]] = {}
     elided = set()
@@ -47,7 +50,7 @@ def find_aliases(graph: Graph) -> Aliases:
                 offset += graph.values[name].n_bytes
             elided.add(index)
     aliases = Aliases(parents, frozenset(elided))
-    _add_sums(graph, aliases)
+    _add_sums(graph, aliases, fused)
     return aliases
 
 
@@ -79,28 +82,47 @@ def _joins_in_place(
     )
 
 
-def _add_sums(graph: Graph, aliases: Aliases) -> None:
-    """Let ``Conv(x, w, b, sum)`` write over ``sum`` where its storage is dead afterwards."""
+@dataclass(frozen=True)
+class _Sum:
+    """Nodes up to ``last`` make ``result`` of ``others`` and, element by element, of ``addend``."""
+
+    last: int
+    addend: str
+    result: str
+    others: frozenset[str]
+
+
+def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
+    """Let a convolution with a sum write over what it adds where its storage is dead afterwards."""
     readers = graph.readers()
     storage: dict[str, set[str]] = {}
     for name in graph.values:
         storage.setdefault(aliases.root(name), set()).add(name)
-    for index, node in enumerate(graph.nodes):
-        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
-            continue
-        if graph.region(index) is not None:
-            continue
-        addend, result = node.input[SUM_INPUT], node.output[0]
-        shared = storage.get(aliases.root(addend), set())
+    for item in _sums(graph, fused):
+        shared = storage.get(aliases.root(item.addend), set())
         dead = all(
-            name not in graph.outputs and all(reader <= index for reader in readers.get(name, ()))
+            name not in graph.outputs
+            and all(reader <= item.last for reader in readers.get(name, ()))
             for name in shared
         )
-        apart = not (shared & set(node.input[:SUM_INPUT]))
-        fits = addend in graph.values and (
-            graph.values[addend].n_bytes == graph.values[result].n_bytes
+        apart = not (shared & item.others)
+        fits = item.addend in graph.values and (
+            graph.values[item.addend].n_bytes == graph.values[item.result].n_bytes
         )
-        if dead and apart and fits and result not in aliases.parents:
-            aliases.parents[result] = (addend, 0)
-            moved = storage.pop(result, {result})
-            storage[aliases.root(addend)] |= moved
+        if dead and apart and fits and item.result not in aliases.parents:
+            aliases.parents[item.result] = (item.addend, 0)
+            moved = storage.pop(item.result, {item.result})
+            storage[aliases.root(item.addend)] |= moved
+
+
+def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
+    """Yield the sums of ``Conv(x, w, b, sum)`` in the blocked layout, and those of fused pieces."""
+    for index, node in enumerate(graph.nodes):
+        others = frozenset(node.input[:SUM_INPUT])
+        own = fused.get(index)
+        if own is not None and own.residual is not None:
+            yield _Sum(own.end - 1, own.residual, graph.nodes[own.end - 1].output[0], others)
+        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+            continue
+        if graph.region(index) is None:
+            yield _Sum(index, node.input[SUM_INPUT], node.output[0], others)

@@ -3,12 +3,14 @@
 A weight of 18 MB would need 18 MB of ring otherwise. A chunk reads the whole input and writes a range of
 the output, so its channels must lie together there. Weights are stored in the finest chunks; several
 of them that follow each other can also be computed as one, with the same bits (docs/pack-format.md).
+
+A layer is one node, or a convolution and the operators on elements that are fused with it; then its chunks
+read a range of what is added, too.
 """
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import onnx
 
@@ -16,12 +18,15 @@ from models.compiler.alias import SUM_INPUT
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import SPAN_ALIGNMENT
+from models.onnx_nodes import made, reads
 from models.target import Target
 
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.
 _BLOCKS_AT_ONCE = (4, 2, 1)
 # Rows of a matrix that MLAS adds up in the same order; the order of a last single row is another.
 _ROWS_AT_ONCE = 4
+# A GPU's kernels compute tiles of 32 rows: a chunk that ends inside one leaves threads idle.
+_ROWS_AT_ONCE_ON_GPU = (8, 4, 2, 1)
 # A rest of fewer channels joins the chunk before it: products of so few are added up in another order.
 _SMALLEST_REST = 16
 
@@ -35,10 +40,9 @@ def default_chunk_bytes(weight_bytes: int) -> int:
     return min(max(weight_bytes // _CHUNKS_A_MODEL, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
 
 
-def rows_a_chunk(
-    graph: Graph, node: onnx.NodeProto, target: Target, chunk_bytes: int
-) -> int | None:
-    """Return how many output channels a finest chunk of ``node`` has, or None where it stays whole."""
+def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -> int | None:
+    """Return how many output channels a finest chunk of the nodes ``layer`` has; None: it stays whole."""
+    node = graph.nodes[layer.start]
     blocked = node.domain == NCHWC_DOMAIN
     # Where the block is not known (models/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
@@ -49,10 +53,11 @@ def rows_a_chunk(
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
     block = target.block if blocked else _ROWS_AT_ONCE
+    at_once = _BLOCKS_AT_ONCE if target.capability is None else _ROWS_AT_ONCE_ON_GPU
     # Cuts fall between channel blocks and on the file's alignment.
     step = math.lcm(block, SPAN_ALIGNMENT // math.gcd(SPAN_ALIGNMENT, row_bytes))
     fitting = chunk_bytes // row_bytes
-    units = (math.lcm(step, block * blocks) for blocks in _BLOCKS_AT_ONCE)
+    units = (math.lcm(step, block * blocks) for blocks in at_once)
     unit = next((unit for unit in units if unit <= fitting), step)
     # At least two: without its bias the weight alone may fit.
     count = max(-(-rows // max(fitting // unit * unit, unit)), 2)
@@ -88,16 +93,16 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     return by_row and not swapped and (not bias or bias[-1] == result[1])
 
 
-def alternatives(graph: Graph, pieces: list[CutPiece]) -> Iterator[CutAlternative]:
+def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAlternative]:
     """Yield, for each layer that ``pieces`` has in chunks, 2, 4, 8, ... of them as one, and all of them."""
-    for node, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
+    for _, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
         run = list(numbers)
-        if len(run) < 2 or not pieces[run[0]].weights:
+        first = pieces[run[0]]
+        if len(run) < 2 or not first.weights:
             continue
-        for rows in _coarser(
-            _channels(pieces[run[0]]), sum(_channels(pieces[number]) for number in run)
-        ):
-            yield CutAlternative(run[0], run[-1] + 1, tuple(chunks(graph, node, rows)))
+        layer = range(first.first_node, first.end_node)
+        for rows in _coarser(_channels(first), sum(_channels(pieces[number]) for number in run)):
+            yield CutAlternative(run[0], run[-1] + 1, tuple(chunks(graph, layer, rows)))
 
 
 def _channels(chunk: CutPiece) -> int:
@@ -112,37 +117,48 @@ def _coarser(rows: int, total: int) -> Iterator[int]:
     yield total
 
 
-def chunks(graph: Graph, index: int, rows: int) -> Iterator[CutPiece]:
-    """Yield the chunks of node ``index``: ``rows`` output channels each, the last one the rest."""
-    node = graph.nodes[index]
+def chunks(graph: Graph, layer: range, rows: int) -> Iterator[CutPiece]:
+    """Yield the chunks of the nodes ``layer``: ``rows`` output channels each, the last one the rest."""
+    node = graph.nodes[layer.start]
+    axes = _channel_axes(graph, layer)
+    result = made(graph.nodes[layer[-1]])[0]
     total = graph.constants[node.input[1]].shape[0]
     starts = _starts(rows, total)
     for first, end in itertools.pairwise([*starts, total]):
-        count = end - first
-        x, matrix, *rest = (
-            _part(graph, name, position, first, count)
-            for position, name in enumerate(node.input)
-            if name
-        )
-        result = _part(graph, node.output[0], SUM_INPUT, first, count)
-        vectors = tuple(part for part in rest if graph.is_weight(part.name))
+        parts = {name: _part(graph, name, axis, first, end) for name, axis in axes.items()}
+        matrix = parts[node.input[1]]
         yield CutPiece(
-            index,
-            index + 1,
-            {part.name: part for part in (x, matrix, *rest)},
-            {node.output[0]: result},
+            layer.start,
+            layer.stop,
+            parts,
+            {result: _part(graph, result, 1, first, end)},
             (matrix,),
-            vectors,
+            tuple(
+                part for part in parts.values() if part is not matrix and graph.is_weight(part.name)
+            ),
         )
 
 
-def _part(graph: Graph, name: str, position: int, first: int, count: int) -> Slice:
-    """Return what a chunk sees of an input (position 0 whole) or, as SUM_INPUT, of the output."""
+def _channel_axes(graph: Graph, layer: range) -> dict[str, int | None]:
+    """Return what the nodes ``layer`` read from outside, and where output channels lie in each.
+
+    None: every channel needs all of it.
+    """
+    node, *followers = (graph.nodes[index] for index in layer)
+    axes: dict[str, int | None] = {node.input[0]: None, node.input[1]: 0}
+    for name in filter(None, node.input[2:]):
+        axes[name] = 0 if len(graph.array(name).shape) == 1 else 1
+    computed = {name for index in layer for name in made(graph.nodes[index])}
+    read = (name for follower in followers for name in reads(follower))
+    axes.update((name, 1) for name in read if name in graph.values and name not in computed)
+    return axes
+
+
+def _part(graph: Graph, name: str, axis: int | None, first: int, end: int) -> Slice:
+    """Return the channels [first, end) of ``name``, or all of it; what is before ``axis`` is 1."""
     array = graph.array(name)
-    whole = Slice(name, array.shape)
-    if position == 0:
-        return whole
-    axis = 0 if position == 1 or len(array.shape) == 1 else 1
+    if axis is None:
+        return Slice(name, array.shape)
     channel_bytes = array.n_bytes // array.shape[axis]
-    shape = (*array.shape[:axis], count, *array.shape[axis + 1 :])
-    return replace(whole, shape=shape, offset=first * channel_bytes)
+    shape = (*array.shape[:axis], end - first, *array.shape[axis + 1 :])
+    return Slice(name, shape, first * channel_bytes)

@@ -1,5 +1,6 @@
 """Compile an ONNX file to a pack: read, optimise, alias, cut, lay out, write."""
 
+import functools
 import math
 import re
 import shutil
@@ -23,6 +24,7 @@ from models.compiler.layout import lay_out
 from models.compiler.optimise import optimise
 from models.compiler.partition import partition
 from models.compiler.recipes import Recipes, recipe_records
+from models.compiler.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.write import building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError
@@ -31,7 +33,7 @@ from models.metadata import read_metadata
 from models.onnx_reader import read_onnx
 from models.parameters import count_parameters
 from models.preprocess import Preprocess
-from models.target import host_target
+from models.target import Target, host_target
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -40,7 +42,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What the user decides; ``chunk_bytes`` None takes the default for the model's size."""
+    """What the user decides.
+
+    ``chunk_bytes``: None takes the default for the model's size. ``target``: None is this machine's CPU.
+    ``measure``: what pieces allocate on the target's device; None: all of them run on the CPU.
+    """
 
     version: int = 1
     batch: int = 1
@@ -51,6 +57,8 @@ class CompileOptions:
     detection: Detection | None = None
     scores: Scores | None = None
     force: bool = False
+    target: Target | None = None
+    measure: Measure | None = None
 
 
 def compile_onnx(
@@ -68,6 +76,7 @@ def compile_onnx(
         CompileError: it cannot be compiled, or the pack cannot be written.
     """
     options = options or CompileOptions()
+    target = options.target or host_target()
     name = destination.name
     if not _NAME.fullmatch(name):
         raise CompileError(f"{destination}: {name!r} is not a model name (letters, digits, ._-)")
@@ -85,14 +94,14 @@ def compile_onnx(
         work.mkdir()
         _check_space(source, _weight_bytes(model), work)
         progress("optimise")
-        optimised, graph = optimise(model, source, work)
+        optimised, graph = optimise(model, source, work, target)
         del model
         given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
         recipes = recipe_records(source, graph, given, metadata)
         progress("cut")
         total = sum(graph.weight_bytes(node) for node in graph.nodes)
         chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
-        parts = partition(graph, host_target(), chunk_bytes, source)
+        parts = partition(graph, target, chunk_bytes, source)
         graph, pieces = parts.graph, parts.pieces
         layout = lay_out(graph, pieces)
         progress("write")
@@ -103,18 +112,19 @@ def compile_onnx(
         shutil.rmtree(work)
         values = value_records(graph, parts.aliases)
         index = {value.name: position for position, value in enumerate(values)}
-        describer = PieceDescriber(parts, layout, index)
+        sizes = Sizes(graph, functools.cache(options.measure or runs_on_cpu))
+        describer = PieceDescriber(parts, layout, index, sizes)
         manifest = Manifest(
             name=name,
-            target=host_target(),
+            target=target,
             source=source_record(source),
             files=file_records(folder),
             spans=spans,
-            graphs=graph_records(parts),
+            graphs=graph_records(parts, sizes),
             values=values,
             pieces=describer.pieces(),
             alternatives=describer.alternatives(),
-            layers=layer_records(graph, pieces, parts.aliases),
+            layers=layer_records(parts),
             inputs=port_records(graph, graph.inputs, index),
             outputs=port_records(graph, graph.outputs, index),
             preprocess=recipes.preprocess,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from models.compiler.alias import Aliases
 from models.compiler.chains import Chain, slices
 from models.compiler.chunks import chunks, rows_a_chunk
+from models.compiler.fused import Fused
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
 from models.target import Target
@@ -23,36 +24,41 @@ def cut(
     aliases: Aliases,
     target: Target,
     chunk_bytes: int,
+    *,
     region_piece: Callable[[int], CutPiece | None] = lambda index: None,
     chains: Mapping[int, Chain] = MappingProxyType({}),
+    fused: Fused = MappingProxyType({}),
 ) -> list[CutPiece]:
     """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
 
-    ``region_piece`` makes the piece of the region that a node is in, if any. ``chains``: by first node.
+    ``region_piece`` makes the piece of the region that a node is in, if any. ``chains`` and
+    ``fused``: by first node.
     """
     cutter = _Cutter(graph, aliases)
 
-    def apart(index: int) -> list[CutPiece]:
-        """Return the pieces from node ``index`` on that no other node joins; none: it may be merged."""
-        resident = region_piece(index)
+    def apart(layer: range) -> list[CutPiece]:
+        """Return the pieces of ``layer`` and on that no other node joins; none: it may be merged."""
+        resident = region_piece(layer.start)
         if resident is not None:
             return [resident]
-        if index in chains:
-            return list(slices(graph, chains[index]))
-        rows = rows_a_chunk(graph, graph.nodes[index], target, chunk_bytes)
-        return [] if rows is None else list(chunks(graph, index, rows))
+        if layer.start in chains:
+            return list(slices(graph, chains[layer.start]))
+        rows = rows_a_chunk(graph, layer, target, chunk_bytes)
+        return [] if rows is None else list(chunks(graph, layer, rows))
 
     pieces: list[CutPiece] = []
-    pending: list[CutPiece] = []  # at most one, which the next node may still join
+    pending: list[CutPiece] = []  # at most one, which the next nodes may still join
     for index in range(len(graph.nodes)):
-        if index in aliases.elided or (pieces and index < pieces[-1].end_node):
+        done = [*pieces[-1:], *pending]
+        if index in aliases.elided or (done and index < done[-1].end_node):
             continue
-        alone = apart(index)
-        merged = None if alone or not pending else cutter.merge(pending[0], index)
+        layer = range(index, fused[index].end if index in fused else index + 1)
+        alone = apart(layer)
+        merged = None if alone or not pending else cutter.merge(pending[0], layer)
         if merged is None:
             pieces.extend(pending)
         pieces.extend(alone)
-        pending = [] if alone else [merged or cutter.whole(index, index + 1)]
+        pending = [] if alone else [merged or cutter.whole(layer.start, layer.stop)]
     return [*pieces, *pending]
 
 
@@ -89,11 +95,11 @@ class _Cutter:
             tuple(Slice(name, graph.constants[name].shape) for name in weights),
         )
 
-    def merge(self, piece: CutPiece | None, index: int) -> CutPiece | None:
-        """Return ``piece`` with node ``index`` added, or None where it would not be tiny or safe."""
-        if piece is None or self._conflicts(piece, index):
+    def merge(self, piece: CutPiece, layer: range) -> CutPiece | None:
+        """Return ``piece`` with the nodes ``layer`` added, or None where it would not be tiny or safe."""
+        if self._conflicts(piece, layer):
             return None
-        merged = self.whole(piece.first_node, index + 1)
+        merged = self.whole(piece.first_node, layer.stop)
         weight_bytes = sum(self._graph.constants[part.name].nbytes for part in merged.weights)
         if weight_bytes > MERGED_WEIGHT_BYTES or inner_bytes(self._graph, merged) > (
             MERGED_INNER_BYTES
@@ -101,18 +107,20 @@ class _Cutter:
             return None
         return merged
 
-    def _conflicts(self, piece: CutPiece, index: int) -> bool:
-        """Return whether node ``index`` meets memory of ``piece`` under another name.
+    def _conflicts(self, piece: CutPiece, layer: range) -> bool:
+        """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.
 
         Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see.
         """
-        node = self._graph.nodes[index]
+        nodes = [self._graph.nodes[index] for index in layer]
         root = self._aliases.root
         written = {root(name) for name in piece.outputs}
         touched = written | {root(name) for name in piece.inputs}
-        reads = {root(name) for name in node.input if name and name not in piece.outputs}
-        writes = {root(name) for name in node.output if name}
-        return bool(reads & written or writes & touched)
+        reads = {name for node in nodes for name in node.input if name}
+        writes = {root(name) for node in nodes for name in node.output if name}
+        return bool(
+            {root(name) for name in reads - set(piece.outputs)} & written or writes & touched
+        )
 
     def _is_inner(self, name: str, nodes: set[int]) -> bool:
         return name not in self._pinned and nodes.issuperset(self._readers.get(name, ()))

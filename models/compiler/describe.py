@@ -1,5 +1,6 @@
 """Describe what was compiled: the records of the manifest (models/manifest.py)."""
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from models.compiler.graph import Graph
 from models.compiler.layout import Layout
 from models.compiler.partition import Partition
 from models.compiler.resident import resident_record
-from models.compiler.scratch import scratch_bytes, session_bytes
+from models.compiler.scratch import Sizes
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import (
     Alternative,
@@ -46,14 +47,14 @@ def file_records(folder: Path) -> dict[str, FileRecord]:
     return records
 
 
-def graph_records(parts: Partition) -> tuple[GraphRange, ...]:
+def graph_records(parts: Partition, sizes: Sizes) -> tuple[GraphRange, ...]:
     """Return the byte ranges of pieces.bin in the order of ``parts.graphs``, and what sessions take."""
     offsets = itertools.accumulate((len(data) for data in parts.graphs), initial=0)
     return tuple(
         GraphRange(
             offset=offset,
             length=len(data),
-            session_bytes=session_bytes(parts.graph, piece, len(data)),
+            session_bytes=sizes.session_bytes(piece, data),
         )
         for offset, (data, piece) in zip(offsets, parts.graphs.items(), strict=False)
     )
@@ -87,6 +88,7 @@ class PieceDescriber:
     parts: Partition
     layout: Layout
     index: Mapping[str, int]
+    sizes: Sizes
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the records of the finest pieces."""
@@ -104,12 +106,28 @@ class PieceDescriber:
     def _joined(self, cut: CutAlternative, graphs: list[int]) -> tuple[Joined, ...]:
         starts = {self.parts.pieces[i].weights[0].offset: i for i in range(cut.first, cut.end)}
         firsts = [starts[piece.weights[0].offset] for piece in cut.pieces]
+        runs = itertools.pairwise([*firsts, cut.end])
         return tuple(
-            Joined(graph=graph, n_chunks=end - first)
-            for graph, (first, end) in zip(
-                graphs, itertools.pairwise([*firsts, cut.end]), strict=True
+            Joined(
+                graph=graph,
+                n_chunks=end - first,
+                scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
             )
+            for piece, graph, (first, end) in zip(cut.pieces, graphs, runs, strict=True)
         )
+
+    def _more_scratch(self, piece: CutPiece, graph: int, run: range) -> int:
+        """Return the scratch of ``piece`` where it is more than that of the chunks ``run``, else 0."""
+        own = self._scratch(piece, graph)
+        held = max(self._scratch(self.parts.pieces[i], self.parts.graph_of[i]) for i in run)
+        return own if own > held else 0
+
+    def _scratch(self, piece: CutPiece, graph: int) -> int:
+        return self.sizes.scratch_bytes(piece, self._data[graph])
+
+    @functools.cached_property
+    def _data(self) -> tuple[bytes, ...]:
+        return tuple(self.parts.graphs)
 
     def _piece(self, piece: CutPiece, graph: int, span: int | None) -> Piece:
         return Piece(
@@ -118,7 +136,7 @@ class PieceDescriber:
             inputs=tuple(self._operand(part, span) for part in piece.inputs.values()),
             outputs=tuple(self._operand(part, span) for part in piece.outputs.values()),
             resident=resident_record(self.parts.graph, piece),
-            scratch_bytes=scratch_bytes(self.parts.graph, piece),
+            scratch_bytes=self._scratch(piece, graph),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:
@@ -131,18 +149,25 @@ class PieceDescriber:
         return Operand(kind=kind, index=index, offset=offset, dtype=dtype, shape=part.shape)
 
 
-def layer_records(graph: Graph, pieces: list[CutPiece], aliases: Aliases) -> tuple[Layer, ...]:
-    """Return one entry a node with a kernel; nodes merged into one piece share its range."""
-    layers = []
-    for index, node in enumerate(graph.nodes):
-        if index in aliases.elided:
+def layer_records(parts: Partition) -> tuple[Layer, ...]:
+    """Return one entry a node with a kernel, or several that are fused.
+
+    Those merged into one piece share its range.
+    """
+    graph, layers, end = parts.graph, [], 0
+    for index in range(len(graph.nodes)):
+        if index in parts.aliases.elided or index < end:
             continue
-        own = [i for i, piece in enumerate(pieces) if piece.first_node <= index < piece.end_node]
+        end = parts.fused[index].end if index in parts.fused else index + 1
+        nodes = graph.nodes[index:end]
+        own = [
+            i for i, piece in enumerate(parts.pieces) if piece.first_node <= index < piece.end_node
+        ]
         layers.append(
             Layer(
-                name=label(node),
-                operator=node.op_type,
-                weight_bytes=graph.weight_bytes(node),
+                name=label(nodes[0]),
+                operator="+".join(node.op_type for node in nodes),
+                weight_bytes=sum(graph.weight_bytes(node) for node in nodes),
                 first_piece=own[0],
                 end_piece=own[-1] + 1,
             )

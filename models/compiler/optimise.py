@@ -1,4 +1,6 @@
-"""Let ONNX Runtime optimise a whole model for this machine and read back what it made.
+"""Let ONNX Runtime optimise a whole model for its target and read back what it made.
+
+For a GPU it folds constants and batch norms and nothing else: the rest would be for its own CPU kernels.
 
 ONNX Runtime uses its blocked (NCHWc) kernels only for constant weights, so it must see the weights
 here; the pieces cut from its result later take the reordered weights as inputs. Weights stay in files:
@@ -35,40 +37,45 @@ from models.heap import trim_heap
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.onnx_nodes import reads
 from models.sessions import SessionError, open_session, session_options
-from models.target import host_target
+from models.target import Target, host_target
 
 _ALIGNMENT = 64
 _Level = ort.GraphOptimizationLevel
 
 
-def optimise(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Graph]:
+def optimise(
+    model: onnx.ModelProto, path: Path, folder: Path, target: Target | None = None
+) -> tuple[onnx.ModelProto, Graph]:
     """Return the optimised model and the graph that the compiler works on.
 
     Args:
         model: from ``read_onnx``; its weights leave the message.
         path: the source, for messages.
         folder: an empty folder for intermediate files.
+        target: what it is optimised for; None: this machine's CPU.
 
     Raises:
         OnnxError: the model is not valid, or has an operator that ONNX Runtime does not know.
         CompileError: an input or output has a type that no request can carry.
     """
+    target = target or host_target()
+    for_cpu = target.capability is None
     source = folder / "source.onnx"
     _move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
-    rewrite(model)
+    if for_cpu:
+        rewrite(model)
     source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote.
-    folded = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
-    result = _optimised(folded, folder / "optimised.onnx", _Level.ORT_ENABLE_ALL, path)
+    result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
+    if for_cpu:
+        result = _optimised(result, folder / "optimised.onnx", _Level.ORT_ENABLE_ALL, path)
     optimised = onnx.load(result, load_external_data=False)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     placed = _values(optimised, path, folder).placed
-    stay_blocked(
-        optimised, {name: array.shape for name, array in placed.items()}, host_target().block
-    )
+    stay_blocked(optimised, {name: array.shape for name, array in placed.items()}, target.block)
     constants = _constants(optimised, folder)
     graph = _graph(optimised, constants, path, folder)
     store_by_row(optimised, graph.values, constants)

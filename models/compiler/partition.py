@@ -9,6 +9,7 @@ from models.compiler.chains import find_chains, place_chains
 from models.compiler.chunks import alternatives
 from models.compiler.cut import cut, whole
 from models.compiler.equality import Equality
+from models.compiler.fused import Fused, with_fused
 from models.compiler.graph import Graph
 from models.compiler.pieces import serialise
 from models.compiler.regions import name, with_regions
@@ -30,7 +31,8 @@ class Partition:
     """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
-    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i.
+    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
+    by first node.
     """
 
     graph: Graph
@@ -40,6 +42,7 @@ class Partition:
     graph_of: list[int]
     alternatives: list[CutAlternative] = field(default_factory=list)
     alternative_graphs: list[list[int]] = field(default_factory=list)
+    fused: Fused = field(default_factory=dict)
 
 
 def partition(
@@ -61,14 +64,17 @@ def partition(
             for key, reason in _refused(parts, data, piece, source, load)
         }
         if not more:
-            _add_alternatives(parts, load)
+            _add_alternatives(parts, target, load)
             return parts
         refused |= more
 
 
 def _cut(graph: Graph, target: Target, chunk_bytes: int) -> Partition:
-    aliases = find_aliases(graph)
-    chains = find_chains(graph, aliases)
+    on_cpu = target.capability is None
+    graph, fused = (graph, {}) if on_cpu else with_fused(graph)
+    aliases = find_aliases(graph, fused)
+    # Slices are as small as a CPU's cache; a GPU would only get more launches.
+    chains = find_chains(graph, aliases) if on_cpu else {}
     graph, aliases = place_chains(graph, aliases, chains)
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
 
@@ -76,14 +82,16 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int) -> Partition:
         region = graph.region(index)
         return None if region is None else resident_piece(graph, region, kept)
 
-    pieces = cut(graph, aliases, target, chunk_bytes, region_piece, chains)
+    pieces = cut(
+        graph, aliases, target, chunk_bytes, region_piece=region_piece, chains=chains, fused=fused
+    )
     serialised = [
         serialise(graph, piece, aliases.elided)
         if piece.region is None
         else serialise_resident(graph, piece)
         for piece in pieces
     ]
-    parts = Partition(graph, aliases, pieces, {}, [])
+    parts = Partition(graph, aliases, pieces, {}, [], fused=fused)
     parts.graph_of.extend(_numbers(parts.graphs, serialised, pieces))
     return parts
 
@@ -98,8 +106,12 @@ def _numbers(
     return [positions[data] for data in serialised]
 
 
-def _add_alternatives(parts: Partition, load: Load) -> None:
-    """Add the alternatives that ``load`` accepts and that give the same bits."""
+def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
+    """Add the alternatives that ``load`` accepts and that give the same bits.
+
+    Kernels for GPUs (pipeline/devices/cuda/kernels) add up each output channel by itself: there all do.
+    """
+    certain = target.capability is not None
     equality = Equality(parts.graph)
     accepted = dict.fromkeys(parts.graphs, True)
     finest = list(parts.graphs)
@@ -111,7 +123,9 @@ def _add_alternatives(parts: Partition, load: Load) -> None:
             if data not in accepted:
                 accepted[data] = _error(data, load) is None
         run = range(alternative.first, alternative.end)
-        if all(accepted[data] for data in serialised) and equality.holds(
+        if not all(accepted[data] for data in serialised):
+            continue
+        if certain or equality.holds(
             [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
             list(zip(alternative.pieces, serialised, strict=True)),
         ):

@@ -14,10 +14,8 @@ import onnx
 from onnx import TensorProto
 
 from models.compiler.graph import Graph, Region
-from models.onnx_nodes import label, made, reads, stable_order, subgraphs
-
-#: The node that makes a value, one that reads it, its name.
-Edge = tuple[int, int, str]
+from models.compiler.order import Edge, dependencies, edges_of, ordered
+from models.onnx_nodes import label, made, reads, subgraphs
 
 
 def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
@@ -32,9 +30,9 @@ def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
     }
     if not opaque:
         return graph
-    edges = _edges(graph)
+    edges = edges_of(graph)
     groups = _without_cycles(edges, _joined(graph, edges))
-    order = _ordered(edges, groups)
+    order = ordered(edges, groups)
     place = {index: position for position, index in enumerate(order)}
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
@@ -79,17 +77,6 @@ def _opaque(graph: Graph, node: onnx.NodeProto, refused: Mapping[str, str]) -> s
     return "" if loose else None
 
 
-def _edges(graph: Graph) -> list[Edge]:
-    """Return who makes and who reads each value that passes between nodes."""
-    makers = {item: index for index, node in enumerate(graph.nodes) for item in made(node)}
-    return [
-        (makers[item], index, item)
-        for index, node in enumerate(graph.nodes)
-        for item in dict.fromkeys(reads(node))
-        if item in makers
-    ]
-
-
 def _joined(graph: Graph, edges: list[Edge]) -> list[int]:
     """Return the group of each node: the lowest index among those that share a loose value."""
     groups = list(range(len(graph.nodes)))
@@ -110,27 +97,9 @@ def _without_cycles(edges: list[Edge], groups: list[int]) -> list[int]:
     """Join groups that cannot run one after the other: each needs something of the other."""
     while True:
         try:
-            graphlib.TopologicalSorter(_dependencies(edges, groups)).prepare()
+            graphlib.TopologicalSorter(dependencies(edges, groups)).prepare()
         except graphlib.CycleError as exc:
             cycle = set(exc.args[1])
             groups = [min(cycle) if group in cycle else group for group in groups]
         else:
             return groups
-
-
-def _dependencies(edges: list[Edge], groups: list[int]) -> dict[int, set[int]]:
-    """Return, for each group, the groups that it needs."""
-    needs: dict[int, set[int]] = {group: set() for group in groups}
-    for maker, reader, _ in edges:
-        if groups[maker] != groups[reader]:
-            needs[groups[reader]].add(groups[maker])
-    return needs
-
-
-def _ordered(edges: list[Edge], groups: list[int]) -> list[int]:
-    """Return the nodes in an order that keeps groups together and otherwise changes little."""
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    order = stable_order(_dependencies(edges, groups))
-    return [index for group in order for index in members[group]]

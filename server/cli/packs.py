@@ -8,9 +8,11 @@ import typer
 from models.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.detection.recipe import Detection, read_detection
 from models.manifest import Manifest, Resident, SourceSizes
-from models.pack import Pack, open_pack
+from models.pack import Pack, read_pack
 from models.preprocess import read_labels, read_preprocess
+from models.target import CPU, named_target
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.measure import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, PackPath, size
@@ -45,15 +47,19 @@ def compile_(
     batch: Annotated[int, typer.Option(min=1, help="What an unknown batch becomes.")] = 1,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
+    target: Annotated[
+        str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
+    ] = CPU,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile an ONNX file to a pack for this machine."""
+    """Compile an ONNX file to a pack for this machine, or for a GPU."""
     from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    compiled_for = named_target(target)
     options = CompileOptions(
         version=version,
         batch=batch,
@@ -64,12 +70,14 @@ def compile_(
         detection=read_detection(detection) if detection else None,
         scores=scores,  # type: ignore[arg-type]
         force=force,
+        target=compiled_for,
+        measure=device_measure(compiled_for),
     )
     with errors.status(f"compiling {source.name}") as status:
         folder = compile_onnx(
             source, output, options, lambda step: status.update(f"{source.name}: {step}")
         )
-    pack = open_pack(folder)
+    pack = read_pack(folder)
     summary = _summary(pack)
     if as_json:
         print_json(summary)
@@ -157,7 +165,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what a pack holds and what it needs."""
-    opened = open_pack(pack)
+    opened = read_pack(pack)
     summary = _summary(opened)
     table = [
         {
