@@ -1,8 +1,20 @@
-"""What pieces allocate on the device that they are compiled for."""
+"""What pieces become on the device that they are compiled for, without that device."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from models.target import Target
+
+# Devices with more multiprocessors split sums further, which takes scratch: from a Jetson to a data centre.
+_MULTIPROCESSORS = (8, 16, 32, 64, 132, 192)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The launches of a piece by name; ``reason``: why it runs on the CPU instead, else empty."""
+
+    names: tuple[str, ...]
+    reason: str = ""
 
 
 def device_measure(target: Target) -> Callable[[bytes], int | None] | None:
@@ -13,11 +25,21 @@ def device_measure(target: Target) -> Callable[[bytes], int | None] | None:
     return None if target.capability is None else _cuda_scratch
 
 
-def _cuda_scratch(graph: bytes) -> int | None:
+def cuda_kernels(graph: bytes) -> Kernels:
+    """Return what a serialised piece becomes on a CUDA device as small as a Jetson's."""
     # onnx: not for the service
+    from pipeline.devices.cuda.lowering import NotCoveredError, Settings, describe
+
+    try:
+        return Kernels(tuple(describe(graph, Settings(_MULTIPROCESSORS[0]))))
+    except NotCoveredError as exc:
+        return Kernels((), str(exc))
+
+
+def _cuda_scratch(graph: bytes) -> int | None:
     from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
 
     try:
-        return lower(graph, Settings()).inner_bytes
+        return max(lower(graph, Settings(count)).inner_bytes for count in _MULTIPROCESSORS)
     except NotCoveredError:
         return None

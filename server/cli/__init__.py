@@ -21,7 +21,7 @@ BAD_INPUT, FAILURE = 2, 1
 #: Module and function of each command, and the groups of commands, which are modules.
 _COMMANDS = {
     "compile": ("packs", "compile_"),
-    "inspect": ("packs", "inspect"),
+    "inspect": ("inspect", "inspect"),
     "import-darknet": ("darknet", "import_darknet"),
     "export-darknet": ("darknet", "export_darknet"),
     "device": ("device", "device"),

@@ -1,4 +1,4 @@
-"""``layerstream compile`` and ``inspect``: from an ONNX file to a pack, and what is in one."""
+"""``layerstream compile``: from an ONNX file to a pack."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from models.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.detection.recipe import Detection, read_detection
-from models.manifest import Manifest, Resident, SourceSizes
+from models.manifest import Manifest
 from models.pack import Pack, read_pack
 from models.preprocess import read_labels, read_preprocess
 from models.target import CPU, named_target
@@ -15,8 +15,8 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.measure import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
-from server.cli.options import Json, PackPath, size
-from server.cli.output import console, errors, print_json, print_table
+from server.cli.options import Json, size
+from server.cli.output import console, errors, print_json
 from server.sizes import format_size
 
 
@@ -78,7 +78,7 @@ def compile_(
             source, output, options, lambda step: status.update(f"{source.name}: {step}")
         )
     pack = read_pack(folder)
-    summary = _summary(pack)
+    summary = summary_of(pack)
     if as_json:
         print_json(summary)
     else:
@@ -91,7 +91,8 @@ def compile_(
         )
 
 
-def _summary(pack: Pack) -> dict[str, Any]:
+def summary_of(pack: Pack) -> dict[str, Any]:
+    """Return what users want to know of a pack: sizes in bytes, counts, ports."""
     manifest = pack.manifest
     return {
         "model": pack.name,
@@ -131,74 +132,3 @@ def _detector(detection: Detection) -> dict[str, Any]:
     fields = {"nms", "score_threshold", "iou_threshold"}
     heads = [head.output for head in detection.heads]
     return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}
-
-
-def _source_line(sizes: SourceSizes) -> str:
-    """Return what the tool that the network comes from counts, in one line."""
-    return (
-        f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
-        f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
-    )
-
-
-_SHOWN = 5
-
-
-def _resident_line(piece: Resident) -> str:
-    """Return what is not streamed and why, in one line."""
-    operators = ", ".join(_some(list(dict.fromkeys(piece.operators))))
-    reasons = "; ".join(_some(list(piece.reasons)))
-    count = len(piece.nodes)
-    nodes = f"{count} node{'s' if count > 1 else ''}"
-    size = format_size(piece.weight_bytes)
-    return f"resident piece: {nodes} ({operators}), {size}, because: {reasons}"
-
-
-def _some(items: list[str]) -> list[str]:
-    rest = len(items) - _SHOWN
-    return items if rest <= 0 else [*items[:_SHOWN], f"{rest} more"]
-
-
-def inspect(
-    pack: PackPath,
-    layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show what a pack holds and what it needs."""
-    opened = read_pack(pack)
-    summary = _summary(opened)
-    table = [
-        {
-            "name": layer.name,
-            "operator": layer.operator,
-            "weight_bytes": layer.weight_bytes,
-            "pieces": layer.end_piece - layer.first_piece,
-        }
-        for layer in opened.manifest.layers
-    ]
-    if as_json:
-        print_json({**summary, "layer_table": table} if layers else summary)
-        return
-    resident = [_resident_line(piece) for piece in opened.manifest.resident_pieces]
-    summary["resident_pieces"] = len(resident)
-    sizes = opened.manifest.source_sizes
-    summary["source_sizes"] = sizes and _source_line(sizes)
-    for key, value in summary.items():
-        shown = format_size(value) if key.endswith("_bytes") else value
-        console.print(f"{key:>22}  {shown}", highlight=False, soft_wrap=True)
-    for line in resident:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if layers:
-        print_table(
-            "Layers",
-            ("name", "operator", "weights", "pieces"),
-            (
-                (
-                    str(row["name"]),
-                    str(row["operator"]),
-                    format_size(int(str(row["weight_bytes"]))),
-                    str(row["pieces"]),
-                )
-                for row in table
-            ),
-        )
