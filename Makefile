@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test check bench format clean help
+.PHONY: demo test test-gpu check bench bench-gpu format clean help
 
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
@@ -12,6 +12,9 @@ test: ## run the tests (more: make test ARGS="-m slow")
 	$(SETUP) dev
 	$(BIN)/python -m pytest $(ARGS)
 
+test-gpu: ## run the tests of device, kernels and engine on the GPU of this machine
+	@LAYERSTREAM_KERNELS=gpu sh tools/gpu.sh -m pytest -q -m "gpu or not (gpu or browser or slow)" tests/gpu tests/pipeline/cuda $(ARGS)
+
 check: ## formatting, lint, types and import rules
 	$(SETUP) dev
 	$(BIN)/python -m ruff format --check .
@@ -23,6 +26,9 @@ bench: ## run the benchmarks
 	$(SETUP) dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-gpu: ## measure kernels and pipelines on the GPU of this machine: build/gpu.json and .md
+	@sh tools/gpu.sh -m benchmarks.gpu $(ARGS)
+
 format: ## format the code and fix what ruff can fix
 	$(SETUP) dev
 	$(BIN)/python -m ruff format .
@@ -33,4 +39,4 @@ clean: ## remove .venv, caches and build results
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile

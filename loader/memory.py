@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from loader.errors import ClosedError, ReadError
 from loader.reader import Reader
 
@@ -32,10 +34,12 @@ class MemoryReader(Reader):
         try:
             if self.hook is not None:
                 self.hook(offset, len(target))
-            data = self.content[offset : offset + len(target)]
-            target[: len(data)] = data
-            if len(data) < len(target):
-                raise ReadError(f"memory: ends {len(target) - len(data)} bytes short at {offset}")
+            count = max(min(len(self.content) - offset, len(target)), 0)
+            # NumPy lets other threads run meanwhile; a memoryview does not.
+            content = np.frombuffer(self.content, np.uint8)[offset : offset + count]
+            np.copyto(np.frombuffer(target, np.uint8)[:count], content)
+            if count < len(target):
+                raise ReadError(f"memory: ends {len(target) - count} bytes short at {offset}")
         finally:
             with self._lock:
                 self.in_progress -= 1

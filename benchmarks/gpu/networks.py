@@ -1,0 +1,217 @@
+"""Whole networks on the GPU: preloaded beside PyTorch, and streamed at the speed of a disk."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.torch_model import TorchModel
+from loader.memory import MemoryReader
+from loader.paced import PacedReader
+from loader.pool import ReadPool
+from models import zoo
+from models.compiler import CompileOptions, compile_onnx
+from models.pack import Pack, open_pack
+from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.cuda.device import CudaDevice
+from pipeline.devices.measure import device_measure
+from pipeline.engine import Engine
+from pipeline.inputs import random_inputs
+from pipeline.observed import Services, services
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Plan
+from pipeline.predict import Wanted, find_plan
+from pipeline.profile import Distribution, Profile, ReadTime
+from pipeline.trace import TraceEvent
+
+_WARM_UP = 3
+_PART_OF_WEIGHTS = 0.1
+
+
+def build(name: str, side: int, folder: Path, device: CudaDevice) -> tuple[Path, Pack]:
+    """Return a network of the zoo as an ONNX file and as a pack for ``device``."""
+    source = folder / f"{name}.onnx"
+    zoo.build(name, source, side)
+    options = CompileOptions(target=device.target, measure=device_measure(device.target))
+    return source, open_pack(compile_onnx(source, folder / "packs" / name, options), device.target)
+
+
+@contextmanager
+def opened(
+    pack: Pack, plan: Plan, device: CudaDevice, bytes_per_second: float | None = None
+) -> Iterator[Engine]:
+    """Open an engine whose weights come from memory, as fast as a disk of that speed."""
+    reader = MemoryReader(pack.weights_path.read_bytes())
+    pool = ReadPool()
+    paced = PacedReader(reader, bytes_per_second) if bytes_per_second else reader
+    engine = Engine(pack, plan, device, pool, paced)
+    try:
+        engine.open()
+        yield engine
+    finally:
+        engine.close()
+        pool.close()
+
+
+def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[str, Any]:
+    """Measure ``pre`` and PyTorch in both layouts, taking turns; seconds, without moving the image.
+
+    Raises:
+        ImportError: PyTorch is missing. ValueError: it lacks an operator.
+    """
+    import torch
+
+    inputs = random_inputs(pack.manifest)
+    image = torch.from_numpy(next(iter(inputs.values())))
+    sides = {"torch_nchw": TorchModel(source, False), "torch_nhwc": TorchModel(source, True)}
+    held = image.cuda()
+    samples: dict[str, list[float]] = {name: [] for name in ("ours", *sides)}
+    outputs: dict[str, list[np.ndarray[Any, Any]]] = {}
+    with opened(pack, make_plan(pack.manifest, ARCHITECTURES["pre"]), device) as engine:
+        for turn in range(_WARM_UP + runs):
+            answer, statistics = engine.run(inputs)
+            outputs["ours"] = list(answer.values())
+            spent = {"ours": statistics.delay_seconds}
+            for name, model in sides.items():
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                torch.cuda.synchronize()
+                start.record()
+                results = model(held)
+                end.record()
+                end.synchronize()
+                spent[name] = float(start.elapsed_time(end)) / 1e3
+                outputs[name] = [result.cpu().numpy() for result in results]
+            if turn >= _WARM_UP:
+                for name, seconds in spent.items():
+                    samples[name].append(seconds)
+    milliseconds = {name: 1e3 * median(values) for name, values in samples.items()}
+    errors = [
+        float(np.abs(one - other).max() / np.abs(other).max())
+        for one, other in zip(outputs["ours"], outputs["torch_nchw"], strict=True)
+    ]
+    best = min(milliseconds["torch_nchw"], milliseconds["torch_nhwc"])
+    return {**milliseconds, "ratio_to_torch": milliseconds["ours"] / best, "error": max(errors)}
+
+
+def at_speed(profile: Profile, bytes_per_second: float) -> Profile:
+    """Return ``profile`` with reads of a disk of that speed."""
+    reads = tuple(
+        item.model_copy(
+            update={
+                "seconds": Distribution.of([item.n_bytes * max(item.depth, 1) / bytes_per_second])
+            }
+        )
+        for item in profile.reads
+    )
+    assert all(isinstance(item, ReadTime) for item in reads)
+    overlaps = {
+        name: overlap.model_copy(update={"read": 1.0}) for name, overlap in profile.overlaps.items()
+    }
+    return profile.model_copy(update={"reads": reads, "overlaps": overlaps})
+
+
+def pipelines(
+    pack: Pack,
+    device: CudaDevice,
+    profile: Profile,
+    names: Sequence[str],
+    bytes_per_second: float,
+    runs: int,
+) -> tuple[list[dict[str, Any]], dict[str, tuple[Plan, list[TraceEvent]]]]:
+    """Measure architectures at the speed of a disk, taking turns; return rows and one sweep of each."""
+    known = at_speed(profile, bytes_per_second)
+    inputs = random_inputs(pack.manifest)
+    sweeps: dict[str, tuple[Plan, list[TraceEvent]]] = {}
+    with ExitStack() as stack:
+        engines, memory = {}, {}
+        for name in names:
+            plan = _plan(pack, device, name, known)
+            before = device.driver.memory_info()[0]
+            engines[name] = stack.enter_context(opened(pack, plan, device, bytes_per_second))
+            memory[name] = before - device.driver.memory_info()[0]
+        samples: dict[str, list[float]] = {name: [] for name in names}
+        answers = {}
+        for turn in range(_WARM_UP + runs):
+            for name, engine in engines.items():
+                answers[name], statistics = engine.run(inputs)
+                engine.settle()
+                if turn >= _WARM_UP:
+                    samples[name].append(statistics.delay_seconds)
+        for name, engine in engines.items():
+            events: list[TraceEvent] = []
+            engine.run(inputs, record=events.append)
+            sweeps[name] = (engine.plan, events)
+        rows = [
+            _row(name, engines[name].plan, samples, memory[name], sweeps[name][1]) for name in names
+        ]
+    for row in rows:
+        row["equal_to_pre"] = all(
+            np.array_equal(array, answers["pre"][key])
+            for key, array in answers[row["architecture"]].items()
+        )
+    return rows, sweeps
+
+
+def _plan(pack: Pack, device: CudaDevice, name: str, profile: Profile) -> Plan:
+    architecture = device.adapt(ARCHITECTURES[name])
+    limit = int(pack.manifest.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
+    return find_plan(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
+
+
+def _row(
+    name: str, plan: Plan, samples: dict[str, list[float]], used: int, events: list[TraceEvent]
+) -> dict[str, Any]:
+    delay = median(samples[name])
+    memory = plan.memory
+    copies = plan.architecture.copies
+    on_device = sum(memory[kind] for kind in ("resident", "arena", "scratch"))
+    return {
+        "architecture": name,
+        "delay_ms": 1e3 * delay,
+        "ratio_to_pre": delay / median(samples["pre"]),
+        "weight_bytes": plan.weight_bytes,
+        "equation_bytes": plan.equation_bytes,
+        "planned_device_bytes": on_device + (memory["ring"] if copies else 0),
+        "driver_bytes": used,
+        "together_ms": 1e3 * _together(services(plan.stages, events, plan.choice.depth)),
+    }
+
+
+def _together(served: Services) -> float:
+    """Return for how many seconds every stage had something in service."""
+    moments = sorted(
+        {moment for row in served for item in row if item for moment in (item.start, item.end)}
+    )
+    return sum(
+        end - start
+        for start, end in pairwise(moments)
+        if all(any(item and item.start <= start < item.end for item in row) for row in served)
+    )
+
+
+def sweeping_growth(pack: Pack, device: CudaDevice, sweeps: int) -> dict[str, int]:
+    """Return how many bytes of device and host memory ``sweeps`` inferences leave behind."""
+    inputs = random_inputs(pack.manifest)
+    plan = make_plan(pack.manifest, ARCHITECTURES["async"])
+    with opened(pack, plan, device) as engine:
+        for _ in range(_WARM_UP):
+            engine.run(inputs)
+        before = _memory(device)
+        for _ in range(sweeps):
+            engine.run(inputs)
+        after = _memory(device)
+    return {
+        "sweeps": sweeps,
+        "device_bytes": after[0] - before[0],
+        "host_bytes": after[1] - before[1],
+    }
+
+
+def _memory(device: CudaDevice) -> tuple[int, int]:
+    free, total = device.driver.memory_info()
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return total - free, pages * 4096

@@ -1,0 +1,95 @@
+"""The figures of a GPU as Markdown, ready to be quoted in docs/gpu.md."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return the tables of ``document``, which ``python -m benchmarks.gpu`` writes as JSON too."""
+    machine = document["machine"]
+    lines = [
+        f"## {machine['model']}, {document['date']}",
+        "",
+        f"Command: `{document['command']}`. Runtime CUDA {machine['runtime']}, CuPy "
+        f"{machine['cupy']}, PyTorch {machine['torch'] or 'not installed'}.",
+        "Memory kinds: "
+        + ", ".join(f"{kind} {why or 'works'}" for kind, why in document["memory_kinds"].items()),
+        "",
+    ]
+    for name, table in document.get("kernels", {}).items():
+        lines += _kernels(name, table)
+    for name, row in document.get("preloaded", {}).items():
+        lines += [
+            f"{name}, preloaded: ours {row['ours']:.2f} ms, PyTorch eager {row['torch_nchw']:.2f} ms "
+            f"(NCHW), {row['torch_nhwc']:.2f} ms (channels last): "
+            f"{row['ratio_to_torch']:.2f} times the better, largest relative error {row['error']:.1e}.",
+            "",
+        ]
+    for item in document.get("pipelines", []):
+        lines += _pipelines(item)
+    growth = document.get("growth")
+    if growth:
+        lines += [
+            f"{growth['sweeps']} inferences left {growth['device_bytes']} bytes of device memory and "
+            f"{growth['host_bytes']} of host memory behind.",
+            "",
+        ]
+    lines += [f"Left out: {note}" for note in document["notes"]]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _kernels(name: str, table: dict[str, Any]) -> list[str]:
+    total = table["summary"]
+    rows = [
+        (
+            f"{row['channels']}x{row['height']}x{row['width']} -> {row['filters']}",
+            "x".join(map(str, row["kernel"])) + f"/{row['strides'][0]}",
+            f"{row['ours_us']:.1f}",
+            f"{row['cudnn_nchw_us']:.1f}",
+            f"{row['cudnn_nhwc_us']:.1f}",
+            f"{row['speed']:.2f}",
+        )
+        for row in table["rows"]
+    ]
+    return [
+        f"Convolutions of {name}, float32 without TF32: {total['geometric_mean']:.2f} times cuDNN's "
+        f"speed (geometric mean of {total['convolutions']:.0f}), the least {total['least']:.2f}.",
+        "",
+        *_table(("convolution", "kernel", "ours us", "cuDNN NCHW", "cuDNN NHWC", "speed"), rows),
+    ]
+
+
+def _pipelines(item: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            row["architecture"],
+            f"{row['delay_ms']:.2f}",
+            f"{100 * (row['ratio_to_pre'] - 1):+.1f} %",
+            str(row["weight_bytes"]),
+            str(row["equation_bytes"]),
+            str(row["planned_device_bytes"]),
+            str(row["driver_bytes"]),
+            f"{row['together_ms']:.2f}",
+            "yes" if row["equal_to_pre"] else "NO",
+        )
+        for row in item["rows"]
+    ]
+    columns = (
+        "architecture", "ms", "beside pre", "weights", "equation", "device, planned", "driver's count",
+        "all stages busy ms", "bits of pre",
+    )  # fmt: skip
+    speed = item["bytes_per_second"] / 1e9
+    return [
+        f"{item['model']} from a reader of {speed:.2f} GB/s ({item['why']}), memory {item['kind']}:",
+        "",
+        *_table(columns, rows),
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(columns)} |",
+        f"| {' | '.join('---' for _ in columns)} |",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
