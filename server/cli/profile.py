@@ -135,6 +135,7 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "span_reads_ms": sum(span.median for span in profile.spans) * 1e3,
         "outside_ms": profile.outside.median * 1e3,
         "slowdown": profile.slowdown,
+        "tuning": profile.tuning.model_dump(),
         "reads": [item.model_dump() for item in profile.reads],
         "copies": [item.model_dump() for item in profile.copies],
     }
