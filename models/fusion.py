@@ -11,19 +11,8 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
+from models.activations import MICROSOFT, STANDARD, Function, function_of
 from models.onnx_nodes import attributes
-
-STANDARD = ("", "ai.onnx")
-MICROSOFT = "com.microsoft"
-
-
-@dataclass(frozen=True)
-class Function:
-    """An activation: a kind (``RELU``, ``SILU``, ...) and what its parameters are."""
-
-    kind: str
-    alpha: float = 0.0
-    beta: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,44 +42,6 @@ class Fusion:
     function: Function | None = None
     residual: str | None = None
     residual_last: bool = False
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    """An attribute that is a parameter of the function."""
-
-    name: str
-    default: float
-
-
-@dataclass(frozen=True)
-class _Kind:
-    kind: str
-    parameters: tuple[_Parameter, ...] = ()
-
-    def function(self, given: Mapping[str, Any]) -> Function:
-        values = [float(given.get(item.name, item.default)) for item in self.parameters]
-        return Function(self.kind, *values)
-
-
-_ALPHA = "alpha"
-_STANDARD_KINDS = {
-    "Relu": _Kind("RELU"),
-    "LeakyRelu": _Kind("LEAKY_RELU", (_Parameter(_ALPHA, 0.01),)),
-    "Sigmoid": _Kind("SIGMOID"),
-    "Tanh": _Kind("TANH"),
-    "HardSigmoid": _Kind("HARD_SIGMOID", (_Parameter(_ALPHA, 0.2), _Parameter("beta", 0.5))),
-    "HardSwish": _Kind("HARD_SWISH"),
-    "Elu": _Kind("ELU", (_Parameter(_ALPHA, 1.0),)),
-    "Softplus": _Kind("SOFTPLUS"),
-    "Mish": _Kind("MISH"),
-    "Exp": _Kind("EXP"),
-    "Swish": _Kind("QUICK_GELU", (_Parameter(_ALPHA, 1.0),)),
-}
-_MICROSOFT_KINDS = {
-    "QuickGelu": _Kind("QUICK_GELU", (_Parameter(_ALPHA, 1.702),)),
-    "Gelu": _Kind("GELU"),
-}
 
 
 @dataclass(frozen=True)
@@ -126,40 +77,6 @@ def fused_with(around: Surroundings, index: int) -> Fusion | None:
     if not _is(node, _WITH_ACTIVATION):
         return None
     return _behind(around, index)
-
-
-def function_of(
-    node: onnx.NodeProto, constant: Callable[[str], NDArray[Any] | None]
-) -> Function | None:
-    """Return the activation that ``node`` alone is; None where it is none, or its bounds not constant."""
-    kinds: Mapping[str, _Kind] = {}
-    if node.domain in STANDARD:
-        kinds = _STANDARD_KINDS
-    elif node.domain == MICROSOFT:
-        kinds = _MICROSOFT_KINDS
-    if node.op_type in kinds and len(node.input) == 1:
-        return kinds[node.op_type].function(attributes(node))
-    if node.domain in STANDARD and node.op_type == "Gelu":
-        tanh = attributes(node).get("approximate", "none") == "tanh"
-        return Function("GELU_TANH" if tanh else "GELU")
-    if node.domain in STANDARD and node.op_type == "Clip":
-        return _clip(node, constant)
-    return None
-
-
-def _clip(node: onnx.NodeProto, constant: Callable[[str], NDArray[Any] | None]) -> Function | None:
-    """Return Clip's bounds: attributes in old opsets, inputs since 11, each of them optional."""
-    bounds = [float("-inf"), float("inf")]
-    for position, name in enumerate(("min", "max")):
-        given = node.input[position + 1] if len(node.input) > position + 1 else ""
-        if not given:
-            bounds[position] = float(attributes(node).get(name, bounds[position]))
-            continue
-        value = constant(given)
-        if value is None or value.size != 1:
-            return None
-        bounds[position] = float(value.item())
-    return Function("CLIP", *bounds)
 
 
 def _is(node: onnx.NodeProto, kinds: Container[str]) -> bool:
@@ -205,7 +122,7 @@ def _shortcut(around: Surroundings, value: str, index: int) -> tuple[int, str] |
     (other,) = [name for name in node.input if name != value] or [value]
     shape = around.shape(value)
     made_later = any(other in later.output for later in around.nodes[index:])
-    if other == value or made_later or shape is None or around.shape(other) != shape:
+    if made_later or shape is None or around.shape(other) != shape:
         return None
     return readers[0], other
 

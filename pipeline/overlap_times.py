@@ -36,7 +36,7 @@ def measure_overlap(
 ) -> Overlap:
     """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has."""
     manifest = pack.manifest
-    plan = _plan(manifest, name, device)
+    plan = typical_plan(manifest, name, device)
     choice = Choice(chunk_bytes=chunk_limit(manifest, plan.architecture, plan.choice))
     quiet = make_plan(manifest, ARCHITECTURES["pre"], choice=choice)
     # Where reads and kernels take turns, the disturbance has all that they lose.
@@ -63,10 +63,10 @@ def measure_overlap(
     )
 
 
-def _plan(manifest: Manifest, name: str, device: Device) -> Plan:
+def typical_plan(manifest: Manifest, name: str, device: Device) -> Plan:
     """Return a plan whose operations meet in the order ``name``."""
     architecture = device.adapt(ARCHITECTURES[name])
-    if name != "auto":
+    if name != "auto" or architecture.slots:
         return make_plan(manifest, architecture)
     chunk = manifest.largest_chunk_bytes
     ring = max(min(USEFUL_RING_BYTES, manifest.weight_bytes // _PART_OF_WEIGHTS), chunk)

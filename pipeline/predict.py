@@ -102,7 +102,13 @@ def _searched(
         plan = make_plan(manifest, architecture, result.chosen.ring_bytes)
         found = Found(plan, curve=result.curve)
     else:
-        auto = plan_auto(manifest, wanted.weight_bytes, wanted.delay_seconds, profile.durations)
+        auto = plan_auto(
+            manifest,
+            wanted.weight_bytes,
+            wanted.delay_seconds,
+            profile.durations,
+            architecture,
+        )
         found = Found(auto.plan, auto.reasons)
     known = Known(found.plan.choice, found.reasons, found.curve)
     profile.known.add(_question(architecture, wanted), known)

@@ -23,6 +23,8 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
+from pipeline.devices.tuning import Tuning
+from pipeline.exploring import choose_tuning
 from pipeline.inputs import random_inputs
 from pipeline.machine import this_machine
 from pipeline.observed import services
@@ -70,6 +72,8 @@ def profile_pack(
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
+    tuning = choose_tuning(pack, device)
+    pack = device.fitted(pack)
     samples = _Samples(spans=[[] for _ in pack.manifest.spans])
     with _transfers(pack) as reads:
         meter = _Meter(pack, device, reads, samples)
@@ -87,7 +91,7 @@ def profile_pack(
                 meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
                 done += 1
                 progress(done, total)
-    profile = _summary(pack, device, samples)
+    profile = _summary(pack, device, samples, tuning)
     overlaps = {}
     with closing(ReadPool()) as pool:
         for name in ORDERS:
@@ -187,7 +191,7 @@ class _Meter:
         self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
 
 
-def _summary(pack: Pack, device: Device, samples: _Samples) -> Profile:
+def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning) -> Profile:
     of = Distribution.of
     return Profile(
         manifest=manifest_checksum(pack),
@@ -205,6 +209,7 @@ def _summary(pack: Pack, device: Device, samples: _Samples) -> Profile:
         kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
         slowdown=_excess(samples.beside),
         outside=of(samples.outside),
+        tuning=tuning,
     )
 
 

@@ -11,6 +11,18 @@ from pipeline.profile_file import FILE, load_profile
 _log = logging.getLogger(__name__)
 
 
+def prepared(pack: Pack, device: Device) -> tuple[Pack, Profile | None]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    profile = find_profile(pack, device)
+    if profile is not None:
+        device.tune(profile.tuning)
+    return device.fitted(pack), profile
+
+
 def find_profile(pack: Pack, device: Device) -> Profile | None:
     """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
 

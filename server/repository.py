@@ -25,7 +25,7 @@ from pipeline.watch import BoundWatch
 from server.budget import Budget, fit
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError
-from server.profiles import find_profile
+from server.profiles import prepared
 from server.settings import Settings
 from server.worker import Worker
 
@@ -188,10 +188,7 @@ class Repository:
 
     def _open(self, name: str, folder: Path, share: int | None) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
-        pack = self._pack(folder)
-        profile = find_profile(pack, self._device)
-        if profile is not None:
-            self._device.tune(profile.tuning)
+        pack, profile = prepared(self._pack(folder), self._device)
         architecture = self._device.adapt(self._architecture)
         limit = self._budget.free_bytes if share is None else share
         fitted = fit(pack.manifest, architecture, name, self._budget, limit, profile=profile)

@@ -65,6 +65,7 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     """
     import torch
 
+    pack = device.fitted(pack)
     inputs = random_inputs(pack.manifest)
     image = torch.from_numpy(next(iter(inputs.values())))
     sides = {"torch_nchw": TorchModel(source, False), "torch_nhwc": TorchModel(source, True)}
@@ -124,6 +125,7 @@ def pipelines(
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[Plan, list[TraceEvent]]]]:
     """Measure architectures at the speed of a disk, taking turns; return rows and one sweep of each."""
     known = at_speed(profile, bytes_per_second)
+    pack = device.fitted(pack)
     inputs = random_inputs(pack.manifest)
     sweeps: dict[str, tuple[Plan, list[TraceEvent]]] = {}
     with ExitStack() as stack:
@@ -195,6 +197,7 @@ def _together(served: Services) -> float:
 
 def sweeping_growth(pack: Pack, device: CudaDevice, sweeps: int) -> dict[str, int]:
     """Return how many bytes of device and host memory ``sweeps`` inferences leave behind."""
+    pack = device.fitted(pack)
     inputs = random_inputs(pack.manifest)
     plan = make_plan(pack.manifest, ARCHITECTURES["async"])
     with opened(pack, plan, device) as engine:

@@ -2,8 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from models.pack import Pack
 from models.target import Target, host_target
 from pipeline.architectures import Architecture
 from pipeline.cells import Cell
@@ -85,6 +87,22 @@ class Device(ABC):
     def adapt(self, architecture: Architecture) -> Architecture:
         """Return ``architecture`` as this device runs it."""
         return architecture
+
+    def fitted(self, pack: Pack) -> Pack:
+        """Return ``pack`` with what its kernels allocate here, as this device works now."""
+        return pack
+
+    def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:
+        """Return what can be chosen for a model, at least one.
+
+        Args:
+            graphs: its serialised pieces.
+            file: its weights: memory kinds are tried by reading there.
+
+        Raises:
+            DeviceError: a kernel fails. LoaderError: the file cannot be read.
+        """
+        return (Tuning(),)
 
     def tune(self, tuning: Tuning) -> None:  # noqa: B027  most devices have nothing to choose
         """Work from now on as was found fastest; engines that are open stay as they are."""

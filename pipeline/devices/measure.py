@@ -22,7 +22,7 @@ def device_measure(target: Target) -> Callable[[bytes], int | None] | None:
 
     It tells None of a piece that no kernel of the device covers, and which runs on the CPU there, too.
     """
-    return None if target.capability is None else _cuda_scratch
+    return None if target.capability is None else cuda_scratch
 
 
 def cuda_kernels(graph: bytes) -> Kernels:
@@ -36,7 +36,8 @@ def cuda_kernels(graph: bytes) -> Kernels:
         return Kernels((), str(exc))
 
 
-def _cuda_scratch(graph: bytes) -> int | None:
+def cuda_scratch(graph: bytes) -> int | None:
+    """Return a bound on the scratch of a serialised piece on any CUDA device; None: it runs on the CPU."""
     from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
 
     try:

@@ -13,6 +13,7 @@ import numpy as np
 
 from loader.errors import LoaderError
 from loader.priority import hasten
+from models.pack import Pack
 from models.target import Target
 from pipeline.devices.base import Device, Done, Kernel
 from pipeline.devices.memory import Memory
@@ -50,6 +51,9 @@ class StagedDevice(Device):
     @property
     def target(self) -> Target:
         return self._device.target
+
+    def fitted(self, pack: Pack) -> Pack:
+        return self._device.fitted(pack)
 
     def load(self, graph: bytes) -> Kernel:
         return self._device.load(graph)

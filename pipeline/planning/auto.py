@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from models.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES
+from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.planning.draft import Draft, Drafts, DurationsOf
 from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
@@ -33,6 +33,7 @@ def plan_auto(
     weight_limit_bytes: int | None,
     delay_target_seconds: float | None,
     durations_of: DurationsOf,
+    architecture: Architecture = ARCHITECTURES["auto"],
 ) -> AutoPlan:
     """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
 
@@ -41,14 +42,14 @@ def plan_auto(
     Raises:
         PlanError: the limit is too small for any plan, or no plan within it reaches the target.
     """
-    drafts = Drafts(manifest, durations_of)
+    drafts = Drafts(manifest, durations_of, architecture)
     limit = sum(span.length for span in manifest.spans)
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
     draft = Tuner(manifest, drafts, limit).best()
     if delay_target_seconds is not None:
         draft = _least(manifest, drafts, draft, delay_target_seconds)
-    plan = make_plan(manifest, ARCHITECTURES["auto"], choice=draft.choice)
+    plan = make_plan(manifest, architecture, choice=draft.choice)
     return AutoPlan(
         plan,
         simulate(plan.stages, durations_of(plan), plan.stages[0].ahead),

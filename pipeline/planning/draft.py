@@ -73,6 +73,11 @@ class Drafts:
         self._levels: dict[int, Level] = {}
         self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
 
+    @property
+    def rings(self) -> int:
+        """How many buffers streamed weights pass."""
+        return 2 if self._architecture.copies else 1
+
     def level(self, chunk_bytes: int) -> Level:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
         if chunk_bytes not in self._levels:
@@ -113,7 +118,7 @@ class Drafts:
             level,
             tuple(units),
             tuple(groups),
-            ring * (2 if copies else 1) + level.kept_bytes + level.streamable_bytes - streamed,
+            ring * self.rings + level.kept_bytes + level.streamable_bytes - streamed,
             starts,
             rows,
             Durations(

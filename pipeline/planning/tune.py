@@ -38,7 +38,7 @@ ROUNDS = 4
 def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
     """Return the least weight memory that can run the model: what always stays, and the largest chunk."""
     level = drafts.level(manifest.largest_chunk_bytes)
-    return level.kept_bytes + level.largest_bytes
+    return level.kept_bytes + drafts.rings * level.largest_bytes
 
 
 class Tuner:
@@ -52,11 +52,12 @@ class Tuner:
         self._least = float("inf")
         smallest = smallest_bytes(manifest, drafts)
         kept = drafts.level(manifest.largest_chunk_bytes).kept_bytes
-        self._room = (limit - kept) // PAGE_BYTES * PAGE_BYTES
+        self._free = (limit - kept) // PAGE_BYTES * PAGE_BYTES
+        self._room = self._largest_ring(self._free)
         if limit < smallest:
             raise PlanError(
                 f"{manifest.name}: {limit} bytes of weights in memory are too few; the least is {smallest} "
-                f"bytes (a ring of the largest chunk, {smallest - kept} bytes, and {kept} bytes that "
+                f"bytes ({smallest - kept} for a ring of the largest chunk, and {kept} that "
                 "always stay); allow as much or compile with a smaller --chunk"
             )
 
@@ -155,11 +156,15 @@ class Tuner:
         read = max(min(choice.read_bytes or 0, ring // 2), PAGE_BYTES)
         choice = replace(choice, ring_bytes=ring, read_bytes=read)
         try:
-            left = self._room - ring - self._kept_bytes(choice)
+            left = self._free - self._drafts.rings * ring - self._kept_bytes(choice)
             choice = keep_critical(self._drafts, choice, left)
         except LoaderError:
             return None
-        return replace(choice, ring_bytes=self._room - self._kept_bytes(choice))
+        return replace(choice, ring_bytes=self._largest_ring(self._free - self._kept_bytes(choice)))
+
+    def _largest_ring(self, n_bytes: int) -> int:
+        """Return the size of a ring that takes ``n_bytes``, its copy included where there is one."""
+        return n_bytes // self._drafts.rings // PAGE_BYTES * PAGE_BYTES
 
     def _kept_bytes(self, choice: Choice) -> int:
         kept = set(choice.resident)

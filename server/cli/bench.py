@@ -81,6 +81,7 @@ def pipeline(
     if plot is not None:
         check_plotting()
     profile = _profile(opened, chosen, device)
+    opened = device.fitted(opened)
     wanted = PEERS if peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile)
     result = _measure(opened, chosen, options, trace)
@@ -160,15 +161,19 @@ def _measure(
 
 
 def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
+    """Return the profile of ``pack``, as which ``device`` works from now on."""
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(f"profiling {pack.name}", total=None)
-        return profile_for(
+        profile = profile_for(
             pack,
             chosen,
             device,
             lambda line: errors.print(line, highlight=False, markup=False, soft_wrap=True),
             lambda done, total: progress.update(task, completed=done, total=total),
         )
+    if profile is not None:
+        device.tune(profile.tuning)
+    return profile
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from server.cli.options import (
     size,
 )
 from server.cli.output import console, errors, print_json, print_table
-from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profile_of
+from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.weights import Weights, weight_bytes
 from server.sharing import Candidate, share_budget
 from server.sizes import format_size
@@ -65,9 +65,7 @@ def plan(
     for path in packs:
         opened = open_pack(path, device.target, recompile)
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest), target)
-        profile, hint = _profile_or_hint(opened, device, needed=target is not None)
-        if profile is not None:
-            device.tune(profile.tuning)
+        opened, profile, hint = _profiled_or_hint(opened, device, needed=target is not None)
         candidates.append(Candidate(opened, device.adapt(chosen), wanted, profile))
         hints.append(hint)
     with errors.status("planning"):
@@ -83,18 +81,18 @@ def plan(
     _print_plans(document, explain)
 
 
-def _profile_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Profile | None, str]:
-    """Return the profile of ``pack``, or None and what to do.
+def _profiled_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Pack, Profile | None, str]:
+    """Return ``pack`` as ``device`` runs it and its profile, or None and what to do.
 
     Raises:
         ProfileError: there is none, and it is needed.
     """
     try:
-        return profile_of(pack, device), ""
+        return *profiled(pack, device), ""
     except ProfileError as exc:
         if needed:
             raise
-        return None, str(exc)
+        return device.fitted(pack), None, str(exc)
 
 
 def _seconds(text: str | None) -> float | None:

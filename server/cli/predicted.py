@@ -13,13 +13,15 @@ PARTS = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_by
 UNLIMITED_BYTES = 1 << 62
 
 
-def profile_of(pack: Pack, device: Device) -> Profile:
-    """Return the profile of ``pack`` computed by ``device``.
+def profiled(pack: Pack, device: Device) -> tuple[Pack, Profile]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
 
     Raises:
         ProfileError: there is none for it here.
     """
-    return load_profile(pack, this_machine(pack.weights_path, device))
+    profile = load_profile(pack, this_machine(pack.weights_path, device))
+    device.tune(profile.tuning)
+    return device.fitted(pack), profile
 
 
 def memory_of(plan: Plan) -> dict[str, int]:

@@ -29,7 +29,7 @@ from server.cli.options import (
     size,
 )
 from server.cli.output import console, errors, print_json, print_table
-from server.cli.predicted import UNLIMITED_BYTES, profile_of
+from server.cli.predicted import UNLIMITED_BYTES, profiled
 from server.cli.weights import Weights, weight_bytes
 from server.sharing import Candidate, share_budget
 from server.sizes import format_size
@@ -67,8 +67,7 @@ def profile(
     opened = open_pack(pack, device.target, recompile)
     if bound:
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
-        known = profile_of(opened, device)
-        device.tune(known.tuning)
+        opened, known = profiled(opened, device)
         asked = device.adapt(architecture(architecture_name))
         candidate = Candidate(opened, asked, wanted, known)
         room = Budget(size(budget, "--budget") or UNLIMITED_BYTES)

@@ -50,7 +50,7 @@ from server.cli.options import (
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.images import decode
-from server.profiles import find_profile
+from server.profiles import prepared
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
 _MAX_PIXELS = 178_956_970
@@ -103,9 +103,7 @@ def run(
     inputs = _inputs(opened, picture, input_)
     chosen = architecture(architecture_name)
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
-    profile = find_profile(opened, device)
-    if profile is not None:
-        device.tune(profile.tuning)
+    opened, profile = prepared(opened, device)
     plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
     with _engine(opened, plan, device, verify) as engine, find_meter().measure() as energy:
         outputs, statistics = engine.run(inputs)

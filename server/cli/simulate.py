@@ -25,7 +25,7 @@ from server.cli.options import (
     size,
 )
 from server.cli.output import errors, print_json, print_table
-from server.cli.predicted import memory_of, profile_of
+from server.cli.predicted import memory_of, profiled
 from server.cli.weights import Weights, weight_bytes
 from server.sizes import format_size
 
@@ -55,8 +55,7 @@ def simulate(
     named = [architecture(name.strip()) for name in architectures.split(",")]
     device = open_named(context, device_name, threads)
     opened = open_pack(pack, device.target, recompile)
-    profile = profile_of(opened, device)
-    device.tune(profile.tuning)
+    opened, profile = profiled(opened, device)
     chosen = [device.adapt(item) for item in named]
     ring_bytes = size(ring, "--ring")
     limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)

@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from models.fusion import Function, Fusion, Surroundings, function_of, fused_with
+from models.activations import Function, function_of
+from models.fusion import Fusion, Surroundings, fused_with
 from models.onnx_nodes import reads
 
 SHAPE = (1, 4, 8, 8)

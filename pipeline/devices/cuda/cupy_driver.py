@@ -6,6 +6,7 @@ CuPy's pools are not used: they free without knowing events. Nor are its streams
 import ctypes
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.devices.base import DeviceError
@@ -42,6 +43,7 @@ class CupyDriver(Driver):
         self._lock = threading.Lock()
         self._handles: dict[int, int] = {}
         _check_count(runtime, number)
+        self._integrated = self.properties().integrated
         self._cublas = _import_cublas()
 
     def _do(self, what: str, action: Callable[[], T]) -> T:
@@ -82,6 +84,10 @@ class CupyDriver(Driver):
 
     def memory_info(self) -> tuple[int, int]:
         free, total = self._do("memory", self._runtime.memGetInfo)
+        if self._integrated:
+            # There the runtime counts the page cache as used, which the system gives back when asked
+            # (NVIDIA, "CUDA for Tegra", Estimating Total Allocatable Device Memory).
+            free = min(max(free, available_bytes()), total)
         return int(free), int(total)
 
     def allocate(self, n_bytes: int) -> int:
@@ -211,6 +217,16 @@ class CupyDriver(Driver):
             self._cublas.setStream(handle, stream)
             self._handles[stream] = handle
         return self._handles[stream]
+
+
+def available_bytes(file: Path = Path("/proc/meminfo")) -> int:
+    """Return the memory that the system could give to new allocations; 0 where it does not say."""
+    try:
+        lines = file.read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    found = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return 1024 * int(next(found, 0))
 
 
 def _import_cupy() -> Any:

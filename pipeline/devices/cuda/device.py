@@ -5,11 +5,14 @@ covers runs on the CPU between copies.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from pathlib import Path
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
+from models.manifest import Joined, Piece
+from models.pack import Pack
 from models.target import Target, cuda_target
 from pipeline.architectures import COPIED_AUTO, Architecture
 from pipeline.devices.base import Device, DeviceLostError, Done, Kernel
@@ -22,6 +25,8 @@ from pipeline.devices.cuda.memory import DeviceMemory, ManagedMemory, PinnedMemo
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
+
+Sized = TypeVar("Sized", Piece, Joined)
 
 _MANAGED_SLOTS = 2
 
@@ -59,9 +64,45 @@ class CudaDevice(Device):
         if architecture.tuned == "auto" and self.kind == "copied":
             return COPIED_AUTO
         if self.kind == "managed" and not self.properties.concurrent_managed:
-            # Only whole allocations can be lent to the disk, so the ring is made of some.
-            return replace(architecture, slots=_MANAGED_SLOTS if architecture.tuned else 1)
+            # Only whole allocations can be lent to the disk: a few equal places, which leave nothing to search.
+            return replace(architecture, slots=_MANAGED_SLOTS if architecture.tuned else 1, tuned="")
         return architecture
+
+    def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:
+        # Here: both use the device.
+        from pipeline.devices.cuda.probe import probe_kinds
+        from pipeline.devices.cuda.tuner import fastest_algorithms
+
+        algorithms = fastest_algorithms(self, graphs)
+        works = [kind for kind, reason in probe_kinds(self, file).items() if not reason]
+        kinds = [self._asked_kind] if self._asked_kind else works
+        return [
+            Tuning(memory_kind=kind, precision=self.settings.precision, algorithms=algorithms)
+            for kind in kinds or [self.kind]
+        ]
+
+    def fitted(self, pack: Pack) -> Pack:
+        needed = [self._scratch_bytes(graph) for graph in pack.graphs]
+
+        def fit(item: Sized) -> Sized:
+            found = needed[item.graph]
+            return item if found is None else item.model_copy(update={"scratch_bytes": found})
+
+        manifest = pack.manifest
+        alternatives = tuple(
+            each.model_copy(update={"joined": tuple(map(fit, each.joined))})
+            for each in manifest.alternatives
+        )
+        pieces = tuple(map(fit, manifest.pieces))
+        changed = manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})
+        return replace(pack, manifest=changed)
+
+    def _scratch_bytes(self, graph: bytes) -> int | None:
+        """Return the scratch of a piece; None: it runs on the CPU."""
+        try:
+            return lower(graph, self.settings).inner_bytes
+        except NotCoveredError:
+            return None
 
     def tune(self, tuning: Tuning) -> None:
         if tuning.memory_kind and self._asked_kind is None:

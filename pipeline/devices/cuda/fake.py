@@ -38,6 +38,9 @@ XAVIER = Properties(
 )
 
 
+_PAGE_BYTES = 4096
+
+
 @dataclass(frozen=True)
 class Operation:
     """What was enqueued: kind (copy, launch, record, wait), name, memory touched, event and its count."""
@@ -92,7 +95,7 @@ class FakeDriver(Driver):
     @property
     def used_bytes(self) -> int:
         """Device memory allocated and not freed."""
-        return sum(block.nbytes for block in self._blocks.values())
+        return sum(block.nbytes - _PAGE_BYTES for block in self._blocks.values())
 
     @property
     def held(self) -> int:
@@ -110,8 +113,8 @@ class FakeDriver(Driver):
             self._raise("allocate")
             if self.used_bytes + n_bytes > self._total:
                 raise error_of(2, f"{n_bytes} bytes: out of memory")
-            block = np.full(n_bytes, 0xFF, np.uint8)  # NaN: nothing may count on zeros
-            address = int(block.ctypes.data)
+            block = np.full(n_bytes + _PAGE_BYTES, 0xFF, np.uint8)  # NaN: nothing may count on zeros
+            address = -(-int(block.ctypes.data) // _PAGE_BYTES) * _PAGE_BYTES
             self._blocks[address] = block
             return address
 

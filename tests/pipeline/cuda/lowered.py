@@ -5,7 +5,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
 from models.sessions import open_piece
 from pipeline.devices.cuda.call import Pointer, Program
@@ -44,18 +46,27 @@ class _Memory:
         assert (self._bytes[self._end :] == _PATTERN).all(), "written behind a tensor"
 
 
-def execute(program: Program, inputs: Sequence[Array], expected: Sequence[Array]) -> list[Array]:
+def execute(
+    program: Program,
+    inputs: Sequence[Array],
+    expected: Sequence[Array],
+    over: int | None = None,
+) -> list[Array]:
     """Run ``program``; return its outputs, of the shapes and dtypes of ``expected``.
 
     No tensor is written beyond its end, no input or constant is changed, and offsets that are multiples
-    of 4 bytes are enough.
+    of 4 bytes are enough. The first output lies in the memory of input ``over``, if given.
     """
     given = [np.array(array, order="C") for array in inputs]
     constants = [np.array(array, order="C") for array in program.constants]
     outputs = [_Memory(array.nbytes, misaligned=4 * (i + 1)) for i, array in enumerate(expected)]
     inner = _Memory(program.inner_bytes)
+    if over is not None:
+        outputs[0].array(inputs[over])[...] = inputs[over]
 
     def resolve(pointer: Pointer) -> int:
+        if pointer.space == "input" and pointer.index == over:
+            return outputs[0].address + pointer.offset
         places = {
             "input": lambda: given[pointer.index].ctypes.data,
             "constant": lambda: constants[pointer.index].ctypes.data,
@@ -84,11 +95,20 @@ def reference(graph: bytes, inputs: Sequence[Array]) -> list[Array]:
 def same(graph: bytes, inputs: Sequence[Array], settings: Settings | None = None) -> Program:
     """Assert that a piece gives what ONNX Runtime gives; return its launches."""
     expected = reference(graph, inputs)
-    program = lower(graph, settings or Settings())
+    program = lower(_with_ports(graph, expected), settings or Settings())
     results = execute(program, inputs, expected)
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=2e-4, atol=2e-5)
     return program
+
+
+def _with_ports(graph: bytes, outputs: Sequence[Array]) -> bytes:
+    """Return a piece whose outputs have shapes, as those of packs do."""
+    model = onnx.load_model_from_string(graph)
+    for port, array in zip(model.graph.output, outputs, strict=True):
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        port.CopyFrom(helper.make_tensor_value_info(port.name, dtype, array.shape))
+    return bytes(model.SerializeToString())
 
 
 def agree(

@@ -10,8 +10,9 @@ from tests.pipeline.cuda.host.build import KERNELS, compiler_missing, kernel_nam
 
 #: Jetson Xavier, Jetson Orin, H100 and H200.
 ARCHITECTURES = ("sm_72", "sm_87", "sm_90")
-#: Blocks of 256 threads, two of them on a multiprocessor of 65536 registers.
-MOST_REGISTERS = 128
+#: Three blocks of 128 threads, or their like, on a multiprocessor of 65536 registers. What launch
+#: bounds ask for beyond that, the compiler keeps to by spilling, which is looked for as well.
+MOST_REGISTERS = 168
 MOST_SHARED_BYTES = 48 << 10
 SOURCES = sorted(KERNELS.glob("*.cu"))
 

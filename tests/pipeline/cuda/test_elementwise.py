@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.elementwise_calls import Binary, Operand, Unary, activate, binary, unary
+from pipeline.devices.cuda.elementwise_calls import (
+    Binary,
+    Operand,
+    Unary,
+    activate,
+    binary,
+    unary,
+)
 from pipeline.devices.cuda.layouts import MAX_RANK
-from pipeline.devices.cuda.lowering.handlers.activation import Activated
+from pipeline.devices.cuda.matrix_calls import Activated
 from tests.pipeline.cuda.lowered import Array, agree, kernels
 from tests.pipeline.nodes import MICROSOFT, examples, numbers
 

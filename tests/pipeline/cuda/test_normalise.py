@@ -62,7 +62,7 @@ def test_layer_norm(axis: int) -> None:
     agree("LayerNormalization", [X, numbers(*shape)], {"axis": axis, "epsilon": 0.1})
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("size", [1, 3, 5, 9])
 def test_response_norm(size: int) -> None:
     agree("LRN", [X], {"size": size, "alpha": 0.2, "beta": 0.6, "bias": 1.5})
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
-from tests.pipeline.cuda.lowered import Array, agree
-from tests.pipeline.nodes import examples, numbers
+from pipeline.devices.cuda.lowering.handlers.resize_tables import Axis, nearest
+from tests.pipeline.cuda.lowered import Array, agree, reference
+from tests.pipeline.nodes import examples, numbers, piece
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -61,6 +62,26 @@ def test_interpolation_to_sizes(
     attributes = {"coordinate_transformation_mode": coordinates, "mode": mode}
     inputs = [numbers(1, 2, *size), None, None, ints(1, 2, *result)]
     agree("Resize", inputs, attributes, opset=19)
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_what_is_nearest(coordinates: str, rounding: str) -> None:
+    """Every length to every other one: ties, and what rounding makes of them."""
+    attributes: dict[str, Any] = {"mode": "nearest", "nearest_mode": rounding}
+    attributes["coordinate_transformation_mode"] = coordinates
+    for length in range(1, 15):
+        x = np.arange(length, dtype=np.float32)
+        for result in range(1, 15):
+            piece_of_one = piece("Resize", [x, None, None, ints(result)], attributes, opset=19)
+            (expected,) = reference(piece_of_one, [x])
+            table = nearest(Axis(length, result, result / length), coordinates, rounding)
+            assert table.tolist() == expected.tolist(), (length, result)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_the_same_size_is_a_copy(mode: str) -> None:
+    agree("Resize", [X, None, floats(1, 1, 1.15, 1.1)], {"mode": mode})
 
 
 def test_cubic_options() -> None:

@@ -41,11 +41,11 @@ def test_copy_is_what_numpy_makes_of_a_view(
     drawn: tuple[list[int], list[slice], list[int]], dtype: type
 ) -> None:
     shape, cuts, order = drawn
-    x = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    x: Array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     view = x[tuple(cuts)].transpose(order)
     strides = tuple(step // x.itemsize for step in view.strides)
     first = (view.ctypes.data - x.ctypes.data) // x.itemsize
-    target = np.full(view.size + 8, 99, dtype)
+    target: Array = np.full(view.size + 8, 99, dtype)
     source = View(Pointer("input"), strides, first)
     there = View(Pointer("output"), contiguous(view.shape), 4)
     _run(copy(view.shape, source, there, x.itemsize), x, target)
@@ -93,7 +93,7 @@ def test_too_many_axes() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_transpose(dtype: type) -> None:
-    x = X.astype(dtype)
+    x: Array = X.astype(dtype)
     agree("Transpose", [x])
     agree("Transpose", [x], {"perm": [0, 2, 3, 1]})
     agree("Transpose", [np.arange(240).reshape(1, 2, 3, 4, 5, 2)], {"perm": [5, 0, 3, 1, 4, 2]})

@@ -1,0 +1,87 @@
+// Activations, as kernels fuse them. The numbers are those of pipeline/devices/cuda/activation.py.
+//
+// Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
+// compiler to contract, so the bits of a value do not depend on the kernel around it.
+#pragma once
+
+enum class Activation {
+    none,
+    relu,
+    leaky_relu,    // alpha: slope below zero
+    clip,          // alpha: lower bound, beta: upper bound
+    sigmoid,
+    tanh,
+    mish,
+    silu,
+    hard_sigmoid,  // alpha: slope, beta: value at zero
+    hard_swish,
+    elu,           // alpha: minus the limit at minus infinity
+    softplus,
+    exp,
+    gelu,          // by the error function
+    gelu_tanh,
+    quick_gelu,    // alpha: slope inside the sigmoid
+};
+
+__device__ __forceinline__ float clamp(float x, float low, float high) {
+    return x < low ? low : (x > high ? high : x);  // keeps NaN, as fminf and fmaxf do not
+}
+
+// exp(-x) overflows to infinity for small x; the quotient is then the 0 that it should be.
+__device__ __forceinline__ float sigmoid(float x) {
+    return 1.0f / __fadd_rn(1.0f, expf(-x));
+}
+
+__device__ __forceinline__ float softplus(float x) {
+    return __fadd_rn(x > 0.0f ? x : 0.0f, log1pf(expf(-fabsf(x))));
+}
+
+// tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2), which neither cancels nor overflows below 20;
+// from 20 on it is 1 in float32.
+__device__ __forceinline__ float mish(float x) {
+    if (x > 20.0f) return x;
+    const float e = expf(x);
+    const float twice = __fadd_rn(e, 2.0f);
+    return x * (e * twice / fmaf(e, twice, 2.0f));
+}
+
+// erfc, because 1 + erf cancels for negative x.
+__device__ __forceinline__ float gelu(float x) { return 0.5f * x * erfcf(-0.70710678f * x); }
+
+// 0.5 (1 + tanh(u)) = sigmoid(2 u), which does not cancel for negative x.
+__device__ __forceinline__ float gelu_tanh(float x) {
+    return x * sigmoid(1.59576912f * fmaf(0.044715f * x * x, x, x));
+}
+
+// Those that take a few instructions: kernels that hold many sums unroll them.
+__device__ __forceinline__ bool is_piecewise_linear(int activation) {
+    return activation <= static_cast<int>(Activation::clip);
+}
+
+__device__ __forceinline__ float piecewise_linear(float x, int activation, float alpha,
+                                                  float beta) {
+    switch (static_cast<Activation>(activation)) {
+        case Activation::relu: return x < 0.0f ? 0.0f : x;
+        case Activation::leaky_relu: return x < 0.0f ? alpha * x : x;
+        case Activation::clip: return clamp(x, alpha, beta);
+        default: return x;
+    }
+}
+
+__device__ __forceinline__ float activate(float x, int activation, float alpha, float beta) {
+    switch (static_cast<Activation>(activation)) {
+        case Activation::sigmoid: return sigmoid(x);
+        case Activation::tanh: return tanhf(x);
+        case Activation::mish: return mish(x);
+        case Activation::silu: return x * sigmoid(x);
+        case Activation::hard_sigmoid: return clamp(fmaf(alpha, x, beta), 0.0f, 1.0f);
+        case Activation::hard_swish: return x * clamp(fmaf(x, 1.0f / 6.0f, 0.5f), 0.0f, 1.0f);
+        case Activation::elu: return x < 0.0f ? alpha * expm1f(x) : x;
+        case Activation::softplus: return softplus(x);
+        case Activation::exp: return expf(x);
+        case Activation::gelu: return gelu(x);
+        case Activation::gelu_tanh: return gelu_tanh(x);
+        case Activation::quick_gelu: return x * sigmoid(alpha * x);
+        default: return piecewise_linear(x, activation, alpha, beta);
+    }
+}

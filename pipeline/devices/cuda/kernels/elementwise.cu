@@ -1,0 +1,96 @@
+// Operators on each element, one thread each. A result may lie where an input of its own shape lies.
+
+#include "activation.cuh"
+#include "strides.cuh"
+
+// As in elementwise_calls.py.
+enum class Unary { abs, neg, sqrt, reciprocal, log, erf, floor, ceil, round, sign, softsign };
+enum class Binary { add, sub, mul, div, pow, min, max, prelu };
+
+// Axes are innermost first; strides count elements, 0 along axes that an input does not have.
+struct BroadcastLayout {
+    int rank;
+    int sizes[MAX_RANK];
+    int a[MAX_RANK];
+    int b[MAX_RANK];
+};
+
+__device__ __forceinline__ float compute(float x, int operation) {
+    switch (static_cast<Unary>(operation)) {
+        case Unary::abs: return fabsf(x);
+        case Unary::neg: return -x;
+        case Unary::sqrt: return sqrtf(x);
+        case Unary::reciprocal: return 1.0f / x;
+        case Unary::log: return logf(x);
+        case Unary::erf: return erff(x);
+        case Unary::floor: return floorf(x);
+        case Unary::ceil: return ceilf(x);
+        case Unary::round: return rintf(x);
+        case Unary::sign: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
+        case Unary::softsign: return x / (1.0f + fabsf(x));
+    }
+    return x;
+}
+
+__device__ __forceinline__ float join(float a, float b, int operation) {
+    switch (static_cast<Binary>(operation)) {
+        case Binary::add: return a + b;
+        case Binary::sub: return a - b;
+        case Binary::mul: return a * b;
+        case Binary::div: return a / b;
+        case Binary::pow: return powf(a, b);
+        case Binary::min: return fminf(a, b);
+        case Binary::max: return fmaxf(a, b);
+        case Binary::prelu: return a < 0.0f ? a * b : a;
+    }
+    return a;
+}
+
+extern "C" __global__ void activate_elements(
+    const float *x, float *y, unsigned count, int activation, float alpha, float beta) {
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index < count) y[index] = activate(x[index], activation, alpha, beta);
+}
+
+extern "C" __global__ void unary(const float *x, float *y, unsigned count, int operation) {
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index < count) y[index] = compute(x[index], operation);
+}
+
+// a and b have the shape of the result.
+extern "C" __global__ void binary(
+    const float *a, const float *b, float *y, unsigned count, int operation, int activation, float alpha,
+    float beta) {
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index < count)
+        y[index] = activate(join(a[index], b[index], operation), activation, alpha, beta);
+}
+
+// x has the shape of the result; `inner` neighbours share a number of z, which has `period` of them (a
+// number a channel, a row, or one for all). z is the left operand with `left`.
+extern "C" __global__ void binary_periodic(
+    const float *x, const float *z, float *y, unsigned count, int inner, int period, int left,
+    int operation, int activation, float alpha, float beta) {
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= count) return;
+    const float one = x[index], other = z[index / inner % period];
+    const float result = left ? join(other, one, operation) : join(one, other, operation);
+    y[index] = activate(result, activation, alpha, beta);
+}
+
+extern "C" __global__ void binary_broadcast(
+    const float *a, const float *b, float *y, BroadcastLayout layout, unsigned count, int operation,
+    int activation, float alpha, float beta) {
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= count) return;
+    unsigned around = index;
+    int first = 0, second = 0;
+#pragma unroll
+    for (int axis = 0; axis < MAX_RANK; ++axis) {
+        if (axis >= layout.rank) break;
+        const int place = next_place(around, layout.sizes[axis], axis == layout.rank - 1);
+        first += place * layout.a[axis];
+        second += place * layout.b[axis];
+    }
+    y[index] = activate(join(a[first], b[second], operation), activation, alpha, beta);
+}

@@ -1,0 +1,114 @@
+// Loaders: they take a tile's part of a matrix for K numbers k from global memory into registers
+// (fetch), and from there into shared memory (store), where `put` says how it lies: it takes one
+// number, or four along k or across k, by (k, row or column).
+//
+// From `end` on, numbers k are zeros. Rows and columns that the matrix does not have are read from
+// the last ones that it has: what they add to is never written.
+#pragma once
+
+// A matrix whose rows are contiguous along k, such as weights [filters][k]; `Span` rows of it.
+template <int Span, int K, int Threads> struct AlongK {
+    static constexpr int in_row = K / 4, fours = Span * in_row;
+    static constexpr int held_fours = (fours + Threads - 1) / Threads;
+    const float* from[held_fours];
+    bool aligned;  // every row begins at a multiple of 16 bytes
+    float4 held[held_fours];
+
+    // `first`: row of the tile, followed by rows - 1 others that are `stride` numbers apart.
+    __device__ __forceinline__ AlongK(const float* first, int stride, int rows) {
+        aligned = stride % 4 == 0 && reinterpret_cast<size_t>(first) % 16 == 0;
+#pragma unroll
+        for (int i = 0; i < held_fours; ++i) {
+            from[i] = first + static_cast<long long>(min(row(i), rows - 1)) * stride + k(i);
+        }
+    }
+
+    static __device__ __forceinline__ int row(int i) {
+        return (threadIdx.x + i * Threads) / in_row;
+    }
+    static __device__ __forceinline__ int k(int i) {
+        return (threadIdx.x + i * Threads) % in_row * 4;
+    }
+    // Where the threads are more than the fours, some have none.
+    static __device__ __forceinline__ bool mine(int i) {
+        return fours % Threads == 0 || threadIdx.x + i * Threads < fours;
+    }
+
+    __device__ __forceinline__ void fetch(int begin, int end) {
+#pragma unroll
+        for (int i = 0; i < held_fours; ++i) {
+            const float* at = from[i] + begin;
+            const int left = mine(i) ? end - begin - k(i) : 0;
+            held[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (aligned && left >= 4) {
+                held[i] = __ldg(reinterpret_cast<const float4*>(at));
+            } else {
+                if (left > 0) held[i].x = __ldg(at);
+                if (left > 1) held[i].y = __ldg(at + 1);
+                if (left > 2) held[i].z = __ldg(at + 2);
+                if (left > 3) held[i].w = __ldg(at + 3);
+            }
+        }
+    }
+
+    template <class Put> __device__ __forceinline__ void store(Put put) const {
+#pragma unroll
+        for (int i = 0; i < held_fours; ++i) {
+            if (mine(i)) put.along_k(k(i), row(i), held[i]);
+        }
+    }
+};
+
+template <int Width> struct Unit;
+template <> struct Unit<1> { using Type = float; };
+template <> struct Unit<4> { using Type = float4; };
+
+// A matrix whose numbers for one k are contiguous, such as the pixels [k][pixels] of a 1x1
+// convolution; `Span` columns of it, read `Width` (4 or 1) at a time. Neighbouring threads read
+// neighbours.
+template <int Width, int Span, int K, int Threads> struct AcrossK {
+    static constexpr int held_units = Span / Width * K / Threads;
+    static constexpr int step = Threads / (Span / Width);  // from k to k of what a thread holds
+    static_assert(held_units > 0 && Threads % (Span / Width) == 0);
+    const float* from;
+    int stride;
+    typename Unit<Width>::Type held[held_units];
+
+    // `first`: column of the tile, followed by columns - 1 others; numbers k are `stride` apart.
+    __device__ __forceinline__ AcrossK(const float* first, int k_stride, int columns)
+        : stride(k_stride) {
+        from = first + static_cast<long long>(k()) * stride + min(column(), columns - Width);
+    }
+
+    // Whether a matrix of `columns` consists of whole fours at multiples of 16 bytes.
+    static __device__ __forceinline__ bool allowed(const float* matrix, int columns) {
+        return Width == 1 || (columns % 4 == 0 && reinterpret_cast<size_t>(matrix) % 16 == 0);
+    }
+
+    // The first k and the first column that this thread holds.
+    static __device__ __forceinline__ int k() { return threadIdx.x / (Span / Width); }
+    static __device__ __forceinline__ int column() { return threadIdx.x % (Span / Width) * Width; }
+
+    __device__ __forceinline__ void fetch(int begin, int end) {
+        const float* at = from + static_cast<long long>(begin) * stride;
+        const int left = end - begin - k();
+#pragma unroll
+        for (int i = 0; i < held_units; ++i) {
+            using Type = typename Unit<Width>::Type;
+            held[i] = Type{};
+            if (i * step < left) held[i] = __ldg(reinterpret_cast<const Type*>(at));
+            at += step * stride;
+        }
+    }
+
+    template <class Put> __device__ __forceinline__ void store(Put put) const {
+#pragma unroll
+        for (int i = 0; i < held_units; ++i) {
+            if constexpr (Width == 4) {
+                put.across_k(k() + i * step, column(), held[i]);
+            } else {
+                put.one(k() + i * step, column(), held[i]);
+            }
+        }
+    }
+};
