@@ -9,8 +9,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "kernels"
 
-#: What every build of them needs: NVRTC's options.
-OPTIONS = ("--std=c++17",)
+#: What every build of them needs: NVRTC's options. Which products and sums are one operation is for the
+#: kernels to say: chosen by the compiler, bits would differ between tiles.
+OPTIONS = ("--std=c++17", "--fmad=false")
 
 _INCLUDE = re.compile(r'^#include "([\w.]+)"\s*$', re.MULTILINE)
 

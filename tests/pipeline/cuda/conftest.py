@@ -1,10 +1,11 @@
-"""Kernels on the host: built once for a session, skipped (or failed) where g++ is missing."""
+"""The kernels under test: built for the host once for a session, skipped (or failed) without g++."""
 
 import os
 
 import pytest
 
 from tests.pipeline.cuda.host.build import HostKernels, compiler_missing
+from tests.pipeline.cuda.space import ON_GPU, Kernels, some_kernels
 
 
 def missing(what: str) -> None:
@@ -14,8 +15,16 @@ def missing(what: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def kernels() -> HostKernels:
-    """All kernels of pipeline/devices/cuda/kernels, on the host."""
+def kernels() -> Kernels:
+    """All kernels of pipeline/devices/cuda/kernels, on the host or, if asked for, on a GPU."""
+    if not ON_GPU and compiler_missing():
+        missing("g++")
+    return some_kernels()
+
+
+@pytest.fixture(scope="session")
+def host_kernels() -> HostKernels:
+    """The same on the host, for the fake driver."""
     if compiler_missing():
         missing("g++")
     return HostKernels()

@@ -20,8 +20,8 @@ from pipeline.devices.cuda.convolution_calls import (
 )
 from pipeline.devices.cuda.tiles import Tile
 from tests.pipeline.cuda.activations import activate
-from tests.pipeline.cuda.host.build import HostKernels
 from tests.pipeline.cuda.memory import HostMemory
+from tests.pipeline.cuda.space import Kernels
 
 Array = NDArray[Any]
 EPSILON = 2.0**-24
@@ -197,7 +197,7 @@ def launches(
 
 
 def run(
-    kernels: HostKernels,
+    kernels: Kernels,
     problem: Problem,
     algorithm: Algorithm | None = None,
     *,

@@ -1,7 +1,6 @@
 """Pieces lowered and run on the host build of the kernels, to compare with ONNX Runtime."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from onnx import helper
 from models.sessions import open_piece
 from pipeline.devices.cuda.call import Pointer, Program
 from pipeline.devices.cuda.lowering import Settings, lower
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import placed, some_kernels, space
 from tests.pipeline.nodes import piece
 
 Array = NDArray[Any]
@@ -21,18 +20,14 @@ _GUARD = 256
 _PATTERN = 0xFF  # NaN as a float: a kernel that reads what nobody wrote is found, too
 
 
-@cache
-def kernels() -> HostKernels:
-    return HostKernels()
-
-
 class _Memory:
     """Bytes with a guard zone on both sides."""
 
     def __init__(self, n_bytes: int, misaligned: int = 0) -> None:
         self._begin = _GUARD + misaligned
         self._end = self._begin + n_bytes
-        self._bytes = np.full(self._end + _GUARD, _PATTERN, np.uint8)
+        self._bytes = space(self._end + _GUARD)
+        self._bytes[:] = _PATTERN
 
     @property
     def address(self) -> int:
@@ -57,8 +52,8 @@ def execute(
     No tensor is written beyond its end, no input or constant is changed, and offsets that are multiples
     of 4 bytes are enough. The first output lies in the memory of input ``over``, if given.
     """
-    given = [np.array(array, order="C") for array in inputs]
-    constants = [np.array(array, order="C") for array in program.constants]
+    given = [placed(array) for array in inputs]
+    constants = [placed(array) for array in program.constants]
     outputs = [_Memory(array.nbytes, misaligned=4 * (i + 1)) for i, array in enumerate(expected)]
     inner = _Memory(program.inner_bytes)
     if over is not None:
@@ -76,7 +71,7 @@ def execute(
         return int(places[pointer.space]()) + pointer.offset
 
     for call in program.calls:
-        kernels().launch(call, resolve)
+        some_kernels().launch(call, resolve)
     for memory in (*outputs, inner):
         memory.check()
     for before, after in zip((*inputs, *program.constants), (*given, *constants), strict=True):

@@ -1,4 +1,4 @@
-"""Memory for launches on the host: launches that read or write outside fail.
+"""Memory for launches: those that read or write outside a tensor fail.
 
 A page without access follows each tensor, and NaN lie around it: what is read there shows.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Call, Pointer
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import ON_GPU, Kernels, space
 
 Array = NDArray[Any]
 _PATTERN = np.uint32(0xFFFFFFFF)  # a NaN
@@ -28,18 +28,25 @@ class _Guarded:
 
     def __init__(self, shape: Sequence[int], offset: int) -> None:
         count = math.prod(shape)
-        usable = -(-4 * (count + 64) // _PAGE) * _PAGE
-        space = np.frombuffer(mmap.mmap(-1, usable + _PAGE), np.uint32)
-        assert _mprotect(space.ctypes.data + usable, _PAGE, _NO_ACCESS) == 0
-        space = space[: usable // 4]
-        space[:] = _PATTERN
-        skipped = len(space) - 4 * -(-(offset + count) // 4) + offset
-        self.array = space[skipped : skipped + count].view(np.float32).reshape(shape)
-        self._before, self._behind = space[:skipped], space[skipped + count :]
+        memory = _fenced(4 * (count + 64)).view(np.uint32)
+        memory[:] = _PATTERN
+        skipped = len(memory) - 4 * -(-(offset + count) // 4) + offset
+        self.array = memory[skipped : skipped + count].view(np.float32).reshape(shape)
+        self._before, self._behind = memory[:skipped], memory[skipped + count :]
 
     def check(self) -> None:
         assert (self._before == _PATTERN).all(), "written before a tensor"
         assert (self._behind == _PATTERN).all(), "written behind a tensor"
+
+
+def _fenced(n_bytes: int) -> NDArray[np.uint8]:
+    """Memory of at least so many bytes; on the host with a page behind it that nobody may touch."""
+    usable = -(-n_bytes // _PAGE) * _PAGE
+    if ON_GPU:
+        return space(usable)
+    pages = np.frombuffer(mmap.mmap(-1, usable + _PAGE), np.uint8)
+    assert _mprotect(pages.ctypes.data + usable, _PAGE, _NO_ACCESS) == 0
+    return pages[:usable]
 
 
 class HostMemory:
@@ -72,10 +79,10 @@ class HostMemory:
     def outputs(self) -> list[Array]:
         return [guarded.array for guarded in self._made]
 
-    def run(self, kernels: HostKernels, calls: Sequence[Call]) -> None:
+    def run(self, kernels: Kernels, calls: Sequence[Call]) -> None:
         """Run ``calls`` and check that inputs and guards are what they were."""
         for call in calls:
-            if call.module == "cublas":
+            if call.module == "cublas" and not ON_GPU:
                 self._sgemm(call)
             else:
                 kernels.launch(call, self._address)

@@ -4,13 +4,13 @@ import ctypes
 import importlib.util
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.cuda.host.build import cache_folder, digest, sources
+from pipeline.devices.cuda.sources import OPTIONS, source
+from tests.pipeline.cuda.host.build import cache_folder, digest
 
 _LIBRARY = "libnvrtc.so.12"
 #: Of what NVRTC says of every program for Volta, which is where this server lives.
@@ -41,17 +41,16 @@ def library_path() -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def usage(source: Path, architecture: str) -> dict[str, Usage]:
-    """Compile ``source`` for ``architecture`` ("sm_72") and return what each kernel uses.
+def usage(module: str, architecture: str) -> dict[str, Usage]:
+    """Compile kernels/``module``.cu for ``architecture`` ("sm_72"); return what each kernel uses.
 
     Raises:
         RuntimeError: NVRTC reports errors or warnings.
     """
-    headers = [path for path in sources(source.parent) if path.suffix == ".cuh"]
-    content = [path.read_bytes() for path in (source, *headers)]
-    known = cache_folder() / f"{source.stem}-{architecture}-{digest(str(version()), *content)}.json"
+    name = digest(str(version()), *OPTIONS, source(module))
+    known = cache_folder() / f"{module}-{architecture}-{name}.json"
     if not known.exists():
-        log = compile_log(source, architecture)
+        log = compile_log(module, architecture)
         known.write_text(json.dumps({name: asdict(used) for name, used in _read(log).items()}))
     return {name: Usage(**used) for name, used in json.loads(known.read_text()).items()}
 
@@ -62,7 +61,7 @@ def version() -> tuple[int, int]:
     return major.value, minor.value
 
 
-def compile_log(source: Path, architecture: str) -> str:
+def compile_log(module: str, architecture: str) -> str:
     """Return the assembler's words on a compilation that gave machine code.
 
     Raises:
@@ -71,32 +70,24 @@ def compile_log(source: Path, architecture: str) -> str:
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
     _check(
         nvrtc.nvrtcCreateProgram(
-            ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None
+            ctypes.byref(program), source(module).encode(), f"{module}.cu".encode(), 0, None, None
         )
     )
     try:
-        options = _options(source.parent, architecture)
+        own = (f"--gpu-architecture={architecture}", "--ptxas-options=-v")
+        options = [option.encode() for option in (*OPTIONS, *own)]
         status = nvrtc.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*options)
         )
         log = _text(nvrtc, program)
         if status or any("warning" in line and _DEPRECATED not in line for line in log.split("\n")):
-            raise RuntimeError(f"{source.name} for {architecture}:\n{log}")
+            raise RuntimeError(f"{module}.cu for {architecture}:\n{log}")
         size = ctypes.c_size_t()
         _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         assert size.value > 0
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return log
-
-
-def _options(folder: Path, architecture: str) -> Sequence[bytes]:
-    return [
-        f"--gpu-architecture={architecture}".encode(),
-        f"--include-path={folder}".encode(),
-        b"--std=c++17",
-        b"--ptxas-options=-v",
-    ]
 
 
 @cache

@@ -1,9 +1,8 @@
 """Every kernel compiles for the GPUs that matter, and fits them: no spills, little shared memory."""
 
-from pathlib import Path
-
 import pytest
 
+from pipeline.devices.cuda.sources import modules
 from tests.pipeline.cuda import nvrtc
 from tests.pipeline.cuda.conftest import missing
 from tests.pipeline.cuda.host.build import KERNELS, compiler_missing, kernel_names
@@ -14,15 +13,14 @@ ARCHITECTURES = ("sm_72", "sm_87", "sm_90")
 #: bounds ask for beyond that, the compiler keeps to by spilling, which is looked for as well.
 MOST_REGISTERS = 168
 MOST_SHARED_BYTES = 48 << 10
-SOURCES = sorted(KERNELS.glob("*.cu"))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_kernels_compile_and_fit(source: Path, architecture: str) -> None:
+@pytest.mark.parametrize("module", modules())
+def test_kernels_compile_and_fit(module: str, architecture: str) -> None:
     if nvrtc.library_path() is None:
         missing("nvidia-cuda-nvrtc-cu12")
-    found = nvrtc.usage(source, architecture)
+    found = nvrtc.usage(module, architecture)
     assert found
     for name, used in found.items():
         assert used.spill_bytes == 0, (name, used)
@@ -31,10 +29,11 @@ def test_kernels_compile_and_fit(source: Path, architecture: str) -> None:
         assert used.shared_bytes <= MOST_SHARED_BYTES, (name, used)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_both_compilers_see_the_same_kernels(source: Path) -> None:
+@pytest.mark.parametrize("module", modules())
+def test_both_compilers_see_the_same_kernels(module: str) -> None:
     if nvrtc.library_path() is None:
         missing("nvidia-cuda-nvrtc-cu12")
     if compiler_missing():
         missing("g++")
-    assert set(nvrtc.usage(source, ARCHITECTURES[0])) == set(kernel_names(source))
+    found = nvrtc.usage(module, ARCHITECTURES[0])
+    assert set(found) == set(kernel_names(KERNELS / f"{module}.cu"))

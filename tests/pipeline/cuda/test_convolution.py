@@ -32,8 +32,8 @@ from tests.pipeline.cuda.convolving import (
     run,
     shapes,
 )
-from tests.pipeline.cuda.host.build import HostKernels
 from tests.pipeline.cuda.memory import HostMemory
+from tests.pipeline.cuda.space import Kernels
 
 DIRECT = Algorithm("direct")
 tiles = st.sampled_from(TILES)
@@ -41,19 +41,19 @@ tiles = st.sampled_from(TILES)
 
 @quick
 @given(problems(), tiles)
-def test_direct(kernels: HostKernels, problem: Problem, tile: Tile) -> None:
+def test_direct(kernels: Kernels, problem: Problem, tile: Tile) -> None:
     check(problem, run(kernels, problem, tile=tile))
 
 
 @quick
 @given(problems(), st.integers(1, 9), tiles)
-def test_split(kernels: HostKernels, problem: Problem, splits: int, tile: Tile) -> None:
+def test_split(kernels: Kernels, problem: Problem, splits: int, tile: Tile) -> None:
     check(problem, run(kernels, problem, Algorithm("split", splits), tile=tile))
 
 
 @quick
 @given(st.data(), shapes())
-def test_depthwise(kernels: HostKernels, data: st.DataObject, shape: Convolution) -> None:
+def test_depthwise(kernels: Kernels, data: st.DataObject, shape: Convolution) -> None:
     channels, each = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3))
     size = data.draw(st.sampled_from([(3, 3), (5, 5), shape.kernel]))
     stride = data.draw(st.sampled_from([(1, 1), (2, 2), shape.strides]))
@@ -77,7 +77,7 @@ def test_depthwise(kernels: HostKernels, data: st.DataObject, shape: Convolution
 
 @quick
 @given(problems(), st.sampled_from(["cublas", "im2col"]))
-def test_libraries_products(kernels: HostKernels, problem: Problem, kind: str) -> None:
+def test_libraries_products(kernels: Kernels, problem: Problem, kind: str) -> None:
     algorithm = Algorithm("cublas" if kind == "cublas" and problem.shape.is_plain else "im2col")
     check(problem, run(kernels, problem, algorithm))
 
@@ -93,7 +93,7 @@ CHUNKED = [
 @quick
 @given(st.data(), st.sampled_from(CHUNKED), tiles, tiles, st.sampled_from([1, 3]))
 def test_bits_know_neither_chunk_nor_tile(
-    kernels: HostKernels,
+    kernels: Kernels,
     data: st.DataObject,
     shape: Convolution,
     tile: Tile,
@@ -114,7 +114,7 @@ def test_bits_know_neither_chunk_nor_tile(
 @pytest.mark.parametrize(
     "bias", [None, np.full(3, -0.0, np.float32)], ids=["without", "minus-zero"]
 )
-def test_bits_of_sums_that_underflow(kernels: HostKernels, bias: Array | None) -> None:
+def test_bits_of_sums_that_underflow(kernels: Kernels, bias: Array | None) -> None:
     """A sum of -0 becomes +0 wherever a tile adds zeros of padding behind it, so it does elsewhere."""
     shape = make_shape(8, (1, 3), 3)
     tiny = np.full((1, 8, 1, 3), 1e-30, np.float32)
@@ -124,7 +124,7 @@ def test_bits_of_sums_that_underflow(kernels: HostKernels, bias: Array | None) -
 
 
 @pytest.mark.parametrize("algorithm", [DIRECT, Algorithm("split", 2), Algorithm("half")], ids=str)
-def test_residual_may_be_the_output(kernels: HostKernels, algorithm: Algorithm) -> None:
+def test_residual_may_be_the_output(kernels: Kernels, algorithm: Algorithm) -> None:
     problem = make_problem(make_shape(8, (5, 6), 70, (3, 3), pads=(1, 1)), parts="residual")
     assert problem.residual is not None
     y, residual = Pointer("output", 0), Pointer("input", 3)
@@ -140,7 +140,7 @@ def test_residual_may_be_the_output(kernels: HostKernels, algorithm: Algorithm) 
 
 
 @pytest.mark.parametrize("activation", Activation, ids=lambda item: item.name)
-def test_activations(kernels: HostKernels, activation: Activation) -> None:
+def test_activations(kernels: Kernels, activation: Activation) -> None:
     """To a few units in the last place, far out too."""
     values = np.concatenate(
         [np.linspace(-12, 12, 4001), [-1e30, -1e4, -88.0, -30.0, 0.0, 30.0, 88.0, 1e4, 1e30]]
@@ -175,7 +175,7 @@ def test_choice_does_not_see_the_filters(
 
 @quick
 @given(problems(), st.integers(1, 40))
-def test_candidates_work(kernels: HostKernels, problem: Problem, multiprocessors: int) -> None:
+def test_candidates_work(kernels: Kernels, problem: Problem, multiprocessors: int) -> None:
     for algorithm in candidates(problem.shape, multiprocessors):
         assert Algorithm.parse(str(algorithm)) == algorithm
         assert scratch_bytes(problem.shape, algorithm) % 4 == 0

@@ -48,8 +48,10 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("known", [XAVIER, DISCRETE])
-def test_every_kind_that_works_is_found(kernels: HostKernels, file: Path, known: object) -> None:
-    driver = FakeDriver(known=known, compute=compute(kernels))  # type: ignore[arg-type]
+def test_every_kind_that_works_is_found(
+    host_kernels: HostKernels, file: Path, known: object
+) -> None:
+    driver = FakeDriver(known=known, compute=compute(host_kernels))  # type: ignore[arg-type]
     with closing(CudaDevice(driver, CpuDevice())) as device:
         assert probe_kinds(device, file) == {"copied": "", "mapped": "", "managed": ""}
     assert (driver.used_bytes, driver.held) == (0, 0)
@@ -133,7 +135,12 @@ def test_too_little_device_memory_is_refused_with_figures(driver: FakeDriver) ->
     with closing(CudaDevice(driver, CpuDevice())) as device:
         with pytest.raises(CudaMemoryError, match=r"2097152 bytes.*1048576 of .*1048576"):
             device.allocate("own", 2 << 20)
-        sizes: dict[Use, int] = {"staging": 0, "shared": 300_000, "own": 700_000, "scratch": 100_000}
+        sizes: dict[Use, int] = {
+            "staging": 0,
+            "shared": 300_000,
+            "own": 700_000,
+            "scratch": 100_000,
+        }
         with pytest.raises(CudaMemoryError, match=r"needs 1100000 bytes.*1048576 of 1048576"):
             device.check(sizes)
         device.check({**sizes, "own": 600_000})

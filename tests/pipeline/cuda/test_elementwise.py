@@ -18,7 +18,8 @@ from pipeline.devices.cuda.elementwise_calls import (
 )
 from pipeline.devices.cuda.layouts import MAX_RANK
 from pipeline.devices.cuda.matrix_calls import Activated
-from tests.pipeline.cuda.lowered import Array, agree, kernels
+from tests.pipeline.cuda.lowered import Array, agree
+from tests.pipeline.cuda.space import placed, some_kernels
 from tests.pipeline.nodes import MICROSOFT, examples, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -128,4 +129,7 @@ def test_a_result_may_lie_where_an_input_of_its_shape_lies(left: bool) -> None:
 
 
 def _run(call: Call, *arrays: Array) -> None:
-    kernels().launch(call, lambda pointer: int(arrays[pointer.index].ctypes.data))
+    held = [placed(array) for array in arrays]
+    some_kernels().launch(call, lambda pointer: int(held[pointer.index].ctypes.data))
+    for array, copy in zip(arrays, held, strict=True):
+        array[...] = copy

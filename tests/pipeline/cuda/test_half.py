@@ -20,7 +20,7 @@ from tests.pipeline.cuda.convolving import (
     quick,
     run,
 )
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import Kernels
 
 HALF = Algorithm("half")
 few = settings(quick, max_examples=40)
@@ -38,7 +38,7 @@ def rounded(problem: Problem) -> Problem:
 
 @few
 @given(problems(), tiles)
-def test_half(kernels: HostKernels, problem: Problem, tile: Tile) -> None:
+def test_half(kernels: Kernels, problem: Problem, tile: Tile) -> None:
     exact = rounded(problem)
     result = run(kernels, exact, HALF, tile=tile)
     check(exact, result, EPSILON)
@@ -55,7 +55,7 @@ CHUNKED = [
 @few
 @given(st.data(), st.sampled_from(CHUNKED), tiles, tiles)
 def test_bits_know_neither_chunk_nor_tile(
-    kernels: HostKernels, data: st.DataObject, shape: Convolution, tile: Tile, other: Tile
+    kernels: Kernels, data: st.DataObject, shape: Convolution, tile: Tile, other: Tile
 ) -> None:
     problem = data.draw(problems(st.just(shape)))
     first = data.draw(st.integers(0, shape.filters - 1))
@@ -66,7 +66,7 @@ def test_bits_know_neither_chunk_nor_tile(
     assert part.tobytes() == whole[:, first:last].tobytes()
 
 
-def test_factors_are_rounded_to_nearest(kernels: HostKernels) -> None:
+def test_factors_are_rounded_to_nearest(kernels: Kernels) -> None:
     """As NumPy rounds: ties, subnormal numbers and infinity too."""
     patterns = np.arange(0, 1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     exact = patterns[np.isfinite(patterns)]

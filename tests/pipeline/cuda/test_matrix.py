@@ -18,8 +18,8 @@ from pipeline.devices.cuda.matrix_calls import (
 )
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.convolving import EPSILON, numbers, quick
-from tests.pipeline.cuda.host.build import HostKernels
 from tests.pipeline.cuda.memory import HostMemory
+from tests.pipeline.cuda.space import Kernels
 
 Array = NDArray[Any]
 A, B, C = (Pointer("input", index) for index in range(3))
@@ -51,7 +51,7 @@ def layers(draw: st.DrawFn) -> tuple[Array, Array, Array | None]:
 
 
 def connect(
-    kernels: HostKernels,
+    kernels: Kernels,
     layer: tuple[Array, Array, Array | None],
     misaligned: tuple[int, ...] = (),
     **options: Any,
@@ -66,7 +66,7 @@ def connect(
 @quick
 @given(layers(), scales, scales, activations)
 def test_fully_connected(
-    kernels: HostKernels,
+    kernels: Kernels,
     layer: tuple[Array, Array, Array | None],
     scale: float,
     bias_scale: float,
@@ -82,7 +82,7 @@ def test_fully_connected(
 @quick
 @given(st.data(), layers(), activations, offsets)
 def test_bits_of_rows_do_not_know_the_chunk(
-    kernels: HostKernels,
+    kernels: Kernels,
     data: st.DataObject,
     layer: tuple[Array, Array, Array | None],
     activated: Activated,
@@ -100,7 +100,7 @@ def test_bits_of_rows_do_not_know_the_chunk(
 @quick
 @given(st.data(), activations, scales, scales, offsets)
 def test_multiply(
-    kernels: HostKernels,
+    kernels: Kernels,
     data: st.DataObject,
     activated: Activated,
     scale: float,

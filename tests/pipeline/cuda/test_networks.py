@@ -35,7 +35,7 @@ from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import Kernels
 
 SIDE = 20
 TARGET = cuda_target(72)
@@ -116,7 +116,7 @@ def answer(pack: Pack, plan: Plan, device: CudaDevice, image: Tensor, sweeps: in
 
 
 @pytest.fixture(scope="module")
-def preloaded(kernels: HostKernels, pack: Pack, image: Tensor) -> Tensor:
+def preloaded(kernels: Kernels, pack: Pack, image: Tensor) -> Tensor:
     plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
     with device_on(driver_of(kernels)) as device:
         return answer(pack, plan, device, image)
@@ -130,7 +130,7 @@ def test_preloaded_is_as_onnxruntime(preloaded: Tensor, expected: Tensor) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_architectures_and_kinds_agree_in_every_bit(
-    kernels: HostKernels, pack: Pack, image: Tensor, preloaded: Tensor, name: str, kind: Kind
+    kernels: Kernels, pack: Pack, image: Tensor, preloaded: Tensor, name: str, kind: Kind
 ) -> None:
     with device_on(driver_of(kernels, seed=len(name)), kind) as device:
         architecture = device.adapt(ARCHITECTURES[name])
@@ -142,7 +142,7 @@ def test_architectures_and_kinds_agree_in_every_bit(
 
 
 def test_half_precision_agrees_with_itself(
-    kernels: HostKernels, pack: Pack, image: Tensor, expected: Tensor
+    kernels: Kernels, pack: Pack, image: Tensor, expected: Tensor
 ) -> None:
     results = []
     with device_on(driver_of(kernels), precision="fp16") as device:
@@ -154,7 +154,7 @@ def test_half_precision_agrees_with_itself(
 
 
 def test_what_no_kernel_covers_runs_on_the_cpu(
-    kernels: HostKernels, image: Tensor, tmp_path: Path
+    kernels: Kernels, image: Tensor, tmp_path: Path
 ) -> None:
     b = Builder("mixed", SIDE)
     x = b.relu(b.norm(b.conv(b.image, 24, 3)))
@@ -175,7 +175,7 @@ def test_what_no_kernel_covers_runs_on_the_cpu(
 @pytest.mark.skipif(ON_GPU, reason="faults are injected into the fake driver")
 @pytest.mark.parametrize("name", ["pre", "async", "2s"])
 def test_a_kernel_that_faults_takes_the_model_out_of_service(
-    kernels: HostKernels, pack: Pack, image: Tensor, name: str
+    kernels: Kernels, pack: Pack, image: Tensor, name: str
 ) -> None:
     driver = driver_of(kernels)
     assert isinstance(driver, FakeDriver)
@@ -211,7 +211,7 @@ def mend(reader: MemoryReader) -> None:
 
 @pytest.mark.parametrize("name", ["async", "2s", "seq"])
 def test_a_read_that_fails_loses_nothing(
-    kernels: HostKernels, pack: Pack, image: Tensor, preloaded: Tensor, name: str
+    kernels: Kernels, pack: Pack, image: Tensor, preloaded: Tensor, name: str
 ) -> None:
     with device_on(driver_of(kernels)) as device:
         plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES[name]))
@@ -225,9 +225,7 @@ def test_a_read_that_fails_loses_nothing(
 
 
 @pytest.mark.skipif(ON_GPU, reason="the fake driver's memory is counted to the byte")
-def test_device_memory_is_what_the_plan_says(
-    kernels: HostKernels, pack: Pack, image: Tensor
-) -> None:
+def test_device_memory_is_what_the_plan_says(kernels: Kernels, pack: Pack, image: Tensor) -> None:
     driver = FakeDriver(known=replace(XAVIER, integrated=False), memory_bytes=64 << 20)
     with device_on(driver, "copied") as device:
         plan = make_plan(pack.manifest, ARCHITECTURES["async"])

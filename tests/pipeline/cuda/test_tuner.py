@@ -44,9 +44,9 @@ class Clock(FakeDriver):
 
 @pytest.mark.parametrize("fast", ["transform_output", "reduce_splits", "bias_activate", ""])
 def test_the_fastest_is_chosen_and_bits_stay_those_of_pre(
-    kernels: HostKernels, pack: Pack, image: Tensor, expected: Tensor, fast: str
+    host_kernels: HostKernels, pack: Pack, image: Tensor, expected: Tensor, fast: str
 ) -> None:
-    driver = Clock(compute=compute(kernels))
+    driver = Clock(compute=compute(host_kernels))
     driver.fast = fast
     with closing(CudaDevice(driver, CpuDevice())) as device:
         [tuning, *_] = device.tunings(pack.graphs, pack.weights_path)
@@ -88,9 +88,9 @@ class Fickle(FakeDriver):
 
 
 def test_a_library_whose_bits_depend_on_the_filters_is_not_taken(
-    kernels: HostKernels, pack: Pack
+    host_kernels: HostKernels, pack: Pack
 ) -> None:
-    driver = Fickle(compute=compute(kernels))
+    driver = Fickle(compute=compute(host_kernels))
     with closing(CudaDevice(driver, CpuDevice())) as device:
         chosen = fastest_algorithms(device, pack.graphs)
     several = [name for name in chosen.values() if Algorithm.parse(name).is_library]
@@ -99,9 +99,9 @@ def test_a_library_whose_bits_depend_on_the_filters_is_not_taken(
 
 
 def test_a_profile_on_the_device_plans_auto(
-    kernels: HostKernels, pack: Pack, image: Tensor
+    host_kernels: HostKernels, pack: Pack, image: Tensor
 ) -> None:
-    driver = FakeDriver(compute=compute(kernels))
+    driver = FakeDriver(compute=compute(host_kernels))
     with device_on(driver) as device:
         profile = profile_pack(pack, device, iterations=1)
         assert profile.tuning.memory_kind in ("copied", "mapped", "managed")

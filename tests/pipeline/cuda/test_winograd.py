@@ -19,7 +19,7 @@ from tests.pipeline.cuda.convolving import (
     quick,
     run,
 )
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import Kernels
 
 WINOGRAD = Algorithm("winograd")
 # The transforms add up to 16 inputs for a product, and the bound is on products of the windows.
@@ -45,14 +45,14 @@ THREE = three()
 
 @quick
 @given(problems(THREE))
-def test_winograd(kernels: HostKernels, problem: Problem) -> None:
+def test_winograd(kernels: Kernels, problem: Problem) -> None:
     check(problem, run(kernels, problem, WINOGRAD), EPSILON, ROOM)
 
 
 @quick
 @given(st.data(), problems(THREE))
 def test_bits_know_neither_chunk_nor_slab(
-    kernels: HostKernels, data: st.DataObject, problem: Problem
+    kernels: Kernels, data: st.DataObject, problem: Problem
 ) -> None:
     whole = run(kernels, problem, WINOGRAD)
     first = data.draw(st.integers(0, problem.shape.filters - 1))

@@ -14,7 +14,7 @@ from pipeline.devices.measure import device_measure
 from pipeline.inputs import random_inputs
 from pipeline.planning.make import make_plan
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
-from tests.pipeline.cuda.host.build import HostKernels
+from tests.pipeline.cuda.space import Kernels
 from tests.pipeline.cuda.test_networks import device_on, engine_of
 
 pytestmark = pytest.mark.gpu if ON_GPU else pytest.mark.slow
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu if ON_GPU else pytest.mark.slow
 
 @pytest.mark.parametrize("name", sorted(zoo.ENTRIES))
 def test_networks_of_the_zoo_are_as_onnxruntime(
-    kernels: HostKernels, name: str, tmp_path: Path
+    kernels: Kernels, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / f"{name}.onnx"
     zoo.build(name, source, zoo.ENTRIES[name].calibration_resolution)
