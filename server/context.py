@@ -31,14 +31,14 @@ class StartupError(ServiceError):
 
 
 class Context:
-    """Owns budget, read pool, device, models and metrics."""
+    """Owns budget, read pool, device, models and metrics.
+
+    Raises:
+        DeviceError: the device that the settings name cannot be used; nothing has been started.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
-        self.budget = Budget(settings.budget)
-        self.notifier = Notifier.from_environment(os.environ)
-        self.pool = ReadPool()
         self._resources = ExitStack()
         device = self._resources.enter_context(
             closing(
@@ -49,6 +49,10 @@ class Context:
         )
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
+        self.metrics = Metrics()
+        self.budget = Budget(settings.budget)
+        self.notifier = Notifier.from_environment(os.environ)
+        self.pool = ReadPool()
         self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.pool)
         #: Held while a body is made into tensors, which takes far more memory than they do.

@@ -58,10 +58,14 @@ async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Raises:
-        PortError, StartupError, NotFoundError: before anything was served.
+        PortError, DeviceError, StartupError, NotFoundError: before anything was served.
     """
     listener = listen(settings.host, settings.port)
-    context = Context(settings)
+    try:
+        context = Context(settings)
+    except BaseException:
+        listener.close()
+        raise
     try:
         # Loaded here rather than in uvicorn's start, which turns errors into tracebacks.
         await context.start()
