@@ -64,8 +64,9 @@ class CudaDevice(Device):
         if architecture.tuned == "auto" and self.kind == "copied":
             return COPIED_AUTO
         if self.kind == "managed" and not self.properties.concurrent_managed:
-            # Only whole allocations can be lent to the disk: a few equal places, which leave nothing to search.
-            return replace(architecture, slots=_MANAGED_SLOTS if architecture.tuned else 1, tuned="")
+            # Only whole allocations can be lent to the disk: a few equal places leave nothing to search.
+            slots = _MANAGED_SLOTS if architecture.tuned else 1
+            return replace(architecture, slots=slots, tuned="")
         return architecture
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:

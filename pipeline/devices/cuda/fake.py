@@ -113,7 +113,9 @@ class FakeDriver(Driver):
             self._raise("allocate")
             if self.used_bytes + n_bytes > self._total:
                 raise error_of(2, f"{n_bytes} bytes: out of memory")
-            block = np.full(n_bytes + _PAGE_BYTES, 0xFF, np.uint8)  # NaN: nothing may count on zeros
+            block = np.full(
+                n_bytes + _PAGE_BYTES, 0xFF, np.uint8
+            )  # NaN: nothing may count on zeros
             address = -(-int(block.ctypes.data) // _PAGE_BYTES) * _PAGE_BYTES
             self._blocks[address] = block
             return address

@@ -1,5 +1,6 @@
 """What only a GPU can show: memory by the driver's own count, faults of kernels, several processes."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,23 @@ def test_a_kernel_that_faults_is_named_and_the_process_lives() -> None:
     lines = done.stdout.splitlines()
     assert lines[-1] == "alive"
     assert len([line for line in lines if line.startswith("lost:")]) == 2
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_kernels_are_clean_under_the_sanitizer(tool: str) -> None:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
+        + [sys.executable, "-m", "tests.pipeline.cuda.one_of_each"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "programs agree" in done.stdout
 
 
 def test_two_processes_share_the_device(device: CudaDevice) -> None:
