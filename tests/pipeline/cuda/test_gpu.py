@@ -18,7 +18,7 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.planning.make import make_plan
-from tests.pipeline.cuda.test_networks import (
+from tests.pipeline.cuda.test_cuda_networks import (
     compiled,
     engine_of,
     expected,

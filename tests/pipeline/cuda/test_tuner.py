@@ -19,7 +19,7 @@ from pipeline.profile import Profile
 from pipeline.profiling import profile_pack
 from tests.pipeline.cuda.computing import compute
 from tests.pipeline.cuda.host.build import HostKernels
-from tests.pipeline.cuda.test_networks import (
+from tests.pipeline.cuda.test_cuda_networks import (
     Tensor,
     answer,
     device_on,

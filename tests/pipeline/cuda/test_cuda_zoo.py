@@ -15,7 +15,7 @@ from pipeline.inputs import random_inputs
 from pipeline.planning.make import make_plan
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels
-from tests.pipeline.cuda.test_networks import device_on, engine_of
+from tests.pipeline.cuda.test_cuda_networks import device_on, engine_of
 
 pytestmark = pytest.mark.gpu if ON_GPU else pytest.mark.slow
 
