@@ -49,7 +49,7 @@ def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
     if not opened.model:
         return {}
     from pipeline.devices.cuda.device import CudaDevice
-    from pipeline.devices.cuda.probe import probe_kinds
+    from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
 
     assert isinstance(opened, CudaDevice)
     try:
@@ -57,8 +57,14 @@ def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
             file.write(bytes(range(256)) * (_PROBE_BYTES // 256))
             file.flush()
             kinds = probe_kinds(opened, Path(file.name))
+            mapping = probe_file_mapping(opened, Path(file.name))
     except OSError as exc:
         raise InputError(f"{folder}: {exc.strerror or exc}") from exc
     free, total = opened.driver.memory_info()
     figures = asdict(opened.properties) | {"free_bytes": free, "total_bytes": total}
-    return {**figures, "has_cublas": opened.driver.has_cublas, "memory_kinds": kinds}
+    return {
+        **figures,
+        "has_cublas": opened.driver.has_cublas,
+        "file_mapping": mapping or "works",
+        "memory_kinds": kinds,
+    }

@@ -4,6 +4,7 @@ CuPy's pools are not used: they free without knowing events. Nor are its streams
 """
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -274,4 +275,6 @@ def _why_none(runtime: Any, exc: Any) -> str:
         return f"no NVIDIA driver (libcuda.so.1) for the CUDA {version(needed)} runtime"
     if found < needed // 1000 * 1000:
         return f"the NVIDIA driver is for CUDA {version(found)}, older than the runtime's {version(needed)}"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "no CUDA device: CUDA_VISIBLE_DEVICES hides all of them"
     return f"no CUDA device: {exc}"

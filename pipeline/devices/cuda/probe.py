@@ -3,6 +3,7 @@
 Boards differ in what O_DIRECT may write to and in what kernels see afterwards; their names tell little.
 """
 
+import mmap
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -59,6 +60,26 @@ def probe_kinds(device: CudaDevice, file: Path) -> dict[Kind, str]:
             except (DeviceError, LoaderError, OSError) as exc:
                 found[kind] = str(exc)
     return found
+
+
+def probe_file_mapping(device: CudaDevice, file: Path) -> str:
+    """Return why the driver does not page-lock a mapped file, empty where it does.
+
+    No memory kind builds on it: what lies in the page cache is not what streaming is about.
+
+    Raises:
+        OSError: the file cannot be mapped.
+    """
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as pages:
+        address = int(np.frombuffer(pages, np.uint8).ctypes.data)
+        try:
+            device.driver.register(address, len(pages))
+        except DeviceLostError:
+            raise
+        except DeviceError as exc:
+            return str(exc)
+        device.driver.unregister(address)
+    return ""
 
 
 def _through(

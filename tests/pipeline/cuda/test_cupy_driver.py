@@ -233,12 +233,26 @@ def no_device(api: Library) -> None:
     ],
 )
 def test_what_is_missing_is_said_in_one_line(
-    library: Library, change: Callable[[Library], None], number: int, message: str
+    library: Library,
+    change: Callable[[Library], None],
+    number: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     change(library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(CudaMissingError, match=message) as caught:
         CupyDriver(number)
     assert "\n" not in str(caught.value)
+
+
+def test_devices_that_are_hidden_are_no_mystery(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_device(library)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(CudaMissingError, match="CUDA_VISIBLE_DEVICES hides all of them"):
+        CupyDriver()
 
 
 def test_without_cupy_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
 from pipeline.devices.cuda.fake import XAVIER, FakeDriver, Operation
 from pipeline.devices.cuda.kernel import CudaKernel
-from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
 from pipeline.devices.cuda.strided_calls import copy_bytes
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Use
@@ -65,6 +65,12 @@ def test_a_kind_that_does_not_work_says_why(file: Path) -> None:
     assert "register" in found["copied"]
     assert found["mapped"] == found["managed"] == "kernels see other bytes than the disk wrote"
     assert (driver.used_bytes, driver.held) == (0, 0)
+
+
+def test_mapped_files_are_tried(device: CudaDevice, driver: FakeDriver, file: Path) -> None:
+    assert probe_file_mapping(device, file) == ""
+    driver.fail["register"] = 801
+    assert "register" in probe_file_mapping(device, file)
 
 
 def test_a_file_that_is_too_small_or_gone_is_named(device: CudaDevice, tmp_path: Path) -> None:
