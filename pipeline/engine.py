@@ -6,7 +6,6 @@ call ``run``.
 """
 
 import gc
-import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,14 +19,15 @@ from loader.reader import Range, Reader
 from models.heap import heap_bytes
 from models.manifest import Piece
 from models.pack import Pack
-from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
+from pipeline.devices.base import Device, DeviceError, DeviceLostError, Done, KernelError, Launch
 from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
+from pipeline.residents import load_residents
 from pipeline.schedule import Stage
 from pipeline.statistics import EngineStatistics, SweepStatistics
-from pipeline.sweep import DRAIN_SECONDS, Sweeper
+from pipeline.sweep import Sweeper
 from pipeline.trace import Recorder
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -75,7 +75,13 @@ class Engine:
             LoaderError: a resident span cannot be read or is damaged. DrainError: its read
                 never ended. DeviceError: a piece cannot be loaded. ``close`` is still due.
         """
-        self._read_resident()
+        try:
+            load_residents(
+                self.pack.manifest, self.plan, self._memory, self._device, self._read_span
+            )
+        except DrainError as exc:
+            self._broken = exc
+            raise
         gc.collect()
         before = heap_bytes() or 0
         names = self._layer_names()
@@ -227,7 +233,10 @@ class Engine:
         place, memory = self.plan.read_places[index], self._written()
 
         def arrived(error: Exception | None, seconds: float) -> None:
-            memory.reclaim(place.offset, place.length)
+            try:
+                memory.reclaim(place.offset, place.length)
+            except DeviceError as exc:
+                error = error or exc
             done(error, seconds)
 
         memory.lend(place.offset, place.length)
@@ -253,54 +262,10 @@ class Engine:
         record = self.pack.manifest.spans[span]
         return Range(record.offset, record.length, record.checksum)
 
-    def _read_resident(self) -> None:
-        """Read resident spans one after the other, each verified; wait for each."""
-        kept, architecture = self._memory.resident, self.plan.architecture
-        if kept.reachable and not architecture.copies:
-            for span in self.plan.resident:
-                self._read_span(span, kept.host(self.plan.spans[span], self._range(span).length))
-            return
-        # Preloading by Eq. 2 keeps both buffers; elsewhere what is staged is needed only here.
-        keeps = architecture.resident and architecture.copies
-        longest = max((self._range(span).length for span in self.plan.resident), default=0)
-        staging = self._memory.staging if keeps else self._device.allocate("staging", longest)
-        try:
-            for span in self.plan.resident:
-                self._stage_span(span, staging, self.plan.spans[span] if keeps else 0)
-        finally:
-            if not keeps and self._broken is None:  # else the disk may still write there
-                staging.close()
-
-    def _stage_span(self, span: int, staging: Memory, first: int) -> None:
-        """Read a resident span to ``staging`` and copy it to where it stays."""
-        staged = staging.host(first, self._range(span).length)
-        self._read_span(span, staged)
-        place = self.plan.spans[span]
-        self._wait(span, lambda done: self._device.copy(staged, self._memory.resident, place, done))
-
-    def _read_span(self, span: int, target: memoryview) -> None:
-        self._wait(
-            span,
-            lambda done: self._pool.submit(
-                ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
-            ),
+    def _read_span(self, span: int, target: memoryview, done: Done) -> None:
+        self._pool.submit(
+            ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
         )
-
-    def _wait(self, span: int, start: Callable[[Done], None]) -> None:
-        """Start something that moves ``span`` and wait for it.
-
-        Raises:
-            LoaderError, DeviceError: it failed. DrainError: it never ended.
-        """
-        ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        start(lambda error, seconds: ended.put(error))
-        try:
-            error = ended.get(timeout=DRAIN_SECONDS)
-        except queue.Empty:
-            self._broken = DrainError(f"span {span}: no answer in {DRAIN_SECONDS:.0f} s")
-            raise self._broken from None
-        if error is not None:
-            raise error
 
     def _layer_names(self) -> dict[tuple[int, int], str]:
         """Return, for what each piece makes, the first layer in it: what users know it by."""

@@ -123,3 +123,10 @@ class Schedule:
             )
         )
         return f"<Schedule {progress} (done/released/all)>"
+
+
+def awaited(stages: Sequence[Stage]) -> frozenset[int]:
+    """Return the kernels whose end something waits for: another operation, or whoever asked."""
+    last = len(stages) - 1
+    counts = {after[last] for stage in stages for after in stage.after} | {len(stages[last])}
+    return frozenset(count - 1 for count in counts if count)

@@ -12,14 +12,14 @@ import contextlib
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch
 from pipeline.errors import CancelledError, DeadlineError, DrainError
-from pipeline.schedule import Action, Schedule, Stage
+from pipeline.schedule import Action, Schedule, Stage, awaited
 from pipeline.statistics import SweepStatistics
-from pipeline.trace import Recorder, TraceEvent
+from pipeline.sweep_state import SweepState
+from pipeline.trace import Recorder
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
@@ -56,7 +56,7 @@ class Sweeper:
         self._sweep = 0
         self._head: dict[int, bool] = {}  # reads for the next sweep: whether each has ended well
         self._head_failed = False
-        self._state = _State(Schedule(self._stages), None)
+        self._state = SweepState(Schedule(self._stages), None)
         self._state.over = True
 
     def run(
@@ -107,14 +107,14 @@ class Sweeper:
             if not self._landed.wait_for(lambda: not self._flying, DRAIN_SECONDS):
                 raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
 
-    def _begin(self, record: Recorder | None) -> "_State":
+    def _begin(self, record: Recorder | None) -> SweepState:
         if self._head_failed:
             # What was read for this sweep is not there: start over, once nothing writes there.
             self.settle()
             self._head.clear()
             self._head_failed = False
         with self._lock:
-            state = self._state = _State(Schedule(self._stages, len(self._head)), record)
+            state = self._state = SweepState(Schedule(self._stages, len(self._head)), record)
             self._sweep += 1
             for index in self._head:
                 state.note("release", 0, index)
@@ -123,7 +123,7 @@ class Sweeper:
             self._head = {}
             return state
 
-    def _advance(self, state: "_State") -> None:
+    def _advance(self, state: SweepState) -> None:
         """Start what may start. Operations start in the order of their release, whoever asks."""
         with self._lock:
             for action in state.schedule.release():
@@ -138,7 +138,7 @@ class Sweeper:
             finally:
                 state.starting = False
 
-    def _start(self, state: "_State", action: Action) -> None:
+    def _start(self, state: SweepState, action: Action) -> None:
         if action.stage == len(self._stages) - 1:
             state.ready.put(action.index)
             return
@@ -173,7 +173,7 @@ class Sweeper:
                 self._landed.notify_all()
 
     def _complete(
-        self, state: "_State", action: Action, error: Exception | None, seconds: float
+        self, state: SweepState, action: Action, error: Exception | None, seconds: float
     ) -> None:
         if error is not None:
             state.fail(error)
@@ -190,7 +190,7 @@ class Sweeper:
         stage = self._stages[action.stage]
         return action.index - (len(stage) - stage.ahead)
 
-    def _next_kernel(self, state: "_State", deadline: float | None) -> int | None:
+    def _next_kernel(self, state: SweepState, deadline: float | None) -> int | None:
         """Return the next kernel when it may run; None where only an error waits."""
         with contextlib.suppress(queue.Empty):
             return state.ready.get_nowait()
@@ -207,7 +207,7 @@ class Sweeper:
             if self._finish is None:
                 state.stall_seconds += time.perf_counter() - before
 
-    def _run_kernel(self, state: "_State", index: int) -> None:
+    def _run_kernel(self, state: SweepState, index: int) -> None:
         before = time.perf_counter()
         if self._finish is None:
             self._kernels[index]()
@@ -222,7 +222,7 @@ class Sweeper:
         if index in self._awaited or state.is_recorded:
             self._finish_launched(state)
 
-    def _finish_launched(self, state: "_State") -> None:
+    def _finish_launched(self, state: SweepState) -> None:
         """Have the device tell when the kernels launched so far have ended."""
         if self._finish is None or state.asked == state.launched:
             return
@@ -234,7 +234,7 @@ class Sweeper:
         except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
             self._finished(state, last - 1, exc)
 
-    def _finished(self, state: "_State", index: int, error: Exception | None) -> None:
+    def _finished(self, state: SweepState, index: int, error: Exception | None) -> None:
         """Note that kernels up to ``index`` have ended; a sweep does not end before that."""
         with self._lock:
             if error is not None:
@@ -249,7 +249,7 @@ class Sweeper:
                 self._landed.notify_all()
 
     def _check(
-        self, state: "_State", deadline: float | None, cancelled: Callable[[], bool]
+        self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]
     ) -> None:
         self._check_error(state)
         if cancelled():
@@ -258,78 +258,6 @@ class Sweeper:
             raise DeadlineError("the deadline passed")
 
     @staticmethod
-    def _check_error(state: "_State") -> None:
+    def _check_error(state: SweepState) -> None:
         if state.error is not None:
             raise state.error
-
-
-def awaited(stages: Sequence[Stage]) -> frozenset[int]:
-    """Return the kernels whose end something waits for: another operation, or whoever asked."""
-    last = len(stages) - 1
-    counts = {after[last] for stage in stages for after in stage.after} | {len(stages[last])}
-    return frozenset(count - 1 for count in counts if count)
-
-
-class _State:
-    """What one sweep knows. Changed under the sweeper's lock, but for the kernel thread's figures."""
-
-    def __init__(self, schedule: Schedule, record: Recorder | None) -> None:
-        self.schedule = schedule
-        self.waiting: deque[Action] = deque()
-        self.starting = False
-        self.ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self.error: BaseException | None = None
-        self.over = False
-        self.service_seconds = [0.0] * len(schedule.stages)
-        self.stall_seconds = 0.0
-        self.launched = 0  # kernels
-        self.asked = 0  # of those, until which the device was asked to tell their end
-        self._ended = 0
-        self._record = record
-        self._began = self._since = time.perf_counter()
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._record is not None
-
-    def begin_kernel(self, index: int, now: float) -> None:
-        """Note an asynchronous launch; where no kernel was running, the stage stalled until now."""
-        if self._ended == self.launched:
-            self.stall_seconds += now - self._since
-            self._since = now
-        self.launched = index + 1
-
-    def end_kernels(self, last: int, now: float) -> None:
-        """Note the end of asynchronous kernels up to ``last``."""
-        for index in range(self._ended, last + 1):
-            self.complete(len(self.schedule.stages) - 1, index)
-        self._ended = last + 1
-        if self._ended == self.launched:
-            self.service_seconds[-1] += now - self._since
-            self._since = now
-
-    def complete(self, stage: int, index: int) -> None:
-        self.schedule.completed(stage, index)
-        self.note("complete", stage, index)
-
-    def fail(self, error: BaseException) -> None:
-        """Keep the first error, start nothing more, and wake the kernel thread."""
-        self.error = self.error or error
-        self.schedule.stop()
-        self.waiting.clear()
-        self.ready.put(None)
-
-    def note(self, what: str, stage: int, index: int) -> None:
-        if self._record is not None and not self.over:
-            name = self.schedule.stages[stage].name
-            at = time.perf_counter() - self._began
-            self._record(TraceEvent(what, name, index, at))  # type: ignore[arg-type]
-
-    def statistics(self) -> SweepStatistics:
-        return SweepStatistics(
-            delay_seconds=time.perf_counter() - self._began,
-            kernel_seconds=self.service_seconds[-1],
-            stall_seconds=self.stall_seconds,
-            read_seconds=self.service_seconds[0],
-            copy_seconds=self.service_seconds[1] if len(self.service_seconds) == 3 else 0.0,
-        )
