@@ -19,7 +19,7 @@ from loader.reader import Range, Reader
 from models.heap import heap_bytes
 from models.manifest import Piece
 from models.pack import Pack
-from pipeline.devices.base import Device, DeviceError, DeviceLostError, Done, KernelError, Launch
+from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
 from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
@@ -235,7 +235,7 @@ class Engine:
         def arrived(error: Exception | None, seconds: float) -> None:
             try:
                 memory.reclaim(place.offset, place.length)
-            except DeviceError as exc:
+            except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
                 error = error or exc
             done(error, seconds)
 

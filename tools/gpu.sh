@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 say() { printf 'layerstream: %s\n' "$*" >&2; }
 
-# The CUDA version of the driver, e.g. 12; nothing without a driver or a device.
+# The CUDA version of the driver, e.g. 12, "old" behind it for Volta; nothing without a driver or a device.
 driver_major() {
     "$1" -c '
 import ctypes
@@ -16,14 +16,19 @@ version, count = ctypes.c_int(), ctypes.c_int()
 if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
     raise SystemExit(1)
 library.cuDriverGetVersion(ctypes.byref(version))
-print(version.value // 1000)' 2>/dev/null
+device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+library.cuDeviceGet(ctypes.byref(device), 0)
+library.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+library.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+old = version.value >= 13000 and (major.value, minor.value) < (7, 5)
+print(str(version.value // 1000) + ("old" if old else ""))' 2>/dev/null
 }
 
-# The last CuPy for CUDA 11, and the toolkit as wheels where wheels of it exist.
+# The last CuPy for CUDA 11, and the toolkit as wheels where wheels of it exist. 13 no longer knows Volta.
 cupy_for() {
     case $1 in
         11) echo 'cupy-cuda11x>=13.6' ;;
-        12) echo 'cupy-cuda12x[ctk]>=14' ;;
+        12 | *old) echo 'cupy-cuda12x[ctk]>=14' ;;
         *) echo 'cupy-cuda13x[ctk]>=14' ;;
     esac
 }

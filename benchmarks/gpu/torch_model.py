@@ -26,10 +26,19 @@ class TorchModel:
         self._torch = torch
         model = onnx.load(path)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
+        # Sizes and scales are read on the CPU: from the GPU each would wait for all that runs there.
+        sizes = {
+            name
+            for node in model.graph.node
+            if node.op_type in ("Resize", "Split")
+            for name in node.input[1:]
+        }
         self._constants = {
-            item.name: self._moved(torch.from_numpy(numpy_helper.to_array(item).copy()))
+            item.name: torch.from_numpy(numpy_helper.to_array(item).copy())
             for item in model.graph.initializer
         }
+        for name in self._constants.keys() - sizes:
+            self._constants[name] = self._moved(self._constants[name])
         self._nodes = [
             (node, {item.name: helper.get_attribute_value(item) for item in node.attribute})
             for node in model.graph.node

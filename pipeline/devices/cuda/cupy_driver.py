@@ -7,13 +7,14 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cuda.call import Arguments, Call
 from pipeline.devices.cuda.driver import Driver, Properties, version
-from pipeline.devices.cuda.errors import CudaMissingError, error_of
+from pipeline.devices.cuda.errors import CudaCallError, CudaMissingError, error_of
 from pipeline.devices.cuda.sources import OPTIONS, source
 
 T = TypeVar("T")
@@ -37,15 +38,16 @@ class CupyDriver(Driver):
         from cupy_backends.cuda.api import driver, runtime
 
         self._cupy, self._driver, self._runtime = cupy, driver, runtime
+        self._errors = (runtime.CUDARuntimeError, driver.CUDADriverError)
         self._number = number
         self._local = threading.local()
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
-        self._handles: dict[int, int] = {}
+        self._streams: dict[int, Any] = {}
         _check_count(runtime, number)
         self._integrated = self.properties().integrated
-        self._cublas = _import_cublas()
+        self._cublas, self._handle = self._do("cuBLAS", _open_cublas)
 
     def _do(self, what: str, action: Callable[[], T]) -> T:
         """Run ``action`` with this device current on the calling thread."""
@@ -55,7 +57,7 @@ class CupyDriver(Driver):
                 self._runtime.free(0)  # makes the context current for calls of the driver's own API
                 self._local.current = True
             return action()
-        except (self._runtime.CUDARuntimeError, self._driver.CUDADriverError) as exc:
+        except self._errors as exc:
             raise error_of(int(exc.status), f"{what}: {exc}") from exc
 
     def properties(self) -> Properties:
@@ -103,8 +105,7 @@ class CupyDriver(Driver):
     def attach(self, address: int, stream: int | None) -> None:
         def attach() -> None:
             flags = _ATTACH_HOST if stream is None else _ATTACH_SINGLE
-            library = ctypes.CDLL("libcuda.so.1")
-            status = library.cuStreamAttachMemAsync(
+            status = _libcuda().cuStreamAttachMemAsync(
                 ctypes.c_void_p(stream or 0),
                 ctypes.c_uint64(address),
                 ctypes.c_size_t(0),
@@ -128,14 +129,12 @@ class CupyDriver(Driver):
         self._do("unlock pages", lambda: self._runtime.hostUnregister(address))
 
     def create_stream(self) -> int:
-        flags = self._runtime.streamNonBlocking
-        return self._do("stream", lambda: int(self._runtime.streamCreateWithFlags(flags)))
+        made = self._do("stream", lambda: self._cupy.cuda.Stream(non_blocking=True))
+        self._streams[int(made.ptr)] = made
+        return int(made.ptr)
 
     def destroy_stream(self, stream: int) -> None:
-        handle = self._handles.pop(stream, None)
-        if handle is not None:
-            self._do("cuBLAS", lambda: self._cublas.destroy(handle))
-        self._do("stream", lambda: self._runtime.streamDestroy(stream))
+        del self._streams[stream]  # CuPy's object destroys it
 
     def synchronize_stream(self, stream: int) -> None:
         event = self.create_event()  # streamSynchronize itself would spin
@@ -181,7 +180,15 @@ class CupyDriver(Driver):
             try:
                 made = self._cupy.RawModule(code=source(module), options=OPTIONS, backend="nvrtc")
                 made.compile()
-            except self._cupy.cuda.compiler.CompileException as exc:
+            except self._errors:
+                raise  # CUDA's own, which have statuses
+            except (
+                self._cupy.cuda.compiler.CompileException,
+                RuntimeError,
+                ImportError,
+                OSError,
+            ) as exc:
+                # Also a toolkit that is missing, and a cache that cannot be written.
                 raise DeviceError(f"kernels/{module}.cu does not compile: {exc}") from exc
             self._modules[module] = made
         return self._modules[module]
@@ -203,21 +210,25 @@ class CupyDriver(Driver):
             raise DeviceError("cuBLAS is not installed")
         transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments.values
         one, other = ctypes.c_float(alpha), ctypes.c_float(beta)
-        self._do(
-            "cuBLAS",
-            lambda: self._cublas.sgemm(
-                self._handle(stream), transa, transb, m, n, k, ctypes.addressof(one), a, lda, b, ldb,
-                ctypes.addressof(other), c, ldc,
-            ),
-        )  # fmt: skip
 
-    def _handle(self, stream: int) -> int:
-        """Return cuBLAS's handle for ``stream``; only its one launching thread asks."""
-        if stream not in self._handles:
-            handle = self._cublas.create()
-            self._cublas.setStream(handle, stream)
-            self._handles[stream] = handle
-        return self._handles[stream]
+        def multiply() -> None:
+            # CuPy sets the handle's stream to the current one of the thread at every call.
+            with self._streams[stream]:
+                self._cublas.sgemm(
+                    self._handle, transa, transb, m, n, k, ctypes.addressof(one), a, lda, b, ldb,
+                    ctypes.addressof(other), c, ldc,
+                )  # fmt: skip
+
+        with self._lock:  # one handle for all threads
+            try:
+                self._do("cuBLAS", multiply)
+            except self._cublas.CUBLASError as exc:
+                raise CudaCallError(f"cuBLAS: {exc}") from exc
+
+
+@cache
+def _libcuda() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def available_bytes(file: Path = Path("/proc/meminfo")) -> int:
@@ -234,19 +245,26 @@ def _import_cupy() -> Any:
     try:
         import cupy
     except ImportError as exc:
+        reason = next(iter(str(exc).split("\n")), "")
         raise CudaMissingError(
-            f"CuPy is not installed ({exc}); install layerstream[cuda], or cupy-cuda11x on JetPack 5"
+            f"CuPy is not installed ({reason}); install layerstream[cuda], or cupy-cuda11x on JetPack 5"
         ) from exc
     return cupy
 
 
-def _import_cublas() -> Any:
-    """Return CuPy's cuBLAS, or None where its library is missing: our own kernels do without."""
+def _open_cublas() -> tuple[Any, int]:
+    """Return CuPy's cuBLAS and a handle, or None where it is missing: our own kernels do without.
+
+    CuPy 14 looks for the library only when it is first called.
+    """
     try:
         from cupy_backends.cuda.libs import cublas
     except ImportError:
-        return None
-    return cublas
+        return None, 0
+    try:
+        return cublas, cublas.create()
+    except (ImportError, cublas.CUBLASError):
+        return None, 0
 
 
 def _check_count(runtime: Any, number: int) -> None:
@@ -264,15 +282,21 @@ def _check_count(runtime: Any, number: int) -> None:
         raise CudaMissingError(f"no CUDA device {number}: {have} (CUDA_VISIBLE_DEVICES counts)")
 
 
+def _version_of(runtime: Any, asked: Callable[[], int]) -> int:
+    """Return a version; 0 where there is nothing that could say."""
+    try:
+        return int(asked())
+    except runtime.CUDARuntimeError:
+        return 0
+
+
 def _why_none(runtime: Any, exc: Any) -> str:
     """Say in one line why CUDA has no device: no driver at all, one that is too old, or no GPU."""
-    needed = runtime.runtimeGetVersion()
-    try:
-        found = runtime.driverGetVersion()
-    except runtime.CUDARuntimeError:
-        found = 0
+    needed = _version_of(runtime, runtime.runtimeGetVersion)
+    found = _version_of(runtime, runtime.driverGetVersion)
     if not found:
-        return f"no NVIDIA driver (libcuda.so.1) for the CUDA {version(needed)} runtime"
+        wanted = f" for the CUDA {version(needed)} runtime" if needed else ""
+        return f"no NVIDIA driver (libcuda.so.1){wanted}"
     if found < needed // 1000 * 1000:
         return f"the NVIDIA driver is for CUDA {version(found)}, older than the runtime's {version(needed)}"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):

@@ -15,7 +15,7 @@ from models.manifest import Joined, Piece
 from models.pack import Pack
 from models.target import Target, cuda_target
 from pipeline.architectures import COPIED_AUTO, Architecture
-from pipeline.devices.base import Device, DeviceLostError, Done, Kernel
+from pipeline.devices.base import Device, DeviceError, DeviceLostError, Done, Kernel
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
@@ -157,9 +157,16 @@ class CudaDevice(Device):
             )
 
     def shared(self, kind: Kind, n_bytes: int, slots: int = 1) -> Memory:
-        """Return memory of ``kind`` to which the disk writes and that kernels read."""
+        """Return memory of ``kind`` to which the disk writes and that kernels read.
+
+        Raises:
+            DeviceError: there is not enough of it, or the device has no such kind.
+        """
         if kind != "managed":
             return PinnedMemory(self.driver, n_bytes)
+        if not self.properties.integrated:
+            # The driver moves blocks of pages between memories, perhaps while the disk writes there.
+            raise DeviceError("managed memory is for devices that share the memory of the CPU")
         attaches = not self.properties.concurrent_managed
         return ManagedMemory(self.driver, self.kernel_stream, n_bytes, slots, attaches)
 
@@ -174,9 +181,10 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         """End the waiting threads; a lost device gives nothing back before the process ends."""
-        with contextlib.suppress(DeviceLostError):
-            self._copied.close()
-            self._computed.close()
-            for stream in (self._copy_stream, self.kernel_stream):
+        for waiter in (self._copied, self._computed):
+            with contextlib.suppress(DeviceLostError):
+                waiter.close()
+        for stream in (self._copy_stream, self.kernel_stream):
+            with contextlib.suppress(DeviceLostError):
                 self.driver.synchronize_stream(stream)
                 self.driver.destroy_stream(stream)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.cells import Cell
-from pipeline.devices.base import DeviceError, DeviceLostError, Kernel, Launch
+from pipeline.devices.base import DeviceError, Kernel, Launch
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.memory import DeviceArray, DeviceMemory
@@ -85,7 +85,8 @@ class _Constants:
             self._memory.write(offset, array)
 
     def __del__(self) -> None:
-        with contextlib.suppress(DeviceLostError):  # then only the end of the process frees it
+        # Of a lost device, or one that the interpreter has let go of, only the end of the process frees it.
+        with contextlib.suppress(DeviceError):
             self._memory.close()
 
 

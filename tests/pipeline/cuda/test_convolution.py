@@ -111,6 +111,25 @@ def test_bits_know_neither_chunk_nor_tile(
     assert part.tobytes() == whole[:, first:last].tobytes()
 
 
+DEEP = [
+    make_shape(130, (3, 5), 5, (3, 3), pads=(1, 1)),
+    make_shape(57, (6, 5), 5, (5, 4), strides=(2, 1), pads=(2, 2)),
+    make_shape(1100, (4, 4), 5),
+    make_shape(1100, (3, 5), 5),
+]
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", DEEP, ids=["3x3", "any", "fours", "ones"])
+def test_deep_sums(kernels: Kernels, shape: Convolution, splits: int) -> None:
+    """More numbers k than the tables of places hold at once."""
+    problem = make_problem(shape)
+    algorithm = Algorithm("split", splits) if splits > 1 else DIRECT
+    results = [run(kernels, problem, algorithm, tile=tile) for tile in TILES]
+    check(problem, results[0])
+    assert {result.tobytes() for result in results} == {results[0].tobytes()}
+
+
 @pytest.mark.parametrize(
     "bias", [None, np.full(3, -0.0, np.float32)], ids=["without", "minus-zero"]
 )

@@ -31,7 +31,7 @@ class Library(ModuleType):
     """Records its calls; each returns what ``answers`` has for its name, or raises it."""
 
     CUDARuntimeError = CUDADriverError = CudaApiError
-    streamNonBlocking = eventBlockingSync = 1  # noqa: N815  CuPy's names
+    eventBlockingSync = 1  # noqa: N815  CuPy's name
 
     def __init__(self, name: str, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
         super().__init__(name)
@@ -60,6 +60,34 @@ class Attributes:
 
 class Function:
     ptr = 77
+
+
+class Stream:
+    """As CuPy's: the one that a thread is in is its current stream."""
+
+    current = 0
+
+    def __init__(self, non_blocking: bool) -> None:
+        assert non_blocking
+        self.ptr = 5
+
+    def __enter__(self) -> None:
+        Stream.current = self.ptr
+
+    def __exit__(self, *_: object) -> None:
+        Stream.current = 0
+
+
+class Cublas(Library):
+    """As CuPy's: every call sets the stream of its handle to the current one of the thread."""
+
+    CUBLASError = type("CUBLASError", (RuntimeError,), {})
+
+    def sgemm(self, *arguments: Any) -> None:
+        answer = self.answers.get("sgemm")
+        if isinstance(answer, Exception):
+            raise answer
+        self.recorded.append(("sgemm", (Stream.current, *arguments)))
 
 
 class RawModule:
@@ -93,7 +121,6 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
         "driverGetVersion": 12040,
         "malloc": 0xA000,
         "mallocManaged": 0xB000,
-        "streamCreateWithFlags": 5,
         "eventCreateWithFlags": 6,
         "eventElapsedTime": 1.5,
         "memGetInfo": (10, 100),
@@ -110,7 +137,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     compiler = ModuleType("compiler")
     compiler.CompileException = CompileError  # type: ignore[attr-defined]
     cuda = ModuleType("cuda")
-    cuda.compiler = compiler  # type: ignore[attr-defined]
+    cuda.compiler, cuda.Stream = compiler, Stream  # type: ignore[attr-defined]
     cupy.cuda, cupy.RawModule = cuda, RawModule  # type: ignore[attr-defined]
     package = ModuleType("cupy_backends.cuda.api")
     package.driver = package.runtime = api  # type: ignore[attr-defined]
@@ -142,7 +169,6 @@ def test_calls_are_made_as_cuda_wants_them(library: Library) -> None:
     assert library.recorded == [
         ("hostRegister", (0x4000, 8192, 3)),
         ("pointerGetAttributes", (0x4000,)),
-        ("streamCreateWithFlags", (1,)),
         ("eventCreateWithFlags", (1,)),
         ("memcpyAsync", (0xA000, 0x4000, 8192, 4, stream)),
         ("eventRecord", (event, stream)),
@@ -161,6 +187,44 @@ def test_a_launch_passes_grid_block_stream_and_arguments(library: Library) -> No
     driver.launch(function, call, arguments, 5)
     expected = (77, 3, 2, 1, 64, 1, 1, 0, 5, arguments.address, 0)
     assert library.recorded == [("launchKernel", expected)]
+
+
+def test_the_library_works_in_the_stream_it_is_told(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not CupyDriver().has_cublas
+    cublas = Cublas("cublas", library.recorded)
+    cublas.answers["create"] = 9
+    libs = ModuleType("cupy_backends.cuda.libs")
+    libs.cublas = cublas  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", libs)
+    driver = CupyDriver()
+    assert driver.has_cublas
+    stream = driver.create_stream()
+    numbers = (
+        0,
+        0,
+        4,
+        3,
+        2,
+        1.0,
+        Pointer("input"),
+        4,
+        Pointer("input"),
+        2,
+        0.0,
+        Pointer("output"),
+        4,
+    )
+    call = Call("cublas", "sgemm", (0, 0, 0), 0, numbers)
+    driver.multiply(call, Arguments(numbers, lambda pointer: 0xA000), stream)
+    [(name, arguments)] = [item for item in library.recorded if item[0] == "sgemm"]
+    assert (name, arguments[:7]) == ("sgemm", (stream, 9, 0, 0, 4, 3, 2))
+    cublas.answers["sgemm"] = Cublas.CUBLASError("CUBLAS_STATUS_EXECUTION_FAILED")
+    with pytest.raises(CudaCallError, match="EXECUTION_FAILED"):
+        driver.multiply(call, Arguments(numbers, lambda pointer: 0xA000), stream)
+    cublas.answers["create"] = ImportError("no libcublasLt.so.12")
+    assert not CupyDriver().has_cublas  # CuPy 14 looks for the library when it is called
 
 
 def test_a_stream_is_waited_for_by_an_event_and_not_by_spinning(library: Library) -> None:
@@ -219,6 +283,12 @@ def old_driver(api: Library) -> None:
     api.answers["driverGetVersion"] = 11040
 
 
+def nothing(api: Library) -> None:
+    no_driver(api)
+    for name in ("driverGetVersion", "runtimeGetVersion"):  # as CuPy 13 has it
+        api.answers[name] = CudaApiError(35, "cudaErrorInsufficientDriver")
+
+
 def no_device(api: Library) -> None:
     api.answers["getDeviceCount"] = CudaApiError(100, "cudaErrorNoDevice: no CUDA-capable device")
 
@@ -227,6 +297,7 @@ def no_device(api: Library) -> None:
     ("change", "number", "message"),
     [
         (no_driver, 0, r"no NVIDIA driver .* CUDA 12\.9 runtime"),
+        (nothing, 0, r"no NVIDIA driver \(libcuda"),
         (old_driver, 0, r"driver is for CUDA 11\.4, older than the runtime's 12\.9"),
         (no_device, 0, "no CUDA device: .*cudaErrorNoDevice"),
         (lambda api: None, 2, "no CUDA device 2: there are 2, the first is 0"),

@@ -14,6 +14,7 @@ from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
 from pipeline.devices.cuda.device import CudaDevice
+from pipeline.devices.cuda.driver import Properties
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
 from pipeline.devices.cuda.fake import XAVIER, FakeDriver, Operation
 from pipeline.devices.cuda.kernel import CudaKernel
@@ -47,13 +48,16 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("known", [XAVIER, DISCRETE])
+@pytest.mark.parametrize(("known", "managed"), [(XAVIER, ""), (DISCRETE, "share the memory")])
 def test_every_kind_that_works_is_found(
-    host_kernels: HostKernels, file: Path, known: object
+    host_kernels: HostKernels, file: Path, known: Properties, managed: str
 ) -> None:
-    driver = FakeDriver(known=known, compute=compute(host_kernels))  # type: ignore[arg-type]
+    driver = FakeDriver(known=known, compute=compute(host_kernels))
     with closing(CudaDevice(driver, CpuDevice())) as device:
-        assert probe_kinds(device, file) == {"copied": "", "mapped": "", "managed": ""}
+        found = probe_kinds(device, file)
+    assert (found["copied"], found["mapped"]) == ("", "")
+    assert managed in found["managed"]
+    assert bool(managed) == bool(found["managed"])
     assert (driver.used_bytes, driver.held) == (0, 0)
 
 
@@ -102,7 +106,7 @@ def test_managed_memory_is_the_cpus_only_while_lent(driver: FakeDriver) -> None:
 
 
 def test_managed_memory_that_both_may_touch_is_one_ring() -> None:
-    driver = FakeDriver(known=DISCRETE)
+    driver = FakeDriver(known=replace(XAVIER, concurrent_managed=True))
     with closing(CudaDevice(driver, CpuDevice(), "managed")) as device:
         assert device.adapt(ARCHITECTURES["2s-md"]) is ARCHITECTURES["2s-md"]
         memory = device.allocate("shared", 5 * 4096)

@@ -12,12 +12,12 @@
     CONVOLVE(convolve_128x128_##suffix, matrix, 2, Tile<128, 128, 8, 8, 8>)       \
     CONVOLVE(convolve_128x64_##suffix, matrix, 3, Tile<128, 64, 8, 8, 8>)         \
     CONVOLVE(convolve_64x64_##suffix, matrix, 4, Tile<64, 64, 8, 4, 16>)          \
-    CONVOLVE(convolve_32x128_##suffix, matrix, 4, Tile<32, 128, 4, 8, 8>)         \
+    CONVOLVE(convolve_32x128_##suffix, matrix, 4, Tile<32, 128, 4, 8, 16>)         \
     CONVOLVE(convolve_64x32_##suffix, matrix, 6, Tile<64, 32, 4, 4, 16>)
 
 CONVOLVE_TILES(k1, Plain)
-CONVOLVE_TILES(k3, Gathered<Window3>)
-CONVOLVE_TILES(any, Gathered<AnyWindow>)
+CONVOLVE_TILES(k3, Gathered<Place3>)
+CONVOLVE_TILES(any, Gathered<AnyPlace>)
 
 // y[i] = epilogue of the sum of `splits` partial sums; y [images][filters][pixels], `count` numbers.
 extern "C" __global__ void __launch_bounds__(256)

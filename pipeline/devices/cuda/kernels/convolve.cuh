@@ -2,9 +2,9 @@
 // y[image][filter][pixel] = sum over k of w[filter][k] x[image][k][pixel].
 #pragma once
 
+#include "gather.cuh"
 #include "load.cuh"
 #include "pipeline.cuh"
-#include "window.cuh"
 #include "write_tile.cuh"
 
 // What a block computes. Blocks of the grid: tiles of filters (fastest, they read the same pixels),
@@ -23,39 +23,45 @@ template <class T> __device__ __forceinline__ Place block_place(const Convolutio
             (column_tile - image * column_tiles) * T::columns, image};
 }
 
-template <class T> struct Shared {
+template <class T, class B> struct Shared {
     typename T::Stage stages[2];
+    typename B::template Table<T> table;
     Place place;  // until the sums are done, to leave the registers to them
 };
 
-// Matrices of pixels [k][pixels]: the type of loader, and how it begins at a block's first pixel.
-// `add` adds the products with the weights `a` to the sums.
-template <class Window> struct Gathered {
+// Matrices of pixels [k][pixels]. `add` adds the products for k in [begin, end) with the weights `a`
+// to the sums, from a block's first pixel on.
+template <class KernelPlaces> struct Gathered {
+    template <class T> using Loader = Pixels<KernelPlaces, T::columns, T::k, T::threads>;
+    template <class T> using Table = typename Loader<T>::Table;
     template <class T, class A>
     static __device__ __forceinline__ void add(A& a, const float* image, const Convolution& shape,
-                                               int first, Shared<T>& shared, int begin, int end,
-                                               typename T::Sums& sums) {
-        Pixels<Window, T::columns, T::k, T::threads> b(image, shape, first);
-        accumulate<T>(shared.stages, a, b, begin, end, sums);
+                                               int first, Shared<T, Gathered>& shared, int begin,
+                                               int end, typename T::Sums& sums) {
+        Loader<T> b(image, shape, first, begin, end, shared.table);
+        accumulate<T>(shared.stages, a, b, end - begin, sums);
     }
 };
 
 // A 1x1 convolution with stride 1 and no padding: the input is the matrix.
 struct Plain {
+    template <class T> struct Table {};
     template <class T, class A>
     static __device__ __forceinline__ void add(A& a, const float* image, const Convolution& shape,
-                                               int first, Shared<T>& shared, int begin, int end,
-                                               typename T::Sums& sums) {
+                                               int first, Shared<T, Plain>& shared, int begin,
+                                               int end, typename T::Sums& sums) {
         using Fours = AcrossK<4, T::columns, T::k, T::threads>;
         using Ones = AcrossK<1, T::columns, T::k, T::threads>;
         const int pixels = shape.height * shape.width;
+        const bool fours = Fours::allowed(image, pixels);
+        image += static_cast<long long>(begin) * pixels + first;
         // Two loops: one that could do either would need the registers of both.
-        if (Fours::allowed(image, pixels)) {
-            Fours b(image + first, pixels, pixels - first);
-            accumulate<T>(shared.stages, a, b, begin, end, sums);
+        if (fours) {
+            Fours b(image, pixels, pixels - first);
+            accumulate<T>(shared.stages, a, b, end - begin, sums);
         } else {
-            Ones b(image + first, pixels, pixels - first);
-            accumulate<T>(shared.stages, a, b, begin, end, sums);
+            Ones b(image, pixels, pixels - first);
+            accumulate<T>(shared.stages, a, b, end - begin, sums);
         }
     }
 };
@@ -63,7 +69,7 @@ struct Plain {
 template <class T, class B>
 __device__ __forceinline__ void convolve(const float* x, const float* w, float* y,
                                          const Convolution& shape, Epilogue epilogue) {
-    __shared__ Shared<T> shared;
+    __shared__ Shared<T, B> shared;
     const int depth = shape.channels * shape.kernel_height * shape.kernel_width;
     typename T::Sums sums = {};
     {
@@ -72,8 +78,8 @@ __device__ __forceinline__ void convolve(const float* x, const float* w, float* 
         const int begin = blockIdx.y * shape.split_k, end = min(depth, begin + shape.split_k);
         const int first_filter = place.image % shape.groups * shape.filters + place.first_row;
         const size_t input = static_cast<size_t>(shape.channels) * shape.height * shape.width;
-        AlongK<T::rows, T::k, T::threads> a(w + static_cast<size_t>(first_filter) * depth, depth,
-                                            shape.filters - place.first_row);
+        AlongK<T::rows, T::k, T::threads> a(w + static_cast<size_t>(first_filter) * depth + begin,
+                                            depth, shape.filters - place.first_row);
         B::template add<T>(a, x + place.image * input, shape, place.first_column, shared, begin,
                            end, sums);
     }

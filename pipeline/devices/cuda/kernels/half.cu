@@ -13,5 +13,5 @@
     CONVOLVE(convolve_half_64x64_##suffix, matrix, 3, HalfTile<64, 64, 32, 32, 32>)
 
 CONVOLVE_TILES(k1, Plain)
-CONVOLVE_TILES(k3, Gathered<Window3>)
-CONVOLVE_TILES(any, Gathered<AnyWindow>)
+CONVOLVE_TILES(k3, Gathered<Place3>)
+CONVOLVE_TILES(any, Gathered<AnyPlace>)

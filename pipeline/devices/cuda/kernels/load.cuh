@@ -1,25 +1,28 @@
-// Loaders: they take a tile's part of a matrix for K numbers k from global memory into registers
-// (fetch), and from there into shared memory (store), where `put` says how it lies: it takes one
-// number, or four along k or across k, by (k, row or column).
+// Loaders: they take a tile's part of a matrix for the next K numbers k from global memory into
+// registers (fetch), and from there into shared memory (store), where `put` says how it lies: it
+// takes one number, or four along k or across k, by (k, row or column).
 //
-// From `end` on, numbers k are zeros. Rows and columns that the matrix does not have are read from
-// the last ones that it has: what they add to is never written.
+// Where fewer than K numbers k are left, the others are zeros. Rows and columns that the matrix does
+// not have are read from the last ones that it has: what they add to is never written.
 #pragma once
+
+#include "opaque.cuh"
 
 // A matrix whose rows are contiguous along k, such as weights [filters][k]; `Span` rows of it.
 template <int Span, int K, int Threads> struct AlongK {
     static constexpr int in_row = K / 4, fours = Span * in_row;
     static constexpr int held_fours = (fours + Threads - 1) / Threads;
     const float* from[held_fours];
-    bool aligned;  // every row begins at a multiple of 16 bytes
+    int whole;  // where this many numbers k are left, they are read by fours
     float4 held[held_fours];
 
     // `first`: row of the tile, followed by rows - 1 others that are `stride` numbers apart.
     __device__ __forceinline__ AlongK(const float* first, int stride, int rows) {
-        aligned = stride % 4 == 0 && reinterpret_cast<size_t>(first) % 16 == 0;
+        const bool aligned = stride % 4 == 0 && reinterpret_cast<size_t>(first) % 16 == 0;
+        whole = aligned ? K : 0x7fffffff;
 #pragma unroll
         for (int i = 0; i < held_fours; ++i) {
-            from[i] = first + static_cast<long long>(min(row(i), rows - 1)) * stride + k(i);
+            from[i] = opaque(first + static_cast<long long>(min(row(i), rows - 1)) * stride + k(i));
         }
     }
 
@@ -34,21 +37,29 @@ template <int Span, int K, int Threads> struct AlongK {
         return fours % Threads == 0 || threadIdx.x + i * Threads < fours;
     }
 
-    __device__ __forceinline__ void fetch(int begin, int end) {
+    __device__ __forceinline__ void fetch(int left) {
+        if (left >= whole) {
 #pragma unroll
-        for (int i = 0; i < held_fours; ++i) {
-            const float* at = from[i] + begin;
-            const int left = mine(i) ? end - begin - k(i) : 0;
-            held[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (aligned && left >= 4) {
-                held[i] = __ldg(reinterpret_cast<const float4*>(at));
-            } else {
-                if (left > 0) held[i].x = __ldg(at);
-                if (left > 1) held[i].y = __ldg(at + 1);
-                if (left > 2) held[i].z = __ldg(at + 2);
-                if (left > 3) held[i].w = __ldg(at + 3);
+            for (int i = 0; i < held_fours; ++i) {
+                if (mine(i)) held[i] = __ldg(reinterpret_cast<const float4*>(from[i]));
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < held_fours; ++i) {
+                held[i] = mine(i) ? fetch_some(from[i], left - k(i)) : float4{};
             }
         }
+#pragma unroll
+        for (int i = 0; i < held_fours; ++i) from[i] += K;
+    }
+
+    static __device__ __forceinline__ float4 fetch_some(const float* at, int left) {
+        float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (left > 0) four.x = __ldg(at);
+        if (left > 1) four.y = __ldg(at + 1);
+        if (left > 2) four.z = __ldg(at + 2);
+        if (left > 3) four.w = __ldg(at + 3);
+        return four;
     }
 
     template <class Put> __device__ __forceinline__ void store(Put put) const {
@@ -70,14 +81,15 @@ template <int Width, int Span, int K, int Threads> struct AcrossK {
     static constexpr int held_units = Span / Width * K / Threads;
     static constexpr int step = Threads / (Span / Width);  // from k to k of what a thread holds
     static_assert(held_units > 0 && Threads % (Span / Width) == 0);
+    using Type = typename Unit<Width>::Type;
     const float* from;
     int stride;
-    typename Unit<Width>::Type held[held_units];
+    Type held[held_units];
 
     // `first`: column of the tile, followed by columns - 1 others; numbers k are `stride` apart.
     __device__ __forceinline__ AcrossK(const float* first, int k_stride, int columns)
         : stride(k_stride) {
-        from = first + static_cast<long long>(k()) * stride + min(column(), columns - Width);
+        from = opaque(first + static_cast<long long>(k()) * stride + min(column(), columns - Width));
     }
 
     // Whether a matrix of `columns` consists of whole fours at multiples of 16 bytes.
@@ -89,16 +101,21 @@ template <int Width, int Span, int K, int Threads> struct AcrossK {
     static __device__ __forceinline__ int k() { return threadIdx.x / (Span / Width); }
     static __device__ __forceinline__ int column() { return threadIdx.x % (Span / Width) * Width; }
 
-    __device__ __forceinline__ void fetch(int begin, int end) {
-        const float* at = from + static_cast<long long>(begin) * stride;
-        const int left = end - begin - k();
+    __device__ __forceinline__ const Type* unit(int i) const {
+        return reinterpret_cast<const Type*>(from + static_cast<long long>(stride) * (i * step));
+    }
+
+    __device__ __forceinline__ void fetch(int left) {
+        if (left >= K) {
 #pragma unroll
-        for (int i = 0; i < held_units; ++i) {
-            using Type = typename Unit<Width>::Type;
-            held[i] = Type{};
-            if (i * step < left) held[i] = __ldg(reinterpret_cast<const Type*>(at));
-            at += step * stride;
+            for (int i = 0; i < held_units; ++i) held[i] = __ldg(unit(i));
+        } else {
+#pragma unroll
+            for (int i = 0; i < held_units; ++i) {
+                held[i] = k() + i * step < left ? __ldg(unit(i)) : Type{};
+            }
         }
+        from += static_cast<long long>(stride) * K;
     }
 
     template <class Put> __device__ __forceinline__ void store(Put put) const {

@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_products(const float* a, const float* b,
                                              ProductTile::Sums& sums) {
     auto left = factor<AcrossA, Width>(a, first_row, shape.rows, shape.depth);
     auto right = factor<AcrossB, Width>(b, first_column, shape.columns, shape.depth);
-    accumulate<ProductTile>(shared.stages, left, right, 0, shape.depth, sums);
+    accumulate<ProductTile>(shared.stages, left, right, shape.depth, sums);
 }
 
 // Blocks along x: tiles of rows (fastest), tiles of columns, batch.
