@@ -3,6 +3,7 @@
 Both sides of a convolution take turns; times are of CUDA events, medians.
 """
 
+import importlib.util
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -103,15 +104,16 @@ def _shape(node: onnx.NodeProto, x: tuple[int, ...], w: tuple[int, ...]) -> Shap
 
 
 def measure_kernels(device: CudaDevice, shapes: Sequence[Shape]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of ``shapes``: seconds of ours and of cuDNN's better layout.
+    """Yield a row for each of ``shapes``: microseconds of ours and, with PyTorch, of cuDNN's layouts.
 
-    Raises:
-        ImportError: PyTorch is missing.
+    ``speed``: the better layout's time over ours; None without PyTorch.
     """
+    peers = importlib.util.find_spec("torch") is not None
     for shape in shapes:
         with ExitStack() as stack:
-            sides = {"ours": _ours(device, shape, stack), **_cudnn(shape)}
-            timers = {"ours": _ours_timer(device), "nchw": _torch_timer(), "nhwc": _torch_timer()}
+            sides = {"ours": _ours(device, shape, stack), **(_cudnn(shape) if peers else {})}
+            timers = {side: _torch_timer() for side in sides if side != "ours"}
+            timers["ours"] = _ours_timer(device)
             samples: dict[str, list[float]] = {name: [] for name in sides}
             for side, launch in sides.items():
                 timers[side](launch)  # cuDNN looks for its algorithm, our code is loaded
@@ -119,14 +121,12 @@ def measure_kernels(device: CudaDevice, shapes: Sequence[Shape]) -> Iterator[dic
                 for side, launch in sides.items():
                     samples[side].append(timers[side](launch))
             seconds = {side: median(values) for side, values in samples.items()}
-        best = min(seconds["nchw"], seconds["nhwc"])
+        best = min((seconds[side] for side in ("nchw", "nhwc") if side in seconds), default=None)
         yield {
             **asdict(shape),
-            "ours_us": seconds["ours"] * 1e6,
-            "cudnn_nchw_us": seconds["nchw"] * 1e6,
-            "cudnn_nhwc_us": seconds["nhwc"] * 1e6,
+            "us": {side: each * 1e6 for side, each in seconds.items()},
             "gflops": shape.operations / seconds["ours"] / 1e9,
-            "speed": best / seconds["ours"],
+            "speed": None if best is None else best / seconds["ours"],
         }
 
 
@@ -144,7 +144,7 @@ def _ours(device: CudaDevice, shape: Shape, stack: ExitStack) -> Launch:
         (1, shape.filters, *shape.out),
     ]
     memories = [stack.enter_context(closing(device.allocate("own", 4 * size))) for size in sizes]
-    scratch = stack.enter_context(closing(device.allocate("scratch", 256 << 20)))
+    scratch = stack.enter_context(closing(device.allocate("scratch", 32 << 20)))
     arrays = [
         memory.array(0, "float32", each) for memory, each in zip(memories, shapes, strict=True)
     ]
@@ -209,7 +209,9 @@ def _torch_timer() -> Callable[[Launch], float]:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the geometric mean and the least of ``speed``: cuDNN's time over ours."""
-    speeds = [row["speed"] for row in rows]
+    """Return the geometric mean and the least of ``speed``; empty without a peer."""
+    speeds = [row["speed"] for row in rows if row["speed"] is not None]
+    if not speeds:
+        return {}
     mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
     return {"geometric_mean": mean, "least": min(speeds), "convolutions": len(speeds)}

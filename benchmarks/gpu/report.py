@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+_SIDES = ("ours", "nchw", "nhwc")
+
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the tables of ``document``, which ``python -m benchmarks.gpu`` writes as JSON too."""
@@ -40,22 +42,29 @@ def markdown(document: dict[str, Any]) -> str:
 
 def _kernels(name: str, table: dict[str, Any]) -> list[str]:
     total = table["summary"]
+    words = (
+        f"{total['geometric_mean']:.2f} times cuDNN's speed (geometric mean of "
+        f"{total['convolutions']:.0f}), the least {total['least']:.2f}."
+        if total
+        else "PyTorch is not installed, so there is nothing beside them."
+    )
     rows = [
         (
             f"{row['channels']}x{row['height']}x{row['width']} -> {row['filters']}",
             "x".join(map(str, row["kernel"])) + f"/{row['strides'][0]}",
-            f"{row['ours_us']:.1f}",
-            f"{row['cudnn_nchw_us']:.1f}",
-            f"{row['cudnn_nhwc_us']:.1f}",
-            f"{row['speed']:.2f}",
+            *(f"{row['us'][side]:.1f}" if side in row["us"] else "-" for side in _SIDES),
+            f"{row['gflops']:.0f}",
+            "-" if row["speed"] is None else f"{row['speed']:.2f}",
         )
         for row in table["rows"]
     ]
     return [
-        f"Convolutions of {name}, float32 without TF32: {total['geometric_mean']:.2f} times cuDNN's "
-        f"speed (geometric mean of {total['convolutions']:.0f}), the least {total['least']:.2f}.",
+        f"Convolutions of {name}, float32 without TF32: {words}",
         "",
-        *_table(("convolution", "kernel", "ours us", "cuDNN NCHW", "cuDNN NHWC", "speed"), rows),
+        *_table(
+            ("convolution", "kernel", "ours us", "cuDNN NCHW", "cuDNN NHWC", "GFLOP/s", "speed"),
+            rows,
+        ),
     ]
 
 
