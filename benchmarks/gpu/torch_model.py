@@ -115,7 +115,8 @@ def _gemm(torch: Any, inputs: list[Tensor], attributes: Attributes) -> Tensor:
 
 
 def _constant(torch: Any, inputs: list[Tensor], attributes: Attributes) -> Tensor:
-    return torch.from_numpy(numpy_helper.to_array(attributes["value"]).copy())
+    [(kind, value)] = attributes.items()  # value, value_ints, value_float, ...
+    return torch.tensor(numpy_helper.to_array(value) if kind == "value" else value)
 
 
 _OPERATORS: dict[str, Operator] = {
