@@ -25,7 +25,7 @@ def lower(graph: bytes, settings: Settings) -> Program:
     """Return the launches of a serialised piece.
 
     An output may lie in the memory of an input where the piece is one operator on elements and both have
-    the same shape.
+    the same shape, and in that of the tensor which a convolution adds.
 
     Raises:
         NotCoveredError: no kernel does what some node asks for.
