@@ -12,8 +12,9 @@ from pipeline.devices.cuda.convolution import Convolution
 Kind = Literal["direct", "split", "winograd", "half", "depthwise", "cublas", "im2col"]
 
 _SPLITS = (2, 4, 8, 16)
-#: Products of a partial sum, at least: a partial sum costs a write and a read of 4 bytes.
-_MIN_SPLIT_DEPTH = 256
+#: Products of a partial sum, at least. To write and read a partial sum takes about as long as 50
+#: products; a split that puts idle multiprocessors to work saves half of the products or more.
+_MIN_SPLIT_DEPTH = 128
 #: Pixels of the tiles of which there are most.
 _TILE_PIXELS = 64
 #: Library calls of one convolution, at most: each takes some microseconds to launch.
@@ -77,9 +78,7 @@ def candidates(shape: Convolution, multiprocessors: int) -> tuple[Algorithm, ...
         return (default,)
     found = [default, Algorithm("direct")]
     found += [
-        Algorithm("split", splits)
-        for splits in _SPLITS
-        if splits * _MIN_SPLIT_DEPTH <= 2 * shape.depth
+        Algorithm("split", splits) for splits in _SPLITS if splits * _MIN_SPLIT_DEPTH <= shape.depth
     ]
     libraries: tuple[Kind, ...] = ("cublas",) if shape.is_plain else ("im2col",)
     kinds: tuple[Kind, ...] = ("winograd", "half", *libraries)
@@ -99,14 +98,16 @@ def default_algorithm(shape: Convolution, multiprocessors: int) -> Algorithm:
 
 
 def _default_splits(shape: Convolution, multiprocessors: int) -> int:
-    """Return how many ranges of k give the smallest chunk of filters a block for each multiprocessor.
+    """Return how many ranges of k give the smallest chunk blocks for most multiprocessors.
 
     The smallest chunk may be one tile high, so that the tiles of pixels and the splits alone must
-    fill the device. Layers that need splits for it have few pixels: their partial sums are small,
+    fill three quarters of the device; most chunks are higher, and for them more splits would only mean
+    more partial sums. Layers that need splits for it have few pixels: their partial sums are small,
     about 64 pixels for each multiprocessor and filter, and cost far less than idle multiprocessors.
     """
     tiles = -(-shape.pixels // _TILE_PIXELS) * shape.batch * shape.groups
-    return max(1, min(multiprocessors // tiles, shape.depth // _MIN_SPLIT_DEPTH, _SPLITS[-1]))
+    filling = multiprocessors * 3 // (4 * tiles)
+    return max(1, min(filling, shape.depth // _MIN_SPLIT_DEPTH, _SPLITS[-1]))
 
 
 def split_depth(shape: Convolution, splits: int) -> int:

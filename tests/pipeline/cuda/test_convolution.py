@@ -213,8 +213,23 @@ def test_no_such_algorithm(text: str) -> None:
 def test_splits_where_pixels_are_few() -> None:
     late = make_shape(512, (7, 7), 512, (3, 3), pads=(1, 1))
     early = make_shape(64, (112, 112), 64, (3, 3), pads=(1, 1))
-    assert default_algorithm(late, 8) == Algorithm("split", 8)
+    assert default_algorithm(late, 8) == Algorithm("split", 6)
     assert default_algorithm(early, 8) == DIRECT
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        make_shape(512, (19, 19), 512, (3, 3), pads=(1, 1)),
+        make_shape(512, (7, 7), 512, (3, 3), pads=(1, 1)),
+        make_shape(1024, (14, 14), 256),
+        make_shape(2048, (7, 7), 512),
+    ],
+    ids=["19", "7", "14-1x1", "7-1x1"],
+)
+def test_few_pixels_fill_many_multiprocessors(shape: Convolution) -> None:
+    splits = default_algorithm(shape, 132).splits
+    assert best_tile(TILES, shape, 132, splits).blocks(shape) * splits >= 120
 
 
 def test_large_tiles_for_large_layers() -> None:

@@ -1,8 +1,8 @@
 // The loop over k of a block: while one stage is multiplied, the next one is read.
 #pragma once
 
-// Adds A B over `count` numbers k to sums. `a` and `b` fetch what belongs to the next T::k numbers k
-// into registers (zeros where fewer than that are left), and store it into the stage that nobody
+// Adds A B over `count` numbers k to sums. `a` and `b` fetch what belongs to the next T::k numbers
+// k into registers (zeros where fewer than that are left), and store it into the stage that nobody
 // reads: one barrier between two stages is enough. `stages`: shared memory.
 template <class T, class A, class B>
 __device__ __forceinline__ void accumulate(typename T::Stage (&stages)[2], A& a, B& b, int count,

@@ -34,6 +34,7 @@ template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 static inline float __int_as_float(int x) { return host::bits_of<float>(x); }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline unsigned int __umulhi(unsigned int a, unsigned int b) {
     return static_cast<unsigned int>((static_cast<uint64_t>(a) * b) >> 32);
 }
