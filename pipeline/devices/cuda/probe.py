@@ -17,10 +17,10 @@ from loader.files import open_reader
 from loader.reader import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.call import Pointer, Program
+from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.kernel import CudaKernel
-from pipeline.devices.cuda.strided_calls import copy_bytes
 from pipeline.devices.memory import Memory
 
 _MOST_BYTES = 1 << 20

@@ -15,8 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from pipeline.devices.base import Launch
-from pipeline.devices.cuda.algorithms import Algorithm
 from pipeline.devices.cuda.call import Program
+from pipeline.devices.cuda.calls.algorithms import Algorithm
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.kernel import CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower

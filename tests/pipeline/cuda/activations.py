@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.activation import Activation
+from pipeline.devices.cuda.calls.activation import Activation
 
 Array = NDArray[Any]
 

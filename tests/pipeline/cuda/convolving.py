@@ -9,16 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.activation import Activation
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.convolution_calls import (
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.convolve import (
     Algorithm,
     Convolution,
     Epilogue,
     convolve,
     scratch_bytes,
 )
-from pipeline.devices.cuda.tiles import Tile
+from pipeline.devices.cuda.calls.tiles import Tile
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.memory import HostMemory
 from tests.pipeline.cuda.space import Kernels

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.activation import Activation
 from pipeline.devices.cuda.call import Pointer
-from pipeline.devices.cuda.convolution_calls import (
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.convolve import (
     Algorithm,
     Convolution,
     candidates,
     default_algorithm,
     scratch_bytes,
 )
-from pipeline.devices.cuda.tiles import TILES, Tile, best_tile
+from pipeline.devices.cuda.calls.tiles import TILES, Tile, best_tile
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.convolving import (
     EPSILON,

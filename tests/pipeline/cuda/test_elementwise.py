@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.elementwise_calls import (
+from pipeline.devices.cuda.calls.elementwise import (
     Binary,
     Operand,
     Unary,
@@ -16,8 +16,8 @@ from pipeline.devices.cuda.elementwise_calls import (
     binary,
     unary,
 )
-from pipeline.devices.cuda.layouts import MAX_RANK
-from pipeline.devices.cuda.matrix_calls import Activated
+from pipeline.devices.cuda.calls.layouts import MAX_RANK
+from pipeline.devices.cuda.calls.matrix import Activated
 from tests.pipeline.cuda.lowered import Array, agree
 from tests.pipeline.cuda.space import placed, some_kernels
 from tests.pipeline.nodes import MICROSOFT, examples, numbers

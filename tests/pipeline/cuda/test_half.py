@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.activation import Activation
-from pipeline.devices.cuda.convolution_calls import Algorithm, Convolution
-from pipeline.devices.cuda.tiles import HALF_TILES, Tile
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.convolve import Algorithm, Convolution
+from pipeline.devices.cuda.calls.tiles import HALF_TILES, Tile
 from tests.pipeline.cuda.convolving import (
     EPSILON,
     HALF_EPSILON,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.activation import Activation
 from pipeline.devices.cuda.call import Pointer
-from pipeline.devices.cuda.matrix_calls import (
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.matrix import (
     Activated,
     Addend,
     Factors,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.layouts import collapse, contiguous
-from pipeline.devices.cuda.strided_calls import View, copy, copy_bytes, whole
+from pipeline.devices.cuda.calls.layouts import collapse, contiguous
+from pipeline.devices.cuda.calls.strided import View, copy, copy_bytes, whole
 from tests.pipeline.cuda.lowered import Array, agree
 from tests.pipeline.cuda.space import placed, some_kernels
 from tests.pipeline.nodes import examples, numbers

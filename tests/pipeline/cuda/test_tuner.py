@@ -8,8 +8,8 @@ import pytest
 from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.algorithms import Algorithm
 from pipeline.devices.cuda.call import Arguments, Call
+from pipeline.devices.cuda.calls.algorithms import Algorithm
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.fake import FakeDriver
 from pipeline.devices.cuda.tuner import fastest_algorithms

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda import winograd_calls
-from pipeline.devices.cuda.convolution_calls import Algorithm, Convolution
+from pipeline.devices.cuda.calls import winograd as calls
+from pipeline.devices.cuda.calls.convolve import Algorithm, Convolution
 from tests.pipeline.cuda.convolving import (
     EPSILON,
     Problem,
@@ -57,9 +57,7 @@ def test_bits_know_neither_chunk_nor_slab(
     whole = run(kernels, problem, WINOGRAD)
     first = data.draw(st.integers(0, problem.shape.filters - 1))
     last = data.draw(st.integers(first + 1, problem.shape.filters))
-    with mock.patch.multiple(
-        winograd_calls, _SLAB_FLOATS=0, _MIN_SLAB=data.draw(st.integers(1, 64))
-    ):
+    with mock.patch.multiple(calls, _SLAB_FLOATS=0, _MIN_SLAB=data.draw(st.integers(1, 64))):
         part = run(kernels, problem.chunk(first, last), WINOGRAD)
     assert part.tobytes() == whole[:, first:last].tobytes()
 

@@ -1,4 +1,4 @@
-// Activations, as kernels fuse them. The numbers are those of pipeline/devices/cuda/activation.py.
+// Activations, as kernels fuse them. The numbers are those of pipeline/devices/cuda/calls/activation.py.
 //
 // Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
 // compiler to contract, so the bits of a value do not depend on the kernel around it.

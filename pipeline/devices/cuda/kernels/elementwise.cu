@@ -3,7 +3,7 @@
 #include "activation.cuh"
 #include "strides.cuh"
 
-// As in elementwise_calls.py.
+// As in calls/elementwise.py.
 enum class Unary { abs, neg, sqrt, reciprocal, log, erf, floor, ceil, round, sign, softsign };
 enum class Binary { add, sub, mul, div, pow, min, max, prelu };
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from models.fusion import Fusion, Surroundings, fused_with
 from models.onnx_nodes import reads, subgraphs
 from pipeline.devices.cuda.call import Call, Pointer, Program
-from pipeline.devices.cuda.convolution import Convolution
+from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.lowering.errors import NotCoveredError, UnsuitedError
 from pipeline.devices.cuda.lowering.geometry import geometry_key, worth_measuring
 from pipeline.devices.cuda.lowering.handlers import ALIASES, OPERATORS
@@ -18,7 +19,6 @@ from pipeline.devices.cuda.lowering.node import Node, domain_of, parse
 from pipeline.devices.cuda.lowering.scope import Scope
 from pipeline.devices.cuda.lowering.settings import Settings
 from pipeline.devices.cuda.lowering.shapes import Value, infer, take_constants
-from pipeline.devices.cuda.strided_calls import copy_bytes
 
 
 def lower(graph: bytes, settings: Settings) -> Program:

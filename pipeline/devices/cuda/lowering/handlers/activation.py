@@ -1,10 +1,10 @@
 """The activation that is fused into a kernel, as kernels take it."""
 
 from models.activations import Function, function_named
-from pipeline.devices.cuda.activation import Activation
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.matrix import Activated
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.node import Node
-from pipeline.devices.cuda.matrix_calls import Activated
 
 # FusedGemm has each parameter as an attribute of its own.
 _PARAMETERS = ("activation_alpha", "activation_beta")

@@ -7,7 +7,7 @@ from onnx import helper
 
 from models.activations import function_of
 from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.elementwise_calls import (
+from pipeline.devices.cuda.calls.elementwise import (
     Binary,
     Operand,
     Unary,
@@ -15,12 +15,12 @@ from pipeline.devices.cuda.elementwise_calls import (
     binary,
     unary,
 )
+from pipeline.devices.cuda.calls.matrix import Activated
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.activation import activated, fused_activation
 from pipeline.devices.cuda.lowering.handlers.base import Handler
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.matrix_calls import Activated
 
 # Before this opset the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7

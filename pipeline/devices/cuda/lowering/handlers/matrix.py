@@ -3,13 +3,13 @@
 import math
 
 from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.layouts import broadcast
+from pipeline.devices.cuda.calls.layouts import broadcast
+from pipeline.devices.cuda.calls.matrix import Addend, Factors, fully_connected, multiply
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.activation import fused_activation
 from pipeline.devices.cuda.lowering.handlers.base import Handler
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.matrix_calls import Addend, Factors, fully_connected, multiply
 
 
 def _gemm(node: Node, scope: Scope) -> list[Call]:

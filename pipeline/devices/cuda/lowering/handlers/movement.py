@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.layouts import broadcast, contiguous
+from pipeline.devices.cuda.calls.layouts import broadcast, contiguous
+from pipeline.devices.cuda.calls.strided import ITEM_BYTES, View, copy, gather, whole
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.strided_calls import ITEM_BYTES, View, copy, gather, whole
 
 
 def item_bytes(scope: Scope, name: str) -> int:

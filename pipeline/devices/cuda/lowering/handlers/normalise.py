@@ -3,12 +3,7 @@
 import math
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.lowering.errors import UnsuitedError
-from pipeline.devices.cuda.lowering.handlers.activation import fused_activation
-from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
-from pipeline.devices.cuda.lowering.node import Node
-from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.normalise_calls import (
+from pipeline.devices.cuda.calls.normalise import (
     Channels,
     Response,
     Statistics,
@@ -16,7 +11,12 @@ from pipeline.devices.cuda.normalise_calls import (
     group_normalise,
     response_normalise,
 )
-from pipeline.devices.cuda.softmax_calls import softmax
+from pipeline.devices.cuda.calls.softmax import softmax
+from pipeline.devices.cuda.lowering.errors import UnsuitedError
+from pipeline.devices.cuda.lowering.handlers.activation import fused_activation
+from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
+from pipeline.devices.cuda.lowering.node import Node
+from pipeline.devices.cuda.lowering.scope import Scope
 
 # Before this opset a softmax saw its input as a matrix, cut in two at its axis.
 _SOFTMAX_OF_ONE_AXIS = 13

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.layouts import contiguous
+from pipeline.devices.cuda.calls.layouts import contiguous
+from pipeline.devices.cuda.calls.resize import Planes, pick
+from pipeline.devices.cuda.calls.strided import View, copy, fill
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.resize_calls import Planes, pick
-from pipeline.devices.cuda.strided_calls import View, copy, fill
 
 Pads = list[tuple[int, int]]
 

@@ -3,12 +3,12 @@
 import math
 
 from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.calls.pooling import Pool, average_pool, max_pool
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.base import Handler
 from pipeline.devices.cuda.lowering.handlers.windows import planar
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.pooling_calls import Pool, average_pool, max_pool
 
 
 def _pool(node: Node, scope: Scope) -> tuple[int, Pool]:

@@ -1,11 +1,11 @@
 """Many numbers to one, over whole axes."""
 
 from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.calls.reduce import After, Before, Reduction, reduce
+from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.reduce_calls import After, Before, Reduction, reduce
-from pipeline.devices.cuda.strided_calls import copy_bytes
 
 _MEAN = Reduction("sum", after=After.MEAN)
 _LARGEST = Reduction("largest")

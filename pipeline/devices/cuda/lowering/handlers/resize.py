@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.calls.resize import Planes, Table, interpolate, pick
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.base import Handler, axis_of
 from pipeline.devices.cuda.lowering.handlers.resize_tables import (
@@ -17,7 +18,6 @@ from pipeline.devices.cuda.lowering.handlers.resize_tables import (
 )
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.scope import Scope
-from pipeline.devices.cuda.resize_calls import Planes, Table, interpolate, pick
 
 # From here on the second input is a region of interest, scales are the third, and modes can be chosen.
 _WITH_REGION = 11

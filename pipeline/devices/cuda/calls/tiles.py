@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.devices.cuda.convolution import Convolution
+from pipeline.devices.cuda.calls.convolution import Convolution
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import per_element
-from pipeline.devices.cuda.layouts import broadcast, collapse
-from pipeline.devices.cuda.matrix_calls import Activated
+from pipeline.devices.cuda.calls.launches import per_element
+from pipeline.devices.cuda.calls.layouts import broadcast, collapse
+from pipeline.devices.cuda.calls.matrix import Activated
 
 
 class Unary(IntEnum):

@@ -1,7 +1,7 @@
 """Launches of kernels/softmax.cu."""
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import per_element, per_group
+from pipeline.devices.cuda.calls.launches import per_element, per_group
 
 
 def softmax(

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.devices.cuda.activation import Activation
 from pipeline.devices.cuda.call import Argument, Pointer
-from pipeline.devices.cuda.launches import MAX_ELEMENTS
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.launches import MAX_ELEMENTS
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import per_element, per_group
-from pipeline.devices.cuda.layouts import Layout, collapse, contiguous
+from pipeline.devices.cuda.calls.launches import per_element, per_group
+from pipeline.devices.cuda.calls.layouts import Layout, collapse, contiguous
 
 # Up to this many numbers one thread joins as fast as a warp does.
 _SHORT = 16

@@ -6,7 +6,13 @@ behind each other: our matrix [rows, columns] is its transposed one.
 """
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.convolution import Convolution, Epilogue, blocks, moved, with_epilogue
+from pipeline.devices.cuda.calls.convolution import (
+    Convolution,
+    Epilogue,
+    blocks,
+    moved,
+    with_epilogue,
+)
 
 #: Of gathered pixels; layers with deep windows get at least so many pixels at once.
 _SLAB_FLOATS = 2 << 20

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import per_element
+from pipeline.devices.cuda.calls.launches import per_element
 
 
 @dataclass(frozen=True)

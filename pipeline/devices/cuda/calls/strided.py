@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import MAX_ELEMENTS, per_element
-from pipeline.devices.cuda.layouts import collapse, contiguous, moved
+from pipeline.devices.cuda.calls.launches import MAX_ELEMENTS, per_element
+from pipeline.devices.cuda.calls.layouts import collapse, contiguous, moved
 
 ITEM_BYTES = (1, 2, 4, 8)
 _BYTES_A_THREAD = 16

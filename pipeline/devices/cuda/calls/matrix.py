@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pipeline.devices.cuda.activation import Activation
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.launches import MAX_ELEMENTS
+from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.launches import MAX_ELEMENTS
 
 _THREADS = 128
 #: Warps of a block of ``fully_connected``; each has one output.
