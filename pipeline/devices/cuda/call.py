@@ -24,6 +24,10 @@ class Pointer:
     index: int = 0
     offset: int = 0
 
+    def moved(self, n_bytes: int) -> "Pointer":
+        """Return the pointer to ``n_bytes`` behind this one."""
+        return Pointer(self.space, self.index, self.offset + n_bytes)
+
 
 #: A pointer (None: null), an int32, a float32, or a structure of int32.
 Argument = Pointer | None | int | float | tuple[int, ...]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.elementwise import (
     Binary,
     Operand,
@@ -17,7 +18,6 @@ from pipeline.devices.cuda.calls.elementwise import (
     unary,
 )
 from pipeline.devices.cuda.calls.layouts import MAX_RANK
-from pipeline.devices.cuda.calls.matrix import Activated
 from tests.pipeline.cuda.lowered import Array, agree
 from tests.pipeline.cuda.space import placed, some_kernels
 from tests.pipeline.nodes import MICROSOFT, examples, numbers

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Pointer
-from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.activation import Activated, Activation
 from pipeline.devices.cuda.calls.matrix import (
-    Activated,
     Addend,
     Factors,
     fully_connected,

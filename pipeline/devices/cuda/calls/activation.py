@@ -1,5 +1,6 @@
 """The activations that kernels fuse, by the numbers of kernels/activation.cuh."""
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -28,3 +29,17 @@ class Activation(IntEnum):
     GELU_TANH = 14
     #: alpha: slope inside the sigmoid.
     QUICK_GELU = 15
+
+
+@dataclass(frozen=True)
+class Activated:
+    """An activation and its parameters."""
+
+    activation: Activation = Activation.NONE
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    @property
+    def tail(self) -> tuple[int, float, float]:
+        """The last arguments of a kernel that applies it."""
+        return (int(self.activation), float(self.alpha), float(self.beta))

@@ -120,7 +120,7 @@ def _reciprocal(divisor: int) -> int:
 
 def moved(pointer: Pointer, floats: int) -> Pointer:
     """Return where ``floats`` numbers behind ``pointer`` lie."""
-    return Pointer(pointer.space, pointer.index, pointer.offset + 4 * floats)
+    return pointer.moved(4 * floats)
 
 
 def blocks(count: int, threads: int) -> tuple[int, int, int]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.launches import per_element
 from pipeline.devices.cuda.calls.layouts import broadcast, collapse
-from pipeline.devices.cuda.calls.matrix import Activated
 
 
 class Unary(IntEnum):

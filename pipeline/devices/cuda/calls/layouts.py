@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.devices.cuda.call import Pointer
-
 MAX_RANK = 6
 
 
@@ -72,8 +70,3 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> Layout:
 
 def _padded(values: Sequence[int]) -> tuple[int, ...]:
     return (*values, *[0] * (MAX_RANK - len(values)))
-
-
-def moved(pointer: Pointer, n_bytes: int) -> Pointer:
-    """Return ``pointer``, ``n_bytes`` further."""
-    return Pointer(pointer.space, pointer.index, pointer.offset + n_bytes)

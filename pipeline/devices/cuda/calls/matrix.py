@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.activation import Activation
+from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.launches import MAX_ELEMENTS
 
 _THREADS = 128
@@ -14,20 +14,6 @@ _IMAGES = 4
 _TILE = 64
 #: From more images on, the product by tiles reads the weights less often.
 _MOST_IMAGES = 16
-
-
-@dataclass(frozen=True)
-class Activated:
-    """An activation and its parameters."""
-
-    activation: Activation = Activation.NONE
-    alpha: float = 0.0
-    beta: float = 0.0
-
-    @property
-    def tail(self) -> tuple[int, float, float]:
-        """The last arguments of every kernel of this module."""
-        return (int(self.activation), float(self.alpha), float(self.beta))
 
 
 @dataclass(frozen=True)

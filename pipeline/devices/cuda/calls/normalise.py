@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.launches import per_element, per_group
-from pipeline.devices.cuda.calls.matrix import Activated
 
 
 @dataclass(frozen=True)

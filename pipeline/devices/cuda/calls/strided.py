@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.calls.launches import MAX_ELEMENTS, per_element
-from pipeline.devices.cuda.calls.layouts import collapse, contiguous, moved
+from pipeline.devices.cuda.calls.layouts import collapse, contiguous
 
 ITEM_BYTES = (1, 2, 4, 8)
 _BYTES_A_THREAD = 16
@@ -42,8 +42,8 @@ def copy(shape: Sequence[int], source: View, target: View, item_bytes: int) -> C
         ValueError: too many elements, or more than six axes that cannot be joined.
     """
     count = math.prod(shape)
-    begin = moved(source.pointer, source.offset * item_bytes)
-    end = moved(target.pointer, target.offset * item_bytes)
+    begin = source.pointer.moved(source.offset * item_bytes)
+    end = target.pointer.moved(target.offset * item_bytes)
     layout = collapse(shape, source.strides, target.strides)
     if count == 1 or layout.strides == ((1,), (1,)):
         return copy_bytes(begin, end, count * item_bytes)

@@ -1,8 +1,7 @@
 """The activation that is fused into a kernel, as kernels take it."""
 
 from models.activations import Function, function_named
-from pipeline.devices.cuda.calls.activation import Activation
-from pipeline.devices.cuda.calls.matrix import Activated
+from pipeline.devices.cuda.calls.activation import Activated, Activation
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.node import Node
 

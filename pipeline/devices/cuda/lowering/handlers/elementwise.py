@@ -7,6 +7,7 @@ from onnx import helper
 
 from models.activations import function_of
 from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.elementwise import (
     Binary,
     Operand,
@@ -15,7 +16,6 @@ from pipeline.devices.cuda.calls.elementwise import (
     binary,
     unary,
 )
-from pipeline.devices.cuda.calls.matrix import Activated
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.handlers.activation import activated, fused_activation
 from pipeline.devices.cuda.lowering.handlers.base import Handler
