@@ -6,9 +6,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from loader.pool import ReadPool
+from pipeline.devices.base import Device, DeviceLostError
 from server.budget import Budget
 from server.entry import Entry
 from server.repository import Repository
+
+_LOST = "1 when the device works again only after a restart of the process"
 
 
 class ModelCollector(Collector):
@@ -85,6 +88,28 @@ def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
         count = plan.stages[0].ahead
         ahead.add_metric([entry.name], sum(group.length for group in plan.groups[:count]))
     yield from (memory, ahead, huge)
+
+
+class DeviceCollector(Collector):
+    """Memory of a device that counts its own, all processes together, and whether it still works."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            found = self._device.memory_info()
+        except DeviceLostError:
+            yield _gauge("device_lost", _LOST, value=1.0)
+            return
+        if found is None:
+            return
+        free, total = found
+        memory = _gauge("device_memory_bytes", "Memory of the device, of all processes", "state")
+        memory.add_metric(["free"], free)
+        memory.add_metric(["used"], total - free)
+        yield memory
+        yield _gauge("device_lost", _LOST, value=0.0)
 
 
 def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:

@@ -54,7 +54,7 @@ class Context:
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
         self.repository = Repository(settings, self.budget, device, self.pool)
-        self.metrics.watch(self.repository, self.budget, self.pool)
+        self.metrics.watch(self.repository, self.budget, self.pool, device)
         #: Held while a body is made into tensors, which takes far more memory than they do.
         self.parsing = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None

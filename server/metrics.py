@@ -11,9 +11,10 @@ from prometheus_client import (
 )
 
 from loader.pool import ReadPool
+from pipeline.devices.base import Device
 from pipeline.statistics import SweepStatistics
 from server.budget import Budget
-from server.collectors import ModelCollector, ReadCollector
+from server.collectors import DeviceCollector, ModelCollector, ReadCollector
 from server.repository import Repository
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
@@ -44,10 +45,14 @@ METRIC_NAMES = frozenset(
         "layerstream_disk_read_seconds_total",
         "layerstream_disk_read_cpu_seconds_total",
         "layerstream_disk_reads_hung",
+        "layerstream_device_memory_bytes",
+        "layerstream_device_lost",
     }
 )
 #: Those that need a profile: without one there is nothing to show.
 PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
+#: Those of a device with memory of its own account: none with the CPU.
+DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"})
 STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
 OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
 
@@ -96,10 +101,11 @@ class Metrics:
             registry=self.registry,
         )
 
-    def watch(self, repository: Repository, budget: Budget, pool: ReadPool) -> None:
+    def watch(self, repository: Repository, budget: Budget, pool: ReadPool, device: Device) -> None:
         """Read memory, states and what reading took at each scrape."""
         self.registry.register(ModelCollector(repository, budget))
         self.registry.register(ReadCollector(pool))
+        self.registry.register(DeviceCollector(device))
 
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""

@@ -115,6 +115,14 @@ class Device(ABC):
         """
         return HostMemory(0 if use == "scratch" else n_bytes)
 
+    def memory_info(self) -> tuple[int, int] | None:
+        """Return free and total bytes of a device that counts its own memory.
+
+        Raises:
+            DeviceLostError: it can no longer say.
+        """
+        return None
+
     def check(self, sizes: Mapping[Use, int]) -> None:  # noqa: B027  most devices have what the host has
         """Look whether a model's memory, bytes by use, can be allocated.
 

@@ -52,6 +52,9 @@ class StagedDevice(Device):
     def target(self) -> Target:
         return self._device.target
 
+    def memory_info(self) -> tuple[int, int] | None:
+        return self._device.memory_info()
+
     def fitted(self, pack: Pack) -> Pack:
         return self._device.fitted(pack)
 

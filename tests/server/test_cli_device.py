@@ -158,9 +158,12 @@ async def test_a_service_on_the_gpu_answers_and_outlives_a_fault(
             answer = await service.infer("tiny", inputs)
             assert answer.status_code == 200
             close(arrays(answer), packs.expected("tiny", inputs))
+        used = await service.metric("layerstream_device_memory_bytes", state="used")
+        assert used == fake_gpu.used_bytes
         kernel = [item.name for item in fake_gpu.log if item.kind == "launch"][-1]
         fake_gpu.fail[f"run {kernel}"] = 700
         error(await service.infer("tiny", inputs), 500, "lost until a restart")
         error(await service.infer("tiny", inputs), 503, "lost until a restart")
         assert (await service.client.get("/v2/health/live")).status_code == 200
+        assert await service.metric("layerstream_device_lost") == 1
         assert (await service.client.get("/v2/health/ready")).status_code == 503

@@ -17,7 +17,7 @@ from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
 from server import logs
-from server.metrics import METRIC_NAMES, OUTCOMES, PREDICTIONS
+from server.metrics import DEVICE, METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.process import resident_bytes
 from tests.pipeline.profiles import profile
 from tests.server.conftest import SettingsFactory
@@ -47,7 +47,7 @@ async def test_every_metric_is_there_after_one_request(service: Service) -> None
     found = {without_suffix(name) for name, _ in await service.metrics()}
     own = {name for name in found if name.startswith("layerstream_")}
     # No profile, no predictions: tests/server/test_planning.py has them.
-    expected = METRIC_NAMES - PREDICTIONS
+    expected = METRIC_NAMES - PREDICTIONS - DEVICE
     assert {name for name in own if not name.endswith("_created")} == expected
 
 

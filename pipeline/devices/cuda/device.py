@@ -145,6 +145,9 @@ class CudaDevice(Device):
                 f"{n_bytes} bytes of {use} memory: {free} of the device's {total} bytes are free"
             ) from exc
 
+    def memory_info(self) -> tuple[int, int]:
+        return self.driver.memory_info()
+
     def check(self, sizes: Mapping[Use, int]) -> None:
         shared = sizes["shared"] if self.kind == "managed" else 0
         needed = sizes["own"] + sizes["scratch"] + shared

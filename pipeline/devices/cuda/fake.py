@@ -106,6 +106,7 @@ class FakeDriver(Driver):
         return self._known
 
     def memory_info(self) -> tuple[int, int]:
+        self._raise("memory_info")
         return self._total - self.used_bytes, self._total
 
     def allocate(self, n_bytes: int) -> int:
