@@ -21,7 +21,7 @@ _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
 CPU = "cpu"
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")
 # Compute capabilities, times ten.
-_LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 120
+_LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 129
 
 
 class Target(BaseModel):

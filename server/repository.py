@@ -15,7 +15,7 @@ from models.errors import ModelError
 from models.heap import trim_heap
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import Device, DeviceError
+from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.plan import PlanError
@@ -206,6 +206,9 @@ class Repository:
             except BaseException:
                 engine.close()
                 raise
+        except DeviceMemoryError as exc:
+            self._budget.release(name)
+            raise RefusedError(f"model {name!r}: {exc}") from exc
         except BaseException:
             self._budget.release(name)
             raise

@@ -34,6 +34,10 @@ cupy_for() {
 }
 
 found=${LAYERSTREAM_GPU_PYTHON:-$(command -v python3 || true)}
+if [ -n "$found" ] && ! command -v "$found" >/dev/null; then
+    say "LAYERSTREAM_GPU_PYTHON: $found: no such interpreter: nothing was run"
+    exit 1
+fi
 major=$([ -n "$found" ] && driver_major "$found") || {
     say "no NVIDIA GPU that this user can reach: nothing was run"
     exit 0

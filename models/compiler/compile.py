@@ -101,7 +101,8 @@ def compile_onnx(
         progress("cut")
         total = sum(graph.weight_bytes(node) for node in graph.nodes)
         chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
-        parts = partition(graph, target, chunk_bytes, source)
+        measure = functools.cache(options.measure or runs_on_cpu)
+        parts = partition(graph, target, chunk_bytes, source, measure=measure)
         graph, pieces = parts.graph, parts.pieces
         layout = lay_out(graph, pieces)
         progress("write")
@@ -112,7 +113,7 @@ def compile_onnx(
         shutil.rmtree(work)
         values = value_records(graph, parts.aliases)
         index = {value.name: position for position, value in enumerate(values)}
-        sizes = Sizes(graph, functools.cache(options.measure or runs_on_cpu))
+        sizes = Sizes(graph, measure)
         describer = PieceDescriber(parts, layout, index, sizes)
         manifest = Manifest(
             name=name,

@@ -28,11 +28,12 @@ def cut(
     region_piece: Callable[[int], CutPiece | None] = lambda index: None,
     chains: Mapping[int, Chain] = MappingProxyType({}),
     fused: Fused = MappingProxyType({}),
+    alike: Callable[[CutPiece, CutPiece], bool] = lambda one, other: True,
 ) -> list[CutPiece]:
     """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
 
     ``region_piece`` makes the piece of the region that a node is in, if any. ``chains`` and
-    ``fused``: by first node.
+    ``fused``: by first node. ``alike``: whether two pieces run in the same place, or may not be merged.
     """
     cutter = _Cutter(graph, aliases)
 
@@ -54,11 +55,13 @@ def cut(
             continue
         layer = range(index, fused[index].end if index in fused else index + 1)
         alone = apart(layer)
-        merged = None if alone or not pending else cutter.merge(pending[0], layer)
+        single = [] if alone else [cutter.whole(layer.start, layer.stop)]
+        joins = single and pending and alike(pending[0], single[0])
+        merged = cutter.merge(pending[0], layer) if joins else None
         if merged is None:
             pieces.extend(pending)
         pieces.extend(alone)
-        pending = [] if alone else [merged or cutter.whole(layer.start, layer.stop)]
+        pending = [merged] if merged is not None else single
     return [*pieces, *pending]
 
 

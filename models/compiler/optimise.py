@@ -30,6 +30,7 @@ from models.compiler.normalise import (
     has_dtype,
     take_tensors,
 )
+from models.compiler.pools import settle_pool
 from models.compiler.rewrite import rewrite
 from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
@@ -67,14 +68,16 @@ def optimise(
         rewrite(model)
     source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
-    # it rewrote.
+    # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
     result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
-    if for_cpu:
-        result = _optimised(result, folder / "optimised.onnx", _Level.ORT_ENABLE_ALL, path)
+    level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
+    result = _optimised(result, folder / "optimised.onnx", level, path)
     optimised = onnx.load(result, load_external_data=False)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     placed = _values(optimised, path, folder).placed
+    while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
+        placed = _values(optimised, path, folder).placed
     stay_blocked(optimised, {name: array.shape for name, array in placed.items()}, target.block)
     constants = _constants(optimised, folder)
     graph = _graph(optimised, constants, path, folder)

@@ -14,6 +14,7 @@ from models.compiler.graph import Graph
 from models.compiler.pieces import serialise
 from models.compiler.regions import name, with_regions
 from models.compiler.resident import resident_piece, serialise_resident
+from models.compiler.scratch import Measure, runs_on_cpu
 from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
 from models.onnx_nodes import made
@@ -46,9 +47,16 @@ class Partition:
 
 
 def partition(
-    graph: Graph, target: Target, chunk_bytes: int, source: Path, load: Load = open_piece
+    graph: Graph,
+    target: Target,
+    chunk_bytes: int,
+    source: Path,
+    load: Load = open_piece,
+    measure: Measure = runs_on_cpu,
 ) -> Partition:
     """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
+
+    Nodes that ``measure`` does not know run on the CPU, and share no piece with others.
 
     An alternative with a piece that ``load`` refuses, or with other results, is left out.
 
@@ -57,7 +65,7 @@ def partition(
     """
     refused: dict[str, str] = {}
     while True:
-        parts = _cut(with_regions(graph, refused), target, chunk_bytes)
+        parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
         more = {
             key: reason
             for data, piece in parts.graphs.items()
@@ -69,7 +77,7 @@ def partition(
         refused |= more
 
 
-def _cut(graph: Graph, target: Target, chunk_bytes: int) -> Partition:
+def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Partition:
     on_cpu = target.capability is None
     graph, fused = (graph, {}) if on_cpu else with_fused(graph)
     aliases = find_aliases(graph, fused)
@@ -82,8 +90,18 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int) -> Partition:
         region = graph.region(index)
         return None if region is None else resident_piece(graph, region, kept)
 
+    def on_device(piece: CutPiece) -> bool:
+        return measure(serialise(graph, piece, aliases.elided)) is not None
+
     pieces = cut(
-        graph, aliases, target, chunk_bytes, region_piece=region_piece, chains=chains, fused=fused
+        graph,
+        aliases,
+        target,
+        chunk_bytes,
+        region_piece=region_piece,
+        chains=chains,
+        fused=fused,
+        alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
     )
     serialised = [
         serialise(graph, piece, aliases.elided)

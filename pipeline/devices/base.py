@@ -22,6 +22,10 @@ class DeviceError(Exception):
     """A device cannot load a piece."""
 
 
+class DeviceMemoryError(DeviceError):
+    """The device has less free memory than a model needs; the message has the figures."""
+
+
 class KernelError(DeviceError):
     """A kernel failed while it ran."""
 

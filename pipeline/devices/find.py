@@ -10,7 +10,7 @@ from pipeline.devices.cuda.choices import Kind, Precision
 KINDS = get_args(Kind)
 PRECISIONS = get_args(Precision)
 
-_NAME = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
+_NAME = re.compile(r"cpu|cuda(?::([0-9]{1,3}))?")
 
 
 def check_name(name: str) -> str:

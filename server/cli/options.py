@@ -69,6 +69,8 @@ def open_named(
         check_name(name)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint="--device") from exc
+    if name == "cpu" and (kind is not None or precision != "fp32"):
+        raise typer.BadParameter("--memory-kind and --precision are for --device cuda")
     return context.with_resource(
         closing(open_device(name, threads, cast("Kind | None", kind), cast("Precision", precision)))
     )

@@ -33,7 +33,7 @@ def test_this_machine_has_two_names() -> None:
     assert host_target().capability is None
 
 
-@given(st.integers(70, 120))
+@given(st.integers(70, 129))
 def test_a_cuda_target_is_named_by_its_capability(capability: int) -> None:
     target = named_target(f"cuda-sm{capability}")
     assert target == cuda_target(capability)
@@ -50,13 +50,13 @@ NO_TARGETS = (
     "cuda-sm7.2",
     "cuda-sm",
     "cuda-sm69",
-    "cuda-sm121",
+    "cuda-sm130",
 )
 
 
 @pytest.mark.parametrize("name", [*NO_TARGETS, "cuda-sm072", "sparc-vis\n", " cpu", "cuda-sm72a"])
 def test_other_names_are_refused_with_those_there_are(name: str) -> None:
-    with refuses(ModelError, "cpu", host_target().isa, "cuda-sm70 to cuda-sm120", "cuda-sm72"):
+    with refuses(ModelError, "cpu", host_target().isa, "cuda-sm70 to cuda-sm129", "cuda-sm72"):
         named_target(name)
 
 

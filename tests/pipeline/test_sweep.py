@@ -222,3 +222,26 @@ def test_a_read_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     reads.hold_from = 0
     with pytest.raises(DrainError, match="have not ended"):
         sweeper(reads, kernels([])).run()
+
+
+def test_kernels_in_flight_have_ended_before_an_error_is_raised() -> None:
+    ended: list[int] = []
+
+    def finish(done: Done) -> None:
+        def end() -> None:
+            ended.append(len(ran))
+            done(None, 0.0)
+
+        threading.Thread(target=end).start()
+
+    def fail() -> None:
+        raise KernelError("no such instruction")
+
+    ran: list[int] = []
+    launches = kernels(ran)
+    launches[2] = fail
+    plan = PLANS["pre"]
+    sweeps = Sweeper(plan.stages, [Moves()], launches, finish=finish)
+    with pytest.raises(KernelError):
+        sweeps.run()
+    assert (ran, ended) == ([0, 1], [2])

@@ -149,14 +149,14 @@ class CudaDevice(Device):
         return self.driver.memory_info()
 
     def check(self, sizes: Mapping[Use, int]) -> None:
-        shared = sizes["shared"] if self.kind == "managed" else 0
-        needed = sizes["own"] + sizes["scratch"] + shared
+        needed = sizes["own"] + sizes["scratch"]
         if self.properties.integrated:  # one memory for both
             needed = sum(sizes.values())
         free, total = self.driver.memory_info()
         if needed > free:
             raise CudaMemoryError(
-                f"needs {needed} bytes of device memory, {free} of {total} bytes are free"
+                f"needs {needed} bytes of device memory, {free} of {total} bytes are free; with a "
+                "smaller budget it streams more"
             )
 
     def shared(self, kind: Kind, n_bytes: int, slots: int = 1) -> Memory:

@@ -1,6 +1,11 @@
 """What CUDA reports, as errors with names: which leave the device usable, and which do not."""
 
-from pipeline.devices.base import DeviceError, DeviceLostError, KernelError
+from pipeline.devices.base import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    KernelError,
+)
 
 _OUT_OF_MEMORY = 2
 # After these every further call of the process fails: the context is lost with all its memory
@@ -28,7 +33,7 @@ class CudaMissingError(DeviceError):
     """There is no GPU that this process can use; the message says what is missing."""
 
 
-class CudaMemoryError(DeviceError):
+class CudaMemoryError(DeviceMemoryError):
     """The device has less free memory than was asked for; the message has the figures."""
 
 

@@ -9,8 +9,10 @@ from tests.pipeline.cuda.space import ON_GPU, Kernels, gpu
 __all__ = ["ON_GPU", "driver_of"]
 
 
-def driver_of(kernels: Kernels, seed: int = 0, known: Properties = XAVIER) -> Driver:
-    """Return a driver; ``seed`` and ``known`` are the fake one's."""
+def driver_of(
+    kernels: Kernels, seed: int = 0, known: Properties = XAVIER, eager: float = 0.3
+) -> Driver:
+    """Return a driver; all but ``kernels`` is the fake one's."""
     if isinstance(kernels, HostKernels):
-        return FakeDriver(seed, known=known, compute=compute(kernels))
+        return FakeDriver(seed, eager, known=known, compute=compute(kernels))
     return gpu()

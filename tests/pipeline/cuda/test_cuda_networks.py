@@ -162,8 +162,9 @@ def test_half_precision_agrees_with_itself(
     assert np.abs(results[0] - expected).max() / np.abs(expected).max() < 2e-2
 
 
+@pytest.mark.parametrize("eager", [0.0, 0.3])  # 0: nothing runs before somebody waits for it
 def test_what_no_kernel_covers_runs_on_the_cpu(
-    kernels: Kernels, image: Tensor, tmp_path: Path
+    kernels: Kernels, image: Tensor, tmp_path: Path, eager: float
 ) -> None:
     b = Builder("mixed", SIDE)
     x = b.relu(b.norm(b.conv(b.image, 24, 3)))
@@ -174,7 +175,7 @@ def test_what_no_kernel_covers_runs_on_the_cpu(
     onnx.save(model, tmp_path / "mixed.onnx")
     wanted = ort.InferenceSession(tmp_path / "mixed.onnx").run(None, {"image": image})[0]
     pack = compiled(tmp_path / "mixed.onnx", tmp_path)
-    with device_on(driver_of(kernels)) as device:
+    with device_on(driver_of(kernels, eager=eager)) as device:
         plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES["2s"]))
         with engine_of(pack, plan, device) as (engine, _):
             for _ in range(2):

@@ -154,6 +154,11 @@ def test_too_little_device_memory_is_refused_with_figures(driver: FakeDriver) ->
         with pytest.raises(CudaMemoryError, match=r"needs 1100000 bytes.*1048576 of 1048576"):
             device.check(sizes)
         device.check({**sizes, "own": 600_000})
+    driver = FakeDriver(known=DISCRETE, memory_bytes=1 << 20)
+    with closing(CudaDevice(driver, CpuDevice())) as device:
+        device.check({**sizes, "staging": 1 << 30, "shared": 1 << 30})  # the host's, here
+        with pytest.raises(CudaMemoryError, match="needs 1100000 bytes"):
+            device.check({**sizes, "scratch": 400_000})
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,11 @@ def test_one_spatial_axis() -> None:
 def test_not_covered(x: Any, outputs: int, reason: str) -> None:
     with pytest.raises(NotCoveredError, match=f"MaxPool: {reason}"):
         agree("MaxPool", [x], {"kernel_shape": [2] * (x.ndim - 2)}, outputs=outputs)
+
+
+def test_nan_is_not_swallowed() -> None:
+    """Of pools and reductions ONNX Runtime keeps some NaN and loses others: nothing to agree with."""
+    x = numbers(1, 3, 6, 5)
+    x[0, 1, 2, 3] = np.nan
+    agree("Max", [x, numbers(1, 3, 6, 5, seed=1)])
+    agree("Min", [numbers(1, 3, 6, 5, seed=1), x])

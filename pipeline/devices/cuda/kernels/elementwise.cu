@@ -1,6 +1,7 @@
 // Operators on each element, one thread each. A result may lie where an input of its own shape lies.
 
 #include "activation.cuh"
+#include "order.cuh"
 #include "strides.cuh"
 
 // As in calls/elementwise.py.
@@ -39,8 +40,8 @@ __device__ __forceinline__ float join(float a, float b, int operation) {
         case Binary::mul: return a * b;
         case Binary::div: return a / b;
         case Binary::pow: return powf(a, b);
-        case Binary::min: return fminf(a, b);
-        case Binary::max: return fmaxf(a, b);
+        case Binary::min: return smaller(a, b);
+        case Binary::max: return larger(a, b);
         case Binary::prelu: return a < 0.0f ? a * b : a;
     }
     return a;

@@ -1,6 +1,7 @@
 // Pools with a window, NCHW; a plane is one channel of one picture.
 
 #include "infinity.cuh"
+#include "order.cuh"
 
 struct Pool {
     int height, width;
@@ -27,7 +28,7 @@ extern "C" __global__ void max_pool(const float *x, float *y, Pool pool, unsigne
         for (int j = 0; j < pool.kernel_width; ++j) {
             const int column = left + j * pool.dilation_width;
             if (column >= 0 && column < pool.width)
-                largest = fmaxf(largest, x[row * pool.width + column]);
+                largest = larger(largest, x[row * pool.width + column]);
         }
     }
     y[index] = largest;

@@ -1,6 +1,8 @@
 // Reductions over a block in a fixed order: the same numbers give the same result, bit for bit.
 #pragma once
 
+#include "order.cuh"
+
 // More threads than this a block may not have.
 #define REDUCTION_THREADS 256
 
@@ -9,11 +11,11 @@ struct Sum {
 };
 
 struct Largest {
-    static __device__ __forceinline__ float join(float a, float b) { return fmaxf(a, b); }
+    static __device__ __forceinline__ float join(float a, float b) { return larger(a, b); }
 };
 
 struct Smallest {
-    static __device__ __forceinline__ float join(float a, float b) { return fminf(a, b); }
+    static __device__ __forceinline__ float join(float a, float b) { return smaller(a, b); }
 };
 
 struct Product {
