@@ -24,7 +24,7 @@ from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
-from pipeline.residents import load_residents
+from pipeline.resident_reads import load_residents
 from pipeline.schedule import Stage
 from pipeline.statistics import EngineStatistics, SweepStatistics
 from pipeline.sweep import Sweeper

@@ -69,7 +69,7 @@ def this_machine(weights: Path, computing: Device) -> Machine:
         reader=reader.kind,
         reader_priority=reader_priority(),
         huge_pages=_has_huge_pages(),
-        gpu=computing.model,
+        gpu=computing.gpu,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from loader.files import open_reader
 from loader.pool import ReadPool
+from loader.reader import Reader
 from models.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
@@ -23,10 +24,15 @@ _MOST_CACHE_BYTES = 64 << 20
 
 
 @contextmanager
-def opened(pack: Pack, plan: Plan, device: Device, pool: ReadPool) -> Iterator[Engine]:
-    """Open an engine of ``plan``, with a copy stage in case it has one, and close it."""
+def opened(
+    pack: Pack, plan: Plan, device: Device, pool: ReadPool, reader: Reader | None = None
+) -> Iterator[Engine]:
+    """Open an engine of ``plan``, with a copy stage in case it has one, and close it.
+
+    ``reader``: of the weights; None: of their file.
+    """
     with copying(device) as used:
-        engine = Engine(pack, plan, used, pool, open_reader(pack.weights_path))
+        engine = Engine(pack, plan, used, pool, reader or open_reader(pack.weights_path))
         try:
             engine.open()
             yield engine

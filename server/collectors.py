@@ -95,16 +95,24 @@ class DeviceCollector(Collector):
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._seen: tuple[int, int] | None = None
+        self._lost = False
+
+    def look(self) -> None:
+        """Ask the device; its driver may make the caller wait, so not on the event loop."""
+        try:
+            self._seen = self._device.memory_info()
+        except DeviceLostError:
+            self._lost = True
 
     def collect(self) -> Iterator[Metric]:
-        try:
-            found = self._device.memory_info()
-        except DeviceLostError:
+        """Yield what was seen last; nothing of a device without an account of its own."""
+        if self._lost:
             yield _gauge("device_lost", _LOST, value=1.0)
             return
-        if found is None:
+        if self._seen is None:
             return
-        free, total = found
+        free, total = self._seen
         memory = _gauge("device_memory_bytes", "Memory of the device, of all processes", "state")
         memory.add_metric(["free"], free)
         memory.add_metric(["used"], total - free)

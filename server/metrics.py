@@ -1,5 +1,7 @@
 """Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
 
+import asyncio
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -105,7 +107,8 @@ class Metrics:
         """Read memory, states and what reading took at each scrape."""
         self.registry.register(ModelCollector(repository, budget))
         self.registry.register(ReadCollector(pool))
-        self.registry.register(DeviceCollector(device))
+        self._device = DeviceCollector(device)
+        self.registry.register(self._device)
 
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""
@@ -141,6 +144,7 @@ class Metrics:
         """Observe how long an image took to become a tensor."""
         self._stages.labels(model, "preprocess").observe(seconds)
 
-    def render(self) -> bytes:
-        """Return the exposition text."""
+    async def render(self) -> bytes:
+        """Return the exposition text, after a look at the device."""
+        await asyncio.to_thread(self._device.look)
         return generate_latest(self.registry)

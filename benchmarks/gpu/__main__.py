@@ -45,7 +45,7 @@ class _Run:
             "command": "python -m benchmarks.gpu " + " ".join(sys.argv[1:]),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": {
-                "model": device.model,
+                "gpu": device.gpu,
                 "threads": device.threads,
                 "runtime": cuda_version(device.properties.runtime_version),
                 "cupy": _version("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
@@ -98,7 +98,7 @@ class _Run:
 
     def kernels(self, name: str) -> None:
         _, pack = self.pack(name, _NETWORKS[name])
-        rows = list(measure_kernels(self.device, shapes_of(pack)))
+        rows = list(measure_kernels(self.device, shapes_of(pack, self.device)))
         self.document["kernels"][name] = {"rows": rows, "summary": summarise(rows)}
 
     def preloaded(self, name: str) -> None:

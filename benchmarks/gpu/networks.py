@@ -1,7 +1,7 @@
 """Whole networks on the GPU: preloaded beside PyTorch, and streamed at the speed of a disk."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.measure import device_measure
+from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
 from pipeline.inputs import random_inputs
 from pipeline.observed import Services, services
@@ -26,6 +26,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Distribution, Profile, ReadTime
+from pipeline.sweeps import opened
 from pipeline.trace import TraceEvent
 
 _WARM_UP = 3
@@ -41,20 +42,14 @@ def build(name: str, side: int, folder: Path, device: CudaDevice) -> tuple[Path,
 
 
 @contextmanager
-def opened(
+def opened_in_memory(
     pack: Pack, plan: Plan, device: CudaDevice, bytes_per_second: float | None = None
 ) -> Iterator[Engine]:
     """Open an engine whose weights come from memory, as fast as a disk of that speed."""
     reader = MemoryReader(pack.weights_path.read_bytes())
-    pool = ReadPool()
     paced = PacedReader(reader, bytes_per_second) if bytes_per_second else reader
-    engine = Engine(pack, plan, device, pool, paced)
-    try:
-        engine.open()
+    with closing(ReadPool()) as pool, opened(pack, plan, device, pool, paced) as engine:
         yield engine
-    finally:
-        engine.close()
-        pool.close()
 
 
 def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[str, Any]:
@@ -72,7 +67,8 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     held = image.cuda()
     samples: dict[str, list[float]] = {name: [] for name in ("ours", *sides)}
     outputs: dict[str, list[np.ndarray[Any, Any]]] = {}
-    with opened(pack, make_plan(pack.manifest, ARCHITECTURES["pre"]), device) as engine:
+    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+    with opened_in_memory(pack, plan, device) as engine:
         for turn in range(_WARM_UP + runs):
             answer, statistics = engine.run(inputs)
             outputs["ours"] = list(answer.values())
@@ -133,7 +129,9 @@ def pipelines(
         for name in names:
             plan = _plan(pack, device, name, known)
             before = device.driver.memory_info()[0]
-            engines[name] = stack.enter_context(opened(pack, plan, device, bytes_per_second))
+            engines[name] = stack.enter_context(
+                opened_in_memory(pack, plan, device, bytes_per_second)
+            )
             memory[name] = before - device.driver.memory_info()[0]
         samples: dict[str, list[float]] = {name: [] for name in names}
         answers = {}
@@ -200,7 +198,7 @@ def sweeping_growth(pack: Pack, device: CudaDevice, sweeps: int) -> dict[str, in
     pack = device.fitted(pack)
     inputs = random_inputs(pack.manifest)
     plan = make_plan(pack.manifest, ARCHITECTURES["async"])
-    with opened(pack, plan, device) as engine:
+    with opened_in_memory(pack, plan, device) as engine:
         for _ in range(_WARM_UP):
             engine.run(inputs)
         before = _memory(device)

@@ -10,7 +10,7 @@ def markdown(document: dict[str, Any]) -> str:
     """Return the tables of ``document``, which ``python -m benchmarks.gpu`` writes as JSON too."""
     machine = document["machine"]
     lines = [
-        f"## {machine['model']}, {document['date']}",
+        f"## {machine['gpu']}, {document['date']}",
         "",
         f"Command: `{document['command']}`. Runtime CUDA {machine['runtime']}, CuPy "
         f"{machine['cupy']}, PyTorch {machine['torch'] or 'not installed'}.",

@@ -113,7 +113,7 @@ def machine(device: Device) -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "gpu": device.model,
+        "gpu": device.gpu,
         "threads": device.threads,
         "isa": host_target().isa,
         "onnxruntime": host_target().onnxruntime,

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from models.pack import Pack
 from models.target import Target, host_target
@@ -72,8 +73,8 @@ class Device(ABC):
     copies = False
     #: Threads of the CPU that compute.
     threads = 1
-    #: What machines are told apart by beside their CPU; empty where it is the CPU.
-    model = ""
+    #: What a GPU is called, with capability and driver; empty where the CPU computes.
+    gpu = ""
 
     @property
     def target(self) -> Target:
@@ -150,3 +151,20 @@ class Device(ABC):
 
     def close(self) -> None:  # noqa: B027  most devices start nothing
         """End what the device started; no kernel and no copy is running."""
+
+
+class CachingDevice(Device):
+    """Makes one kernel of pieces that are equal. It lives as long as a launcher uses it."""
+
+    def __init__(self) -> None:
+        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
+
+    def load(self, graph: bytes) -> Kernel:
+        kernel = self._kernels.get(graph)
+        if kernel is None:
+            kernel = self._kernels[graph] = self.make(graph)
+        return kernel
+
+    @abstractmethod
+    def make(self, graph: bytes) -> Kernel:
+        """Make a kernel of a serialised piece; raises as ``load``."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime as ort
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.sessions import SessionError, open_piece, use_threads
 from pipeline.cells import Cell
-from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory
 
 
@@ -79,21 +78,17 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
         target[...] = result
 
 
-class CpuDevice(Device):
+class CpuDevice(CachingDevice):
     """Runs pieces with ``threads`` threads (models/sessions.py: whose they are)."""
 
     name = "cpu"
 
     def __init__(self, threads: int | None = None) -> None:
+        super().__init__()
         self.threads = use_threads(threads)
-        # A session lives as long as a launcher uses it; models that share a piece share it.
-        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
 
-    def load(self, graph: bytes) -> Kernel:
-        kernel = self._kernels.get(graph)
-        if kernel is None:
-            try:
-                kernel = self._kernels[graph] = _CpuKernel(open_piece(graph))
-            except SessionError as exc:
-                raise DeviceError(str(exc)) from exc
-        return kernel
+    def make(self, graph: bytes) -> Kernel:
+        try:
+            return _CpuKernel(open_piece(graph))
+        except SessionError as exc:
+            raise DeviceError(str(exc)) from exc

@@ -6,7 +6,6 @@ It shares no kernel with ONNX Runtime and is what tests compare other devices wi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from models.target import host_target
-from pipeline.devices.base import Device, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory
 from pipeline.devices.operators import OPERATORS, SEVERAL_OUTPUTS, VALUES
 from pipeline.devices.operators.base import Array, Call, Operator
@@ -93,7 +92,7 @@ def _write(name: str, result: Array, target: Array) -> None:
     target[...] = result
 
 
-class ReferenceDevice(Device):
+class ReferenceDevice(CachingDevice):
     """Runs pieces in NumPy, on the thread that launches them.
 
     ``block``: channels in a block of the blocked layout; None takes this machine's, the one that its
@@ -103,16 +102,10 @@ class ReferenceDevice(Device):
     name = "reference"
 
     def __init__(self, block: int | None = None) -> None:
+        super().__init__()
         self.block = host_target().block if block is None else block
-        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
 
-    def load(self, graph: bytes) -> Kernel:
-        kernel = self._kernels.get(graph)
-        if kernel is None:
-            kernel = self._kernels[graph] = self._parsed(graph)
-        return kernel
-
-    def _parsed(self, graph: bytes) -> Kernel:
+    def make(self, graph: bytes) -> Kernel:
         try:
             model = onnx.load_model_from_string(graph)
         except DecodeError as exc:

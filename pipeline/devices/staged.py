@@ -41,7 +41,7 @@ class StagedDevice(Device):
     def __init__(self, device: Device) -> None:
         self._device = device
         self.threads = device.threads
-        self.model = device.model
+        self.gpu = device.gpu
         self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Done] | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )

@@ -28,7 +28,7 @@ def device(
     opened = open_named(context, name)
     document: dict[str, Any] = {
         "device": name,
-        "model": opened.model,
+        "gpu": opened.gpu,
         "target": opened.target.isa,
         "threads": opened.threads,
         **_cuda_figures(opened, folder),
@@ -46,7 +46,7 @@ def device(
 
 
 def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
-    if not opened.model:
+    if not opened.gpu:
         return {}
     from pipeline.devices.cuda.device import CudaDevice
     from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds

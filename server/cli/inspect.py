@@ -8,7 +8,7 @@ import typer
 from models.manifest import Layer, Resident, SourceSizes
 from models.pack import Pack, read_pack
 from pipeline.devices.find import check_name
-from pipeline.devices.measure import Kernels, cuda_kernels
+from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.errors import InputError
 from server.cli.options import Json, PackPath
 from server.cli.output import console, print_json, print_table

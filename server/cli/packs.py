@@ -12,7 +12,7 @@ from models.pack import Pack, read_pack
 from models.preprocess import read_labels, read_preprocess
 from models.target import CPU, named_target
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.measure import device_measure
+from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size

@@ -37,4 +37,4 @@ async def ready(context: ContextDependency) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(context: ContextDependency) -> Response:
     """Prometheus' text format."""
-    return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

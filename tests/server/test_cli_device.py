@@ -143,7 +143,7 @@ def test_what_the_device_can_do_is_shown(cli: Cli, tmp_path: Path) -> None:
     assert shown["memory_kinds"] == {"copied": "", "mapped": "", "managed": ""}
     assert shown["target"] == "cuda-sm72"
     assert "works" in cli("device", "cuda", "--folder", tmp_path).out
-    assert cli("device", "cpu", "--json").document["model"] == ""
+    assert cli("device", "cpu", "--json").document["gpu"] == ""
     result = cli("device", "cuda", "--folder", tmp_path / "nowhere")
     assert (result.code, result.err.count("\n")) == (BAD, 1)
 

@@ -9,13 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
-from weakref import WeakValueDictionary
 
 from models.manifest import Joined, Piece
 from models.pack import Pack
 from models.target import Target, cuda_target
 from pipeline.architectures import COPIED_AUTO, Architecture
-from pipeline.devices.base import Device, DeviceError, DeviceLostError, Done, Kernel
+from pipeline.devices.base import (
+    CachingDevice,
+    Device,
+    DeviceError,
+    DeviceLostError,
+    Done,
+    Kernel,
+)
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
@@ -31,7 +37,7 @@ Sized = TypeVar("Sized", Piece, Joined)
 _MANAGED_SLOTS = 2
 
 
-class CudaDevice(Device):
+class CudaDevice(CachingDevice):
     """Computes on the device of ``driver``; ``cpu`` runs the pieces that have no kernel here.
 
     ``kind``: None: copied where the device has memory of its own, else mapped; a profile may know better.
@@ -44,10 +50,11 @@ class CudaDevice(Device):
     def __init__(
         self, driver: Driver, cpu: Device, kind: Kind | None = None, precision: Precision = "fp32"
     ) -> None:
+        super().__init__()
         self.driver = driver
         self.properties = driver.properties()
         self.threads = cpu.threads
-        self.model = self.properties.description
+        self.gpu = self.properties.description
         self._asked_kind = kind
         self.kind: Kind = kind or ("mapped" if self.properties.integrated else "copied")
         self.settings = Settings(self.properties.multiprocessors, precision)
@@ -56,7 +63,6 @@ class CudaDevice(Device):
         self.kernel_stream = driver.create_stream()
         self._copied = Waiter(driver, self._copy_stream, "cuda-copies")
         self._computed = Waiter(driver, self.kernel_stream, "cuda-kernels")
-        self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
 
     def adapt(self, architecture: Architecture) -> Architecture:
         if architecture.copies or architecture.resident:
@@ -117,13 +123,7 @@ class CudaDevice(Device):
     def target(self) -> Target:
         return cuda_target(10 * self.properties.capability[0] + self.properties.capability[1])
 
-    def load(self, graph: bytes) -> Kernel:
-        kernel = self._kernels.get(graph)
-        if kernel is None:
-            kernel = self._kernels[graph] = self._loaded(graph)
-        return kernel
-
-    def _loaded(self, graph: bytes) -> Kernel:
+    def make(self, graph: bytes) -> Kernel:
         try:
             program = lower(graph, self.settings)
         except NotCoveredError:

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.measure import cuda_kernels
+from pipeline.devices.lowered import cuda_kernels
 from pipeline.planning.make import make_plan
 from tests.pipeline.cuda.driving import driver_of
 from tests.pipeline.cuda.space import Kernels

@@ -30,10 +30,11 @@ from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.fake import XAVIER, FakeDriver
 from pipeline.devices.find import KINDS
-from pipeline.devices.measure import device_measure
+from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.sweeps import opened
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels
 
@@ -97,14 +98,8 @@ def device_on(driver: Driver, kind: Kind | None = None, **options: Any) -> Itera
 @contextmanager
 def engine_of(pack: Pack, plan: Plan, device: CudaDevice) -> Iterator[tuple[Engine, MemoryReader]]:
     reader = MemoryReader(pack.weights_path.read_bytes())
-    pool = ReadPool()
-    engine = Engine(pack, plan, device, pool, reader)
-    try:
-        engine.open()
+    with closing(ReadPool()) as pool, opened(pack, plan, device, pool, reader) as engine:
         yield engine, reader
-    finally:
-        engine.close()
-        pool.close()
 
 
 def answer(pack: Pack, plan: Plan, device: CudaDevice, image: Tensor, sweeps: int = 2) -> Tensor:

@@ -7,7 +7,7 @@ must be ordered by streams, by events, or by the host having waited.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from pipeline.devices.memory import Memory
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.sweeps import opened
 from tests.pipeline.test_engine import small_network
 
 
@@ -125,15 +126,12 @@ def meet(one: Operation, other: Operation) -> bool:
 
 @contextmanager
 def engine_of(plan: Plan, pack: Pack, device: CudaDevice, reader: Reader) -> Iterator[Engine]:
-    pool = ReadPool()
-    engine = Engine(pack, plan, device, pool, reader)
-    try:
-        engine.open()
+    with (
+        closing(device),
+        closing(ReadPool()) as pool,
+        opened(pack, plan, device, pool, reader) as engine,
+    ):
         yield engine
-    finally:
-        engine.close()
-        pool.close()
-        device.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.measure import device_measure
+from pipeline.devices.lowered import device_measure
 from pipeline.inputs import random_inputs
 from pipeline.planning.make import make_plan
 from tests.pipeline.cuda.driving import ON_GPU, driver_of

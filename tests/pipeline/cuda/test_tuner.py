@@ -106,7 +106,7 @@ def test_a_profile_on_the_device_plans_auto(
         profile = profile_pack(pack, device, iterations=1)
         assert profile.tuning.memory_kind in ("copied", "mapped", "managed")
         assert profile.tuning.memory_kind == device.kind
-        assert profile.machine.gpu == device.model
+        assert profile.machine.gpu == device.gpu
         assert Profile.model_validate_json(profile.model_dump_json()) == profile
         limit = 4 * pack.manifest.largest_chunk_bytes
         fitted = device.fitted(pack).manifest

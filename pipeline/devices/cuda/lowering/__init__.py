@@ -2,7 +2,15 @@
 
 from pipeline.devices.cuda.lowering.errors import NotCoveredError
 from pipeline.devices.cuda.lowering.geometry import geometry_key
-from pipeline.devices.cuda.lowering.lower import describe, geometries, lower
+from pipeline.devices.cuda.lowering.lower import convolutions, describe, geometries, lower
 from pipeline.devices.cuda.lowering.settings import Settings
 
-__all__ = ["NotCoveredError", "Settings", "describe", "geometries", "geometry_key", "lower"]
+__all__ = [
+    "NotCoveredError",
+    "Settings",
+    "convolutions",
+    "describe",
+    "geometries",
+    "geometry_key",
+    "lower",
+]

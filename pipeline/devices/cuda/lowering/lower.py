@@ -48,11 +48,21 @@ def geometries(graph: bytes, settings: Settings) -> dict[str, tuple[str, ...]]:
     Raises:
         NotCoveredError: no kernel does what some node asks for.
     """
+    return {
+        geometry_key(shape): worth_measuring(shape, settings)
+        for shape in convolutions(graph, settings)
+    }
+
+
+def convolutions(graph: bytes, settings: Settings) -> tuple[Convolution, ...]:
+    """Return the convolutions of a piece, in order.
+
+    Raises:
+        NotCoveredError: no kernel does what some node asks for.
+    """
     lowering = _lowering(graph, settings)
     lowering.program()
-    return {
-        geometry_key(shape): worth_measuring(shape, settings) for shape in lowering.convolutions
-    }
+    return tuple(lowering.convolutions)
 
 
 def _lowering(graph: bytes, settings: Settings) -> "_Lowering":
