@@ -53,7 +53,6 @@ class Engine:
         self.plan = plan
         self._device = device
         self._pool = pool
-        self._client = pool.client(pack.name, plan.choice.depth)
         self._deadline: float | None = None
         self._reader = reader
         self._verify = verify
@@ -66,6 +65,8 @@ class Engine:
         self._stall_seconds = 0.0
         self._lock = threading.Lock()
         self._memory = EngineMemory(pack.manifest, plan, device)
+        # Last: nobody takes a client back of an engine that could not be made.
+        self._client = pool.client(pack.name, plan.choice.depth)
         self._is_open = False
 
     def open(self) -> None:

@@ -40,3 +40,9 @@ class Entry:
     def reason(self) -> str:
         """Why it does not serve; empty while it does."""
         return self.why if self.worker is None else self.worker.fault
+
+    @property
+    def message(self) -> str:
+        """Why it does not serve, with its name."""
+        named = f"model {self.name!r}"
+        return self.reason if self.reason.startswith(named) else f"{named}: {self.reason}"

@@ -5,7 +5,9 @@ Loaded is not serving: its worker may have met a fault that lasts (the file was 
 """
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from loader.errors import LoaderError
@@ -76,15 +78,23 @@ class Repository:
             share = smallest[name] + rest // (len(names) - position)
             try:
                 await self.load(name, share)
-            except (ModelError, LoaderError, PlanError, DeviceError, RefusedError, OSError) as exc:
+            except (
+                ModelError,
+                LoaderError,
+                PlanError,
+                DeviceError,
+                RefusedError,
+                NotServingError,
+            ) as exc:
                 _log.error("model %s is not served: %s", name, exc)
 
     async def load(self, name: str, share: int | None = None) -> Entry:
         """Load the latest version of ``name`` within ``share`` bytes of the budget (None: all free).
 
         Raises:
-            NotFoundError: no such model. RefusedError: it does not fit. ModelError, LoaderError,
-            DeviceError: its pack is damaged. What was loaded before stays as it is.
+            NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
+            not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack is
+            damaged. What was loaded before stays as it is.
         """
         async with self._lock:
             folder = self._settings.repository / name
@@ -148,8 +158,7 @@ class Repository:
         if entry.pack is not None and version not in (None, entry.pack.version):
             raise NotFoundError(f"model {name!r}: version {version!r} not found")
         if not entry.serves or entry.pack is None:
-            error = RefusedError if entry.refused else NotServingError
-            raise error(entry.reason if entry.refused else f"model {name!r}: {entry.reason}")
+            raise (RefusedError if entry.refused else NotServingError)(entry.message)
         return entry, entry.pack
 
     def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
@@ -188,7 +197,12 @@ class Repository:
 
     def _open(self, name: str, folder: Path, share: int | None) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
-        pack, profile = prepared(self._pack(folder), self._device)
+        with _naming(name):
+            return self._reserved(name, *prepared(self._pack(folder), self._device), share)
+
+    def _reserved(
+        self, name: str, pack: Pack, profile: Profile | None, share: int | None
+    ) -> Opened:
         architecture = self._device.adapt(self._architecture)
         limit = self._budget.free_bytes if share is None else share
         fitted = fit(pack.manifest, architecture, name, self._budget, limit, profile=profile)
@@ -206,14 +220,24 @@ class Repository:
             except BaseException:
                 engine.close()
                 raise
-        except DeviceMemoryError as exc:
-            self._budget.release(name)
-            raise RefusedError(f"model {name!r}: {exc}") from exc
         except BaseException:
             self._budget.release(name)
             raise
         watch = _watch(fitted, profile)
         return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Turn what the system and the device say of memory and files into errors that name the model."""
+    try:
+        yield
+    except DeviceMemoryError as exc:
+        raise RefusedError(f"model {name!r}: {exc}") from exc
+    except MemoryError as exc:
+        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
+    except OSError as exc:
+        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
 
 
 def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:

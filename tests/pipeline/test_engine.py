@@ -1,5 +1,7 @@
 """The engine on a real pack: every architecture and ring gives the same bits, faults lose nothing."""
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from models.zoo.builder import Builder
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.memory import Memory, Use
 from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
 from pipeline.errors import CancelledError, DeadlineError, EngineClosedError, InputError
@@ -140,6 +142,30 @@ def test_a_kernel_that_fails_is_named(pack: Pack, image: Tensor) -> None:
         engine.run({"image": image})
     assert str(caught.value) == f"layer {first.name!r} ({first.operator}): no such instruction"
     engine.close()
+    pool.close()
+
+
+class FullDevice(CpuDevice):
+    """Has memory for all but one of the uses."""
+
+    def __init__(self, full: Use) -> None:
+        super().__init__(1)
+        self._full = full
+
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        if use == self._full:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return super().allocate(use, n_bytes, slots)
+
+
+@pytest.mark.parametrize("full", ["staging", "shared", "own", "scratch"])
+def test_an_engine_without_memory_leaves_no_client_behind(pack: Pack, full: Use) -> None:
+    pool, reader = ReadPool(), MemoryReader(pack.weights_path.read_bytes())
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    before = pool.statistics().clients
+    with pytest.raises(OSError, match="allocate"):
+        Engine(pack, plan, FullDevice(full), pool, reader)
+    assert pool.statistics().clients == before
     pool.close()
 
 

@@ -1,6 +1,8 @@
 """One budget over all models: what fits is served right, what does not is refused with figures."""
 
 import asyncio
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from models.manifest import Manifest
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device
 from pipeline.engine import Engine
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
@@ -147,6 +150,31 @@ async def test_unload_frees_and_load_takes_again(
             assert (await client.post(UNLOAD.format("pair"))).status_code == 200
             assert (await client.post(LOAD.format("twin"))).json()["state"] == "READY"
             await all_right(service, packs, 4)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), MemoryError()],
+    ids=["mmap", "heap"],
+)
+async def test_memory_that_cannot_be_allocated(
+    service: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def allocate(use: str, n_bytes: int, slots: int = 1) -> None:
+        raise failure
+
+    await service.client.post(UNLOAD.format("tiny"))
+    held, clients = service.context.budget.held(), service.context.pool.statistics().clients
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "allocate", staticmethod(allocate))
+        for _ in range(5):
+            error(await service.client.post(LOAD.format("tiny")), 503, "model 'tiny'", "allocate")
+    error(await service.infer("tiny", inputs_for("tiny")), 503, "model 'tiny'", "allocate")
+    assert service.context.budget.held() == held
+    assert service.context.pool.statistics().clients == clients
+    assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
+    inputs = inputs_for("tiny")
+    close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
 
 
 async def test_load_and_unload_twice_are_no_errors(service: Service) -> None:
