@@ -1,14 +1,17 @@
 """The one budget over all models: who holds how much of it, by kind.
 
-Invariant: the sum of all reservations never exceeds the budget.
+Invariant: the sum of all reservations never exceeds the budget. A scrape reads it while a thread loads a
+model: what is held is never changed, but replaced.
 """
 
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
@@ -16,11 +19,12 @@ from server.sizes import format_size
 
 
 class Budget:
-    """A ledger of ``total_bytes``."""
+    """A ledger of ``total_bytes``: what each model holds, or whatever else is named there."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
-        self._held: dict[str, dict[str, int]] = {}
+        self._held: Mapping[str, Mapping[str, int]] = {}
+        self._changing = threading.Lock()
 
     @property
     def used_bytes(self) -> int:
@@ -30,22 +34,25 @@ class Budget:
     def free_bytes(self) -> int:
         return self.total_bytes - self.used_bytes
 
-    def reserve(self, name: str, plan: Plan) -> None:
-        """Set aside what ``plan`` takes for model ``name``.
+    def reserve(self, name: str, memory: Mapping[str, int]) -> None:
+        """Set aside ``memory``, bytes by kind, for ``name``.
 
         Raises:
-            RefusedError: it is not free; nothing was set aside.
+            RefusedError: it is not free; nothing has changed.
         """
-        if plan.total_bytes > self.free_bytes:
-            raise refusal(name, plan.total_bytes, self)
-        self._held[name] = dict(plan.memory)
+        needed = sum(memory.values())
+        with self._changing:
+            if needed > self.free_bytes:
+                raise refusal(name, needed, self)
+            self._held = {**self._held, name: dict(memory)}
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
-        self._held.pop(name, None)
+        with self._changing:
+            self._held = {other: kinds for other, kinds in self._held.items() if other != name}
 
     def held(self) -> dict[str, dict[str, int]]:
-        """Return bytes by model and kind."""
+        """Return bytes by name and kind."""
         return {name: dict(kinds) for name, kinds in self._held.items()}
 
 

@@ -21,17 +21,21 @@ from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.plan import PlanError
-from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, plan_key
 from pipeline.watch import BoundWatch
 from server.budget import Budget, fit
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError
+from server.minima import Minima
 from server.profiles import prepared
 from server.settings import Settings
+from server.sharing import even_share
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)
+
+# What is wrong with one pack, or with the disk or the device under it.
+_FAILURES = (ModelError, LoaderError, PlanError, DeviceError)
 
 Opened = tuple[Pack, Fitted, Worker]
 
@@ -47,6 +51,7 @@ class Repository:
         self._pool = pool
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
+        self._minima = Minima(self._pack, device.adapt(self._architecture))
         self.refusals: dict[str, int] = {}
 
     def entries(self) -> list[Entry]:
@@ -65,31 +70,18 @@ class Repository:
         return sorted(path.name for path in found if versions(path))
 
     async def load_all(self) -> None:
-        """Load the models that the settings name; one that fails is noted and the others go on.
-
-        Each gets at least its smallest ring where all of those fit together, and an even share of
-        the rest.
-        """
-        names = list(self._settings.models) or self.names()
-        smallest = {name: await asyncio.to_thread(self._smallest, name) for name in names}
-        for position, name in enumerate(names):
-            needed = sum(smallest[other] for other in names[position:])
-            rest = max(self._budget.free_bytes - needed, 0)
-            share = smallest[name] + rest // (len(names) - position)
+        """Load the models that the settings name; one that fails is noted and the others go on."""
+        for name in self._served():
             try:
-                await self.load(name, share)
-            except (
-                ModelError,
-                LoaderError,
-                PlanError,
-                DeviceError,
-                RefusedError,
-                NotServingError,
-            ) as exc:
+                await self.load(name)
+            except (*_FAILURES, RefusedError, NotServingError) as exc:
                 _log.error("model %s is not served: %s", name, exc)
 
-    async def load(self, name: str, share: int | None = None) -> Entry:
-        """Load the latest version of ``name`` within ``share`` bytes of the budget (None: all free).
+    async def load(self, name: str) -> Entry:
+        """Load the latest version of ``name`` within its share of the budget.
+
+        The other models that are served and not loaded keep what they need at least; what is left is
+        shared evenly.
 
         Raises:
             NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
@@ -109,6 +101,7 @@ class Repository:
                 raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
             entry.loading, entry.why, entry.refused = True, "loading", False
             try:
+                share = await asyncio.to_thread(self._share, name)
                 opened = await self._opened(name, folder, share)
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
@@ -175,15 +168,19 @@ class Repository:
     def _pack(self, folder: Path) -> Pack:
         return open_pack(folder, self._device.target, self._settings.recompile)
 
-    def _smallest(self, name: str) -> int:
-        """Return what ``name`` needs at least; 0 where its pack cannot be opened."""
-        try:
-            manifest = self._pack(self._settings.repository / name).manifest
-            return smallest_plan(manifest, self._device.adapt(self._architecture)).total_bytes
-        except (ModelError, PlanError, OSError):
-            return 0
+    def _served(self) -> list[str]:
+        """Return the models that the settings name, or all on disk."""
+        return list(self._settings.models) or self.names()
 
-    async def _opened(self, name: str, folder: Path, share: int | None) -> Opened:
+    def _share(self, name: str) -> int:
+        """Return how many bytes ``name`` may take; blocks."""
+        held = self._budget.held()
+        others = (other for other in self._served() if other != name and other not in held)
+        root = self._settings.repository
+        least = [self._minima.of(root / each) for each in (name, *others)]
+        return even_share(self._budget.free_bytes, least)
+
+    async def _opened(self, name: str, folder: Path, share: int) -> Opened:
         """Run ``_open`` in a thread; cancelled, wait for it and undo it."""
         loading = asyncio.create_task(asyncio.to_thread(self._open, name, folder, share))
         try:
@@ -195,18 +192,15 @@ class Repository:
                 self._budget.release(name)
             raise
 
-    def _open(self, name: str, folder: Path, share: int | None) -> Opened:
+    def _open(self, name: str, folder: Path, share: int) -> Opened:
         """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
         with _naming(name):
             return self._reserved(name, *prepared(self._pack(folder), self._device), share)
 
-    def _reserved(
-        self, name: str, pack: Pack, profile: Profile | None, share: int | None
-    ) -> Opened:
+    def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
         architecture = self._device.adapt(self._architecture)
-        limit = self._budget.free_bytes if share is None else share
-        fitted = fit(pack.manifest, architecture, name, self._budget, limit, profile=profile)
-        self._budget.reserve(name, fitted.plan)
+        fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
+        self._budget.reserve(name, fitted.plan.memory)
         try:
             reader = open_reader(pack.weights_path)
             verify = self._settings.verify == "always"

@@ -22,6 +22,25 @@ class Candidate:
     profile: Profile | None = None
 
 
+def even_share(free_bytes: int, least: Sequence[int]) -> int:
+    """Return how many bytes the first of several models may take.
+
+    That is what it needs, and an even share of what is left when all have what they need. Of the others
+    those count that fit beside it, one after the other: what no plan holds is kept for nobody.
+
+    Args:
+        free_bytes: of the budget, for all of these models.
+        least: what each model that shall still be loaded needs, the first one's first.
+    """
+    rest = max(free_bytes - least[0], 0)
+    sharers = 1
+    for needed in least[1:]:
+        if needed <= rest:
+            rest -= needed
+            sharers += 1
+    return least[0] + rest // sharers
+
+
 def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted]:
     """Plan all ``candidates``: each gets its smallest plan where all fit, and an even share of the rest.
 
@@ -34,8 +53,7 @@ def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted
     smallest = [_smallest_bytes(candidate) for candidate in candidates]
     fitted = []
     for position, candidate in enumerate(candidates):
-        rest = max(budget.free_bytes - sum(smallest[position:]), 0)
-        share = smallest[position] + rest // (len(candidates) - position)
+        share = even_share(budget.free_bytes, smallest[position:])
         within = fit(
             candidate.pack.manifest,
             candidate.architecture,
@@ -46,7 +64,7 @@ def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted
             wanted=candidate.wanted,
         )
         _check(candidate, within)
-        budget.reserve(f"{candidate.pack.name}#{position}", within.plan)
+        budget.reserve(f"{candidate.pack.name}#{position}", within.plan.memory)
         fitted.append(within)
     return fitted
 

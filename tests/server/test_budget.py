@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,6 @@ from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.engine import Engine
-from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
 from server.budget import Budget, fit
 from server.context import StartupError
@@ -273,11 +274,6 @@ def manifest(packs: Packs) -> Manifest:
     return open_pack(packs.repository / "tiny").manifest
 
 
-@pytest.fixture(scope="session")
-def plan(manifest: Manifest) -> Plan:
-    return smallest_plan(manifest, ARCHITECTURES["2s"])
-
-
 NAMES = st.sampled_from("abcd")
 STEPS = st.lists(
     st.tuples(st.just("reserve"), NAMES, st.integers(0, 1000))
@@ -287,20 +283,7 @@ STEPS = st.lists(
 
 
 @given(total=st.integers(1, 2000), steps=STEPS)
-def test_the_ledger_never_exceeds_the_budget(
-    plan: Plan, total: int, steps: list[tuple[str, str, int]]
-) -> None:
-    def of(size: int) -> Plan:
-        return replace(
-            plan,
-            ring_bytes=size,
-            resident_bytes=0,
-            arena_bytes=0,
-            scratch_bytes=0,
-            session_bytes=0,
-            io_bytes=0,
-        )
-
+def test_the_ledger_never_exceeds_the_budget(total: int, steps: list[tuple[str, str, int]]) -> None:
     budget = Budget(total)
     held: dict[str, int] = {}
     for step, name, size in steps:
@@ -309,14 +292,41 @@ def test_the_ledger_never_exceeds_the_budget(
             held.pop(name, None)
         elif size > total - sum(held.values()):
             with pytest.raises(RefusedError) as caught:
-                budget.reserve(name, of(size))
+                budget.reserve(name, {"ring": size})
             assert figures(str(caught.value)) == (size, total - sum(held.values()))
         else:
-            budget.reserve(name, of(size))
+            budget.reserve(name, {"ring": size})
             held[name] = size
         assert {name: sum(kinds.values()) for name, kinds in budget.held().items()} == held
         assert 0 <= budget.used_bytes == sum(held.values()) <= total
         assert budget.free_bytes == total - budget.used_bytes
+
+
+@pytest.mark.parametrize("read", [Budget.held, lambda budget: budget.used_bytes])
+def test_the_ledger_is_read_while_a_thread_loads(read: Callable[[Budget], object]) -> None:
+    """Between any two steps of the interpreter another model comes or goes."""
+    budget = Budget(100)
+    budget.reserve("stays", {"ring": 10})
+    steps = 0
+
+    def step(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += 1
+        if "comes" in budget.held():
+            budget.release("comes")
+        else:
+            budget.reserve("comes", {"ring": 7})
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        seen = read(budget)
+    finally:
+        sys.settrace(before)
+    assert steps > 10
+    assert seen in (10, 17, {"stays": {"ring": 10}}, {"stays": {"ring": 10}, "comes": {"ring": 7}})
 
 
 @given(
@@ -338,7 +348,7 @@ def test_a_plan_that_fits_fits(
         return
     plan = fit(manifest, chosen, "m", budget, share).plan
     assert smallest <= plan.total_bytes <= max(smallest, min(share, total))
-    budget.reserve("m", plan)
+    budget.reserve("m", plan.memory)
     assert budget.used_bytes == plan.total_bytes
 
 
