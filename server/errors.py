@@ -13,6 +13,10 @@ class InvalidRequestError(ServiceError):
     """The request is not what the protocol or the model asks for; the message names the field."""
 
 
+class ForbiddenError(ServiceError):
+    """Whoever asks may not change what is served; the message says from where it can be done."""
+
+
 class TooLargeError(ServiceError):
     """The body is over the limit."""
 

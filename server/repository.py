@@ -27,6 +27,7 @@ from server.budget import Budget, fit
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError
 from server.minima import Minima
+from server.presence import Presence, is_folder
 from server.profiles import prepared
 from server.settings import Settings
 from server.sharing import even_share
@@ -52,6 +53,7 @@ class Repository:
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
         self._minima = Minima(self._pack, device.adapt(self._architecture))
+        self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
     def entries(self) -> list[Entry]:
@@ -90,7 +92,7 @@ class Repository:
         """
         async with self._lock:
             folder = self._settings.repository / name
-            if not name or name[0] == "." or "/" in name or not _is_folder(folder):
+            if not name or name[0] == "." or "/" in name or not is_folder(folder):
                 raise NotFoundError(f"model {name!r}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
             if entry.serves:
@@ -238,10 +240,3 @@ def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
     """Return a judge of sweeps where the limits of exactly this plan were measured."""
     limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
     return BoundWatch(fitted.plan, limits) if limits is not None else None
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # a name longer than the file system has
-        return False

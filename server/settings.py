@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     repository: Path = Field(description="folder of packs: NAME/VERSION")
     budget: Size = Field(description="memory that all models together may take")
     host: str = "127.0.0.1"
+    allow_admin: bool = Field(False, description="load and unload for other machines, too")
     port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="serve only these (in a variable: separated by commas); empty: all"
@@ -61,6 +62,15 @@ class Settings(BaseSettings):
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("host")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError(
+                "empty; 127.0.0.1 is this machine only, 0.0.0.0 every network it is in"
+            )
+        return value.strip()
 
     @field_validator("architecture")
     @classmethod

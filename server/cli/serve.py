@@ -17,6 +17,9 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; default 8080, 0: a free one.")] = None,
+    allow_admin: Annotated[
+        bool | None, typer.Option("--allow-admin", help="Load and unload for other machines, too.")
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="Serve only this one; repeatable.")
     ] = None,
@@ -59,6 +62,7 @@ def serve(
         "budget": budget,
         "host": host,
         "port": port,
+        "allow_admin": allow_admin,
         "models": tuple(model) if model else None,
         "architecture": architecture,
         "device": device,
@@ -78,7 +82,9 @@ def serve(
     settings = load_settings(flags, config)
 
     from server import logs
+    from server.exposure import warn_of_exposure
     from server.serve import run
 
     logs.configure(settings.log_format)
+    warn_of_exposure(settings)
     run(settings)

@@ -1,6 +1,7 @@
 """Every error becomes ``{"error": "..."}`` with one status. Domain errors know nothing of HTTP."""
 
 import logging
+import re
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,7 @@ from pipeline.planning.plan import PlanError
 from server.errors import (
     BusyError,
     DisconnectedError,
+    ForbiddenError,
     InvalidRequestError,
     NotFoundError,
     NotServingError,
@@ -31,6 +33,7 @@ CLIENT_CLOSED = 499
 STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
+    ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
     TooLargeError: 413,
@@ -69,12 +72,26 @@ def register_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
+def public(said: Exception | str, request: Request) -> str:
+    """Return ``said`` without the path of the repository, which is no client's business.
+
+    What is in it keeps its path from there: model, version, file.
+    """
+    if isinstance(said, OSError):
+        return said.strerror or type(said).__name__
+    root = request.app.state.context.settings.repository
+    text = str(said)
+    for path in {str(root.absolute()), str(root)} - {"/", "."}:
+        text = re.sub(rf"(?<![\w./-]){re.escape(path)}(/|(?![\w.-]))", "", text)
+    return text
+
+
 async def _known(request: Request, exc: Exception) -> JSONResponse:
     status = status_of(exc)
     if status >= 500:
         _log.warning("%s: %s", type(exc).__name__, exc)
     headers = {"Retry-After": "1"} if isinstance(exc, BusyError) else None
-    return JSONResponse({"error": str(exc)}, status, headers)
+    return JSONResponse({"error": public(exc, request)}, status, headers)
 
 
 async def _validation(request: Request, exc: Exception) -> JSONResponse:

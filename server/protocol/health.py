@@ -30,8 +30,9 @@ async def live() -> dict[str, bool]:
 
 @router.get("/v2/health/ready")
 async def ready(context: ContextDependency) -> JSONResponse:
-    """200 when the models have been loaded and serve, 503 otherwise."""
-    return JSONResponse({"ready": context.ready}, 200 if context.ready else 503)
+    """200 when models have been loaded and serve, and the repository is there; 503 otherwise."""
+    is_ready = context.ready and await context.repository.presence.is_there()
+    return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
 
 @router.get("/metrics")

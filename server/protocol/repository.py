@@ -1,33 +1,38 @@
 """The model repository extension: what there is, load and unload while serving."""
 
+import asyncio
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 
+from server.protocol.administration import administrator
+from server.protocol.errors import public
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
+ADMINISTRATION = [Depends(administrator)]
 
 
 @router.post("/index")
-async def index(context: ContextDependency) -> list[dict[str, Any]]:
+async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve."""
     known = {entry.name: entry for entry in context.repository.entries()}
     found = []
-    for name in sorted({*context.repository.names(), *known}):
+    on_disk = await asyncio.to_thread(context.repository.names)
+    for name in sorted({*on_disk, *known}):
         entry = known.get(name)
         found.append(
             {
                 "name": name,
                 "version": entry.pack.version if entry and entry.pack else None,
                 "state": entry.state if entry else "UNAVAILABLE",
-                "reason": entry.reason if entry else "not loaded",
+                "reason": public(entry.reason, request) if entry else "not loaded",
             }
         )
     return found
 
 
-@router.post("/models/{name}/load")
+@router.post("/models/{name}/load", dependencies=ADMINISTRATION)
 async def load(context: ContextDependency, name: str) -> dict[str, Any]:
     """Load the latest version; 409 with the figures when it does not fit in the budget."""
     entry = await context.repository.load(name)
@@ -35,7 +40,7 @@ async def load(context: ContextDependency, name: str) -> dict[str, Any]:
     return {"name": name, "state": entry.state}
 
 
-@router.post("/models/{name}/unload")
+@router.post("/models/{name}/unload", dependencies=ADMINISTRATION)
 async def unload(context: ContextDependency, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back."""
     await context.repository.unload(name)

@@ -80,7 +80,9 @@ class Service:
     def of(cls, app: FastAPI) -> Self:
         # Exceptions that reach the server become answers, as they do behind a real one.
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://service", timeout=None)
+        client = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8080", timeout=None
+        )
         return cls(app, client, app.state.context)
 
     async def infer(self, name: str, inputs: Tensors, **fields: Any) -> httpx.Response:

@@ -44,6 +44,19 @@ def test_the_file_may_be_named_by_a_variable(toml: Path, monkeypatch: pytest.Mon
     assert load_settings({}).port == 3
 
 
+def test_an_empty_host_is_refused_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket would take it for every address of the machine."""
+    path = tmp_path / "layerstream.toml"
+    path.write_text('host = ""')
+    with pytest.raises(SettingsError, match=r"host: empty; 127\.0\.0\.1 .* 0\.0\.0\.0"):
+        load_settings(dict(NEEDED), path)
+    monkeypatch.setenv("LAYERSTREAM_HOST", "  ")
+    with pytest.raises(SettingsError, match="host: empty"):
+        load_settings(dict(NEEDED))
+
+
 def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "REPOSITORY": "/env",
@@ -69,6 +82,8 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("budget", ""),
         ("budget", "1XB"),
         ("max_body", "none"),
+        ("host", ""),
+        ("host", " \t"),
         ("port", 65536),
         ("port", -1),
         ("port", "http"),

@@ -1,0 +1,139 @@
+"""Who may change what is served: there are no keys yet, so where a request comes from decides.
+
+A page in a browser on this machine reaches the server, too, and sends no question first for a plain POST.
+The browser adds an Origin that the page cannot choose; a page whose name was rebound to an address of this
+machine still sends that name as Host.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from server.errors import ForbiddenError
+from server.protocol.serving import ContextDependency
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
+# Proxies add these: what they pass on is not of this machine, though they may be.
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_OTHER_SITES = ("cross-site", "same-site")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a request says of where it comes from.
+
+    ``peer``: the address of the other end, empty where it is not known, None where requests come through
+    the file system (a Unix socket). ``host``, ``origin``, ``site`` (Sec-Fetch-Site): headers, None where
+    there is none. ``forwarded``: a proxy had it.
+    """
+
+    peer: str | None
+    host: str | None
+    origin: str | None = None
+    site: str | None = None
+    forwarded: bool = False
+    scheme: str = "http"
+
+
+def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
+    """Return why ``caller`` may not change what is served; empty: it may.
+
+    ``own_host``: the address or name that the server was told to listen on. ``allow_admin``: from other
+    machines, too, and through proxies; what pages of other sites ask for stays refused.
+    """
+    foreign = _foreign(caller, own_host, allow_admin)
+    if foreign or allow_admin:
+        return foreign
+    if caller.forwarded or not _is_loopback(caller.peer):
+        return (
+            "only from this machine; start the server with --allow-admin to permit it from others"
+        )
+    if not _is_own(_name(caller.host), own_host):
+        return f"only under a name of this machine, not {_quoted(caller.host)} (its Host header)"
+    return ""
+
+
+async def administrator(request: Request, context: ContextDependency) -> None:
+    """Let only those pass who may change what is served.
+
+    Raises:
+        ForbiddenError: the caller may not.
+    """
+    settings = context.settings
+    why = refusal(_caller(request), settings.host, settings.allow_admin)
+    if why:
+        raise ForbiddenError(f"loading and unloading: {why}")
+
+
+def _caller(request: Request) -> Caller:
+    headers = request.headers
+    hosts = headers.getlist("host")
+    # A client that has reset its connection has no address any more: that is no Unix socket.
+    is_unix = request.scope["server"] is not None and request.scope["server"][1] is None
+    return Caller(
+        peer=request.client.host if request.client else None if is_unix else "",
+        host=hosts[0] if len(hosts) == 1 else None,
+        origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
+        site=headers.get("sec-fetch-site"),
+        forwarded=any(name in headers for name in _FORWARDED),
+        scheme=request.scope["scheme"],
+    )
+
+
+def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:
+    """Return what is wrong with the page that sends the request; empty: nothing, or it is no page."""
+    if caller.origin is None:
+        return "not for a page of another site" if caller.site in _OTHER_SITES else ""
+    scheme, _, place = caller.origin.lower().partition("://")
+    name = _name(place)
+    same_host = place == (caller.host or "").lower()
+    if allow_admin:
+        # A name may be anybody's that points here for a moment; an address is what it is.
+        own = same_host and (_is_address(name) or _is_own(name, own_host))
+        own = own and scheme in ("http", "https")
+    else:
+        own = _is_own(name, own_host) and _port(place) == _port(caller.host)
+        own = own and scheme == caller.scheme
+    return "" if own else f"not for a page of {_quoted(caller.origin)} (its Origin header)"
+
+
+def _is_own(name: str, own_host: str) -> bool:
+    """Return whether ``name`` means this machine from anywhere, or is what the server listens on."""
+    if name == "localhost" or (_is_address(name) and _is_loopback(name)):
+        return True
+    return name == own_host.lower() and not (_is_address(name) and _address(name).is_unspecified)
+
+
+def _name(place: str | None) -> str:
+    """Return the host of ``HOST[:PORT]``, without the brackets of IPv6; empty where it is none."""
+    found = _HOST.fullmatch((place or "").lower())
+    return found[1].strip("[]") if found else ""
+
+
+def _port(place: str | None) -> str:
+    found = _HOST.fullmatch((place or "").lower())
+    return (found[2] or "80") if found else ""
+
+
+def _is_loopback(peer: str | None) -> bool:
+    return peer is None or (_is_address(peer) and _address(peer).is_loopback)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        _address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    found = ipaddress.ip_address(text)
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _quoted(text: str | None) -> str:
+    """Return ``text``, which anybody sent, at a length for one line."""
+    return repr(text if text is None or len(text) <= 100 else f"{text[:100]}...")
