@@ -21,7 +21,7 @@ from benchmarks.cgroup import memory_group
 from benchmarks.client import post_tensor, process_memory, wait_ready
 from models import zoo
 from models.compiler import compile_onnx
-from server.serve import listen
+from server.transport.listener import listen
 
 Answers = list[NDArray[np.float32]]
 

@@ -24,6 +24,15 @@ class Line(Generic[T]):
     def __len__(self) -> int:
         return len(self._jobs)
 
+    def check_room(self) -> None:
+        """Check that there is room for one more.
+
+        Raises:
+            BusyError: there is none.
+        """
+        if len(self._jobs) >= self._limit:
+            raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+
     def join(self, job: T) -> None:
         """Put ``job`` at the end.
 
@@ -33,8 +42,7 @@ class Line(Generic[T]):
         with self._changed:
             if self._closed:
                 raise NotServingError(f"model {self._name!r} is leaving service")
-            if len(self._jobs) >= self._limit:
-                raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+            self.check_room()
             self._jobs.append(job)
             self._changed.notify()
 

@@ -30,8 +30,8 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.context = context
-    for group in (health, metadata, infer, classify, detect, repository):
+    for group in (infer, classify, detect, health, metadata, repository):
         app.include_router(group.router)
     register_handlers(app)
-    app.add_middleware(RequestMiddleware, max_body=settings.max_body)
+    app.add_middleware(RequestMiddleware, exchanges=context.exchanges)
     return app

@@ -19,16 +19,18 @@ from server.sizes import format_size
 
 
 class Budget:
-    """A ledger of ``total_bytes``: what each model holds, or whatever else is named there."""
+    """A ledger of ``total_bytes``: what each model holds, and what requests may take."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
+        #: Set aside for requests, whatever model they go to.
+        self.request_bytes = 0
         self._held: Mapping[str, Mapping[str, int]] = {}
         self._changing = threading.Lock()
 
     @property
     def used_bytes(self) -> int:
-        return sum(sum(kinds.values()) for kinds in self._held.values())
+        return self.request_bytes + sum(sum(kinds.values()) for kinds in self._held.values())
 
     @property
     def free_bytes(self) -> int:
@@ -46,13 +48,28 @@ class Budget:
                 raise refusal(name, needed, self)
             self._held = {**self._held, name: dict(memory)}
 
+    def set_aside(self, n_bytes: int) -> None:
+        """Set ``n_bytes`` aside for requests.
+
+        Raises:
+            RefusedError: they are not free; nothing has changed.
+        """
+        with self._changing:
+            free = self.free_bytes + self.request_bytes
+            if n_bytes > free:
+                raise RefusedError(
+                    f"requests take {format_size(n_bytes)} (setting request_memory); free are "
+                    f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
+                )
+            self.request_bytes = n_bytes
+
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
             self._held = {other: kinds for other, kinds in self._held.items() if other != name}
 
     def held(self) -> dict[str, dict[str, int]]:
-        """Return bytes by name and kind."""
+        """Return what models hold: bytes by model and kind."""
         return {name: dict(kinds) for name, kinds in self._held.items()}
 
 

@@ -11,11 +11,14 @@ from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
 from pipeline.sweep import DRAIN_SECONDS
 from server.budget import Budget
-from server.errors import ServiceError
+from server.errors import RefusedError, ServiceError
+from server.exchange import Exchanges
 from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.process import resident_bytes
 from server.repository import Repository
+from server.request_memory import RequestMemory
+from server.request_needs import pool_bytes
 from server.settings import Settings
 from server.sizes import format_size
 
@@ -53,10 +56,13 @@ class Context:
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
-        self.repository = Repository(settings, self.budget, device, self.pool)
+        #: Its size is known when the models are.
+        self.request_memory = RequestMemory(0)
+        self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
+        self.repository = Repository(settings, self.budget, device, self.pool, self.request_memory)
         self.metrics.watch(self.repository, self.budget, self.pool, device)
-        #: Held while a body is made into tensors, which takes far more memory than they do.
-        self.parsing = asyncio.Lock()
+        #: Held while a photograph is decoded: all of several at once would be half of each.
+        self.decoding = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
 
     @property
@@ -75,6 +81,7 @@ class Context:
         if self._heart is not None:
             return
         self.metrics.base.set(resident_bytes())
+        await self._reserve_request_memory()
         await self.repository.load_all()
         entries = self.repository.entries()
         for entry in entries:
@@ -85,6 +92,20 @@ class Context:
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
             raise StartupError("; ".join(entry.reason for entry in failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._is_alive))
+
+    async def _reserve_request_memory(self) -> None:
+        """Take the memory of requests out of the budget, before models share the rest.
+
+        Raises:
+            StartupError: there is not as much.
+        """
+        needs = await asyncio.to_thread(self.repository.request_needs)
+        n_bytes = self.settings.request_memory or pool_bytes(self.settings.budget, needs)
+        try:
+            self.budget.set_aside(n_bytes)
+        except RefusedError as exc:
+            raise StartupError(str(exc)) from exc
+        self.request_memory.capacity_bytes = n_bytes
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""

@@ -35,3 +35,7 @@ class BusyError(ServiceError):
 
 class DisconnectedError(ServiceError):
     """The client went away."""
+
+
+class StalledError(ServiceError):
+    """The client made no progress while others waited, or for too long."""

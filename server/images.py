@@ -1,25 +1,18 @@
-"""Pictures that come over HTTP: spooled to a file by aiofiles, opened by Pillow within limits."""
+"""Pictures that come over HTTP, opened by Pillow within limits of pixels and memory."""
 
 import contextlib
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiofiles
-import aiofiles.tempfile
 import numpy as np
-from fastapi import Request
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from models.placement import Size
-from server.errors import DisconnectedError, InvalidRequestError
-
-_CHUNK_BYTES = 1 << 16
+from server.errors import InvalidRequestError
+from server.sizes import format_size
 
 # Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -28,42 +21,12 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _LYING = (5, 6, 7, 8)
 
 
-@contextlib.asynccontextmanager
-async def uploaded(request: Request) -> AsyncIterator[Path]:
-    """Yield a temporary file with the picture of ``request``: the raw body, or its multipart file.
+@dataclass(frozen=True)
+class PictureLimits:
+    """What decoding one picture may take."""
 
-    Raises:
-        InvalidRequestError: an empty body, or a form without a file.
-        DisconnectedError: the client went away while sending.
-    """
-    async with aiofiles.tempfile.NamedTemporaryFile("wb") as file:
-        size = 0
-        async for chunk in _chunks(request):
-            await file.write(chunk)
-            size += len(chunk)
-        if not size:
-            raise InvalidRequestError("the body is empty; send an image")
-        await file.flush()
-        yield Path(str(file.name))
-
-
-async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    try:
-        kind = request.headers.get("content-type", "").lower()
-        if not kind.startswith("multipart/form-data"):
-            async for chunk in request.stream():
-                yield chunk
-            return
-        async with request.form(max_files=1) as form:
-            files = [value for value in form.values() if isinstance(value, UploadFile)]
-            if not files:
-                raise InvalidRequestError("the form has no file; send the image as one")
-            while chunk := await files[0].read(_CHUNK_BYTES):
-                yield chunk
-    except ClientDisconnect as exc:
-        raise DisconnectedError("the client went away while sending") from exc
-    except HTTPException as exc:  # what Starlette makes of a form that it cannot read
-        raise InvalidRequestError(f"the form is not multipart/form-data: {exc.detail}") from exc
+    max_pixels: int
+    max_bytes: int
 
 
 @dataclass(frozen=True)
@@ -84,18 +47,36 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _shrink(image: ImageFile.ImageFile, max_pixels: int) -> None:
-    """Have a JPEG of more than ``max_pixels`` decoded at a half or a quarter of its size, if that helps.
+def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
+    """Return the most that a pixel of ``image`` takes while it is decoded and turned.
+
+    Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
+    holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own.
+    """
+    n_bytes = 4 if image.mode == "RGB" else 20 if image.mode.startswith("I") else 8
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        n_bytes += 4
+    if image.format == "JPEG" and not _has_one_scan(image):
+        n_bytes += 2 * len(image.getbands())
+    return n_bytes + 8 if image.format == "WEBP" else n_bytes
+
+
+def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:
+    pixels = -(-image.width // scale) * -(-image.height // scale)
+    return pixels <= limits.max_pixels and pixels * _bytes_a_pixel(image) <= limits.max_bytes
+
+
+def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
+    """Have a JPEG that is over ``limits`` decoded at a half, a quarter or an eighth, if that helps.
 
     libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
     file has one scan; of a progressive photograph it holds all, so nothing would be saved.
     """
-    width, height = image.size
-    if width * height <= max_pixels or not _has_one_scan(image):
+    if _fits(image, 1, limits) or not _has_one_scan(image):
         return
-    for scale in (2, 4):
-        if -(-width // scale) * -(-height // scale) <= max_pixels:
-            image.draft(None, (width // scale, height // scale))
+    for scale in (2, 4, 8):
+        if _fits(image, scale, limits):
+            image.draft(None, (image.width // scale, image.height // scale))
             return
 
 
@@ -108,19 +89,35 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     return image.fp.read(5) == bytes((0xFF, 0xDA, 0, length, image.layers))
 
 
-def decode(path: Path, max_pixels: int) -> Photograph:
+def decoding_bytes(path: Path, limits: PictureLimits) -> int:
+    """Return the memory that ``decode`` will take; reads the header alone; raises as ``decode``."""
+    with _opened(path) as image:
+        size = image.size
+        _shrink(image, limits)
+        _check(image, size, limits)
+        return image.width * image.height * _bytes_a_pixel(image)
+
+
+def decode(path: Path, limits: PictureLimits) -> Photograph:
     """Return the picture in ``path``, turned as its EXIF orientation says; blocks.
 
     Raises:
-        InvalidRequestError: it is not a picture, is damaged, or more than ``max_pixels`` would be decoded.
+        InvalidRequestError: it is not a picture, is damaged, or decoding would take more than ``limits``.
     """
+    with _opened(path) as image:
+        return _decoded(image, limits)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+    """Yield the picture in ``path``; what its decoder raises inside becomes an InvalidRequestError."""
     try:
         with warnings.catch_warnings():
             # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
             # written; the size is checked below, before a pixel is decoded.
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_FORMATS) as image:
-                return _decoded(image, max_pixels)
+                yield image
     except InvalidRequestError:
         raise
     except UnidentifiedImageError as exc:
@@ -133,16 +130,31 @@ def decode(path: Path, max_pixels: int) -> Photograph:
         ) from exc
 
 
-def _decoded(image: ImageFile.ImageFile, max_pixels: int) -> Photograph:
+def _decoded(image: ImageFile.ImageFile, limits: PictureLimits) -> Photograph:
     size = image.size
-    _shrink(image, max_pixels)
+    _shrink(image, limits)
     is_whole = image.size == size
-    if image.width * image.height > max_pixels:
-        raise InvalidRequestError(
-            f"the image has {size[0]}x{size[1]} pixels; the limit is {max_pixels} in all"
-        )
+    _check(image, size, limits)
     if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
         size = size[1], size[0]
     ImageOps.exif_transpose(image, in_place=True)
     rgb = _rgb(image)
     return Photograph(rgb, rgb.size if is_whole else size)
+
+
+def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> None:
+    """Refuse a picture that is over ``limits``; ``size`` is what it has in its file.
+
+    Raises:
+        InvalidRequestError: it is.
+    """
+    if image.width * image.height > limits.max_pixels:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all"
+        )
+    needed = image.width * image.height * _bytes_a_pixel(image)
+    if needed > limits.max_bytes:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "
+            f"there are {format_size(limits.max_bytes)} (setting request_memory)"
+        )

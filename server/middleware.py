@@ -1,4 +1,4 @@
-"""What happens to every request: an id, a limit on its body, one line in the log, an answer."""
+"""What happens to every request: an id, an exchange with its client, one line in the log, an answer."""
 
 import logging
 import re
@@ -9,19 +9,23 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import TooLargeError
+from server.exchange import Exchanges
 from server.logs import request_id
 
 _log = logging.getLogger("server.access")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+# Asked every few seconds by whoever watches; a refusal is counted (outcome "busy") and comes in floods.
+_PROBES = ("/metrics", "/v2/health/live", "/v2/health/ready")
+_QUIET_STATUSES = (503,)
+
 
 class RequestMiddleware:
-    """Gives the request an id (the client's X-Request-ID where sane), limits its body, logs it."""
+    """Gives the request an id (the client's X-Request-ID where sane), opens its exchange, logs it."""
 
-    def __init__(self, app: ASGIApp, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, exchanges: Exchanges) -> None:
         self._app = app
-        self._max_body = max_body
+        self._exchanges = exchanges
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -32,56 +36,64 @@ class RequestMiddleware:
         offered = headers.get("x-request-id", "")
         identity = offered if _ID.fullmatch(offered) else uuid.uuid4().hex
         token = request_id.set(identity)
-        started = time.perf_counter()
-        status = 499  # what nginx calls a client that closed the connection before an answer
-        answered = False
-
-        async def tagged_send(message: Message) -> None:
-            nonlocal status, answered
-            if message["type"] == "http.response.start":
-                status, answered = message["status"], True
-                MutableHeaders(scope=message)["x-request-id"] = identity
-            await send(message)
-
         try:
-            if _declared_length(headers) > self._max_body:
-                response = JSONResponse({"error": self._message()}, 413, {"connection": "close"})
-                await response(scope, receive, tagged_send)
+            with self._exchanges.exchange(scope, receive, send) as exchange:
+                scope["exchange"] = exchange
+                answer = _Answer(exchange.send, identity)
+                await self._answer(scope, headers, exchange.receive, answer)
+        finally:
+            request_id.reset(token)
+
+    async def _answer(
+        self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer"
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            if _declared_length(headers) > self._exchanges.max_body:
+                message = f"the body is over the limit of {self._exchanges.max_body} bytes"
+                response = JSONResponse({"error": message}, 413, {"connection": "close"})
+                await response(scope, receive, answer.send)
             else:
-                await self._app(scope, self._limited(receive), tagged_send)
+                await self._app(scope, receive, answer.send)
         except Exception:
-            if answered:
+            if answer.begun:
                 raise
             logging.getLogger(__name__).exception("unexpected error")
             response = JSONResponse({"error": "internal error; the log has the details"}, 500)
-            await response(scope, receive, tagged_send)
+            await response(scope, receive, answer.send)
         finally:
-            _log.info(
-                "request",
-                extra={
-                    "method": scope["method"],
-                    "path": scope["path"],
-                    "status": status,
-                    "seconds": round(time.perf_counter() - started, 6),
-                },
-            )
-            request_id.reset(token)
+            _write(scope, answer.status, time.perf_counter() - started)
 
-    def _message(self) -> str:
-        return f"the body is over the limit of {self._max_body} bytes"
 
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
+class _Answer:
+    """Sends an answer with the request's id, and remembers its status."""
 
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_body:
-                raise TooLargeError(self._message())
-            return message
+    def __init__(self, send: Send, identity: str) -> None:
+        self._send = send
+        self._identity = identity
+        self.status = 499  # what nginx calls a client that closed the connection before an answer
+        self.begun = False
 
-        return limited
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.begun = message["status"], True
+            MutableHeaders(scope=message)["x-request-id"] = self._identity
+        await self._send(message)
+
+
+def _write(scope: Scope, status: int, seconds: float) -> None:
+    """Write the line of one request, unless it says nothing."""
+    if status in _QUIET_STATUSES or (scope["path"] in _PROBES and status < 400):
+        return
+    _log.info(
+        "request",
+        extra={
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(seconds, 6),
+        },
+    )
 
 
 def _declared_length(headers: Headers) -> int:

@@ -15,6 +15,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
+from models.manifest import Manifest
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
@@ -29,8 +30,11 @@ from server.errors import NotFoundError, NotServingError, RefusedError
 from server.minima import Minima
 from server.presence import Presence, is_folder
 from server.profiles import prepared
+from server.request_memory import RequestMemory
+from server.request_needs import least_bytes, tight_bytes
 from server.settings import Settings
 from server.sharing import even_share
+from server.sizes import format_size
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -44,12 +48,20 @@ Opened = tuple[Pack, Fitted, Worker]
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        budget: Budget,
+        device: Device,
+        pool: ReadPool,
+        requests: RequestMemory,
+    ) -> None:
         self._settings = settings
         self._architecture = ARCHITECTURES[settings.architecture]
         self._budget = budget
         self._device = device
         self._pool = pool
+        self._requests = requests
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
         self._minima = Minima(self._pack, device.adapt(self._architecture))
@@ -70,6 +82,14 @@ class Repository:
             raise NotFoundError(f"repository {root}: no such folder")
         found = (path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
         return sorted(path.name for path in found if versions(path))
+
+    def request_needs(self) -> list[int]:
+        """Return what a request to each model needs; blocks."""
+        needs = []
+        for name in self._served():
+            with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
+                needs.append(least_bytes(self._pack(self._settings.repository / name).manifest))
+        return needs
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
@@ -200,6 +220,7 @@ class Repository:
             return self._reserved(name, *prepared(self._pack(folder), self._device), share)
 
     def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
+        self._check_requests(name, pack.manifest)
         architecture = self._device.adapt(self._architecture)
         fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
         self._budget.reserve(name, fitted.plan.memory)
@@ -221,6 +242,19 @@ class Repository:
             raise
         watch = _watch(fitted, profile)
         return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+
+    def _check_requests(self, name: str, manifest: Manifest) -> None:
+        """Refuse a model to which no request could be answered.
+
+        Raises:
+            RefusedError: the memory of requests is too small for one.
+        """
+        needed, capacity = tight_bytes(manifest), self._requests.capacity_bytes
+        if needed > capacity:
+            raise RefusedError(
+                f"model {name!r}: one request to it takes {format_size(needed)} of memory, and "
+                f"requests have {format_size(capacity)} (setting request_memory)"
+            )
 
 
 @contextlib.contextmanager

@@ -1,57 +1,22 @@
 """Run the service: bind the port, load the models, say that it is ready, drain on SIGTERM."""
 
-import asyncio
 import logging
 import signal
 import socket
 from types import FrameType
 
 import uvicorn
+import uvloop
 
 from server.app import create_app
 from server.context import Context
 from server.settings import Settings
+from server.transport.limits import ConnectionLimits, allowed_files
+from server.transport.listener import listen
+from server.transport.registry import Registry
+from server.transport.server import Server
 
 _log = logging.getLogger(__name__)
-
-
-class PortError(Exception):
-    """The address cannot be listened on."""
-
-
-class _Server(uvicorn.Server):
-    """Tells the service manager when requests are really accepted."""
-
-    context: Context
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started and not self.should_exit:
-            host, port = (sockets or [])[0].getsockname()[:2]
-            _log.info("%s on http://%s:%d", self.context.describe(), host, port)
-            self.context.notifier.ready(self.context.describe())
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.context.notifier.stopping()
-        await super().shutdown(sockets)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on ``host``:``port`` (0: a free one).
-
-    Raises:
-        PortError: it is in use, not allowed, or no address of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as exc:
-        listener.close()
-        raise PortError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    return listener
 
 
 async def serve(settings: Settings) -> None:
@@ -73,23 +38,55 @@ async def serve(settings: Settings) -> None:
         listener.close()
         await context.stop()
         raise
+    await _server(settings, context, listener).serve()
+
+
+def _server(settings: Settings, context: Context, listener: socket.socket) -> Server:
     config = uvicorn.Config(
         create_app(settings, context),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(settings.drain_timeout) or 1,
     )
-    server = _Server(config)
-    server.context = context
-    await server.serve([listener])
+    registry = Registry(_limits(settings))
+    host, port = listener.getsockname()[:2]
+    draining = False
+
+    def ready() -> None:
+        _log.info("%s on http://%s:%d", context.describe(), host, port)
+        context.notifier.ready(context.describe())
+
+    def stopping() -> None:
+        nonlocal draining
+        draining = True
+        context.notifier.stopping()
+
+    def sweep(now: float) -> None:
+        context.exchanges.sweep(now, hurry=draining or registry.waiting)
+
+    return Server(config, listener, registry, ready=ready, stopping=stopping, sweep=sweep)
+
+
+def _limits(settings: Settings) -> ConnectionLimits:
+    total = allowed_files(settings.max_connections)
+    if total < settings.max_connections:
+        _log.warning("the limit on open files allows %d connections", total)
+    return ConnectionLimits(
+        total=total,
+        per_address=settings.max_connections_per_address or max(1, total // 2),
+        header_seconds=settings.header_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+    )
 
 
 def run(settings: Settings) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
-    asyncio.run(serve(settings))
+    uvloop.run(serve(settings))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

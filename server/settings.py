@@ -31,7 +31,10 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LAYERSTREAM_", extra="forbid", frozen=True)
 
     repository: Path = Field(description="folder of packs: NAME/VERSION")
-    budget: Size = Field(description="memory that all models together may take")
+    budget: Size = Field(description="memory that all models and their requests may take")
+    request_memory: Size | None = Field(
+        None, description="of it, for requests in flight; default an eighth, or what they need"
+    )
     host: str = "127.0.0.1"
     allow_admin: bool = Field(False, description="load and unload for other machines, too")
     port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
@@ -50,10 +53,19 @@ class Settings(BaseSettings):
     request_timeout: PositiveFloat = 30.0
     drain_timeout: PositiveFloat = 30.0
     max_body: Size = Field(64 << 20, validate_default=True)
+    max_connections: PositiveInt = 256
+    max_connections_per_address: PositiveInt | None = Field(
+        None, description="default half of max_connections"
+    )
+    header_timeout: PositiveFloat = Field(10.0, description="for the header of a request")
+    idle_timeout: PositiveFloat = Field(75.0, description="between requests of a connection")
+    stall_timeout: PositiveFloat = Field(
+        10.0, description="without progress of a body or an answer"
+    )
     max_image_pixels: PositiveInt = 64_000_000
     log_format: Literal["json", "text"] = "json"
 
-    @field_validator("budget", "max_body", mode="before")
+    @field_validator("budget", "request_memory", "max_body", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value

@@ -5,12 +5,11 @@ is given out only if the file of the weights is still the one that was loaded.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,7 @@ from pipeline.statistics import SweepStatistics
 from pipeline.trace import Recorder, TraceEvent
 from pipeline.watch import BoundWatch
 from server.admission import Line
-from server.errors import BusyError, NotServingError
+from server.errors import NotServingError
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +62,7 @@ class Worker:
         self.engine = engine
         self.watch = watch
         self._reader = reader
-        self._limit = limit
         self._fault = ""
-        self._admitted = 0
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
         self._thread = threading.Thread(
@@ -97,20 +94,13 @@ class Worker:
         since = self._running_since
         return 0.0 if since is None else time.monotonic() - since
 
-    @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a request from before its body is read: one may run, ``limit`` may wait.
+    def check_room(self) -> None:
+        """Check that a request that came now would find a place.
 
         Raises:
-            BusyError: as many are being read, waiting and running already.
+            BusyError: ``limit`` requests wait already.
         """
-        if self._admitted > self._limit:
-            raise BusyError(f"model {self.engine.pack.name!r}: {self._limit} requests are waiting")
-        self._admitted += 1
-        try:
-            yield
-        finally:
-            self._admitted -= 1
+        self._line.check_room()
 
     async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.

@@ -13,8 +13,8 @@ from pipeline.errors import EngineError, InputError
 from pipeline.planning.plan import PlanError
 from server.cli.output import fail
 from server.errors import ServiceError
-from server.serve import PortError
 from server.settings import SettingsError
+from server.transport.listener import PortError
 
 BAD_INPUT, FAILURE = 2, 1
 

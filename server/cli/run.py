@@ -49,11 +49,11 @@ from server.cli.options import (
 )
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
-from server.images import decode
+from server.images import PictureLimits, decode
 from server.profiles import prepared
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
-_MAX_PIXELS = 178_956_970
+_LIMITS = PictureLimits(max_pixels=178_956_970, max_bytes=1 << 40)
 
 
 def run(
@@ -140,7 +140,7 @@ def _picture(path: Path) -> Image.Image:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        return decode(path, _MAX_PIXELS).image
+        return decode(path, _LIMITS).image
     except InvalidRequestError as exc:
         raise InputError(f"{path}: {exc}") from exc
 

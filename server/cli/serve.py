@@ -48,7 +48,21 @@ def serve(
     queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
     drain_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    request_memory: Annotated[
+        str | None, typer.Option(help="Of the budget, for requests in flight.")
+    ] = None,
     max_body: Annotated[str | None, typer.Option(help="Largest request body.")] = None,
+    max_connections: Annotated[int | None, typer.Option(help="Connections at a time.")] = None,
+    max_connections_per_address: Annotated[
+        int | None, typer.Option(help="Of one client (default half of all).")
+    ] = None,
+    header_timeout: Annotated[float | None, typer.Option(help="Seconds for a header.")] = None,
+    idle_timeout: Annotated[
+        float | None, typer.Option(help="Seconds between requests of a connection.")
+    ] = None,
+    stall_timeout: Annotated[
+        float | None, typer.Option(help="Seconds without progress of a body or an answer.")
+    ] = None,
     max_image_pixels: Annotated[int | None, typer.Option(help="Largest image.")] = None,
     log_format: Annotated[str | None, typer.Option(help="json (default) or text.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same settings.")] = None,
@@ -75,7 +89,13 @@ def serve(
         "queue_limit": queue_limit,
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
+        "request_memory": request_memory,
         "max_body": max_body,
+        "max_connections": max_connections,
+        "max_connections_per_address": max_connections_per_address,
+        "header_timeout": header_timeout,
+        "idle_timeout": idle_timeout,
+        "stall_timeout": stall_timeout,
         "max_image_pixels": max_image_pixels,
         "log_format": log_format,
     }

@@ -1,16 +1,14 @@
 """Classification of an image: photograph in, labels out."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request
-from numpy.typing import NDArray
 
 from models.classification import top_classes
 from models.pack import Pack
 from server.errors import ServiceError
-from server.protocol.pictures import read_picture
+from server.protocol.pictures import Picture, read_picture
 from server.protocol.serving import ContextDependency, run_model
 from server.worker import Answer
 
@@ -28,10 +26,10 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
 
-    async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        return (await read_picture(context, request, name, pack, _fault(name, pack))).inputs
+    async def read(pack: Pack) -> Picture:
+        return await read_picture(context, request, name, pack, _fault(name, pack))
 
-    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
+    async def respond(picture: Picture, answer: Answer, pack: Pack) -> dict[str, Any]:
         classification = pack.manifest.classification
         assert classification is not None
         scores = answer.outputs[classification.output]
@@ -45,7 +43,7 @@ async def classify(
             "delay_ms": answer.statistics.delay_seconds * 1e3,
         }
 
-    return await run_model(context, request, name, version, prepare, respond)
+    return await run_model(context, request, name, version, read, respond)
 
 
 def _fault(name: str, pack: Pack) -> str | None:

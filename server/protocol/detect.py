@@ -1,17 +1,15 @@
 """Detection of objects: photograph in, labelled boxes out."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
-from numpy.typing import NDArray
 
 from models.detection.boxes import Limits, find_boxes
 from models.pack import Pack
 from models.placement import Size
-from server.protocol.pictures import read_picture
+from server.protocol.pictures import Picture, read_picture
 from server.protocol.serving import ContextDependency, run_model
 from server.worker import Answer
 
@@ -42,19 +40,15 @@ async def detect(
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
-    size: Size = (0, 0)
 
-    async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        nonlocal size
-        picture = await read_picture(context, request, name, pack, _fault(name, pack))
-        size = picture.size
-        return picture.inputs
+    async def read(pack: Pack) -> Picture:
+        return await read_picture(context, request, name, pack, _fault(name, pack))
 
-    async def respond(answer: Answer, pack: Pack) -> JSONResponse:
+    async def respond(picture: Picture, answer: Answer, pack: Pack) -> JSONResponse:
         # Thousands of boxes, compared and written, would hold up every other request of the event loop.
-        return await asyncio.to_thread(_response, answer, name, pack, size, limits)
+        return await asyncio.to_thread(_response, answer, name, pack, picture.size, limits)
 
-    return await run_model(context, request, name, version, prepare, respond)
+    return await run_model(context, request, name, version, read, respond)
 
 
 def _fault(name: str, pack: Pack) -> str | None:

@@ -22,6 +22,7 @@ from server.errors import (
     NotServingError,
     RefusedError,
     ServiceError,
+    StalledError,
     TooLargeError,
 )
 
@@ -36,6 +37,7 @@ STATUSES: dict[type[Exception], int] = {
     ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
+    StalledError: 408,
     TooLargeError: 413,
     CancelledError: CLIENT_CLOSED,
     DisconnectedError: CLIENT_CLOSED,
@@ -51,7 +53,13 @@ STATUSES: dict[type[Exception], int] = {
     DeadlineError: 504,
 }
 
-_OUTCOMES = {400: "invalid", 413: "invalid", CLIENT_CLOSED: "cancelled", 504: "deadline"}
+_OUTCOMES = {
+    400: "invalid",
+    408: "cancelled",
+    413: "invalid",
+    CLIENT_CLOSED: "cancelled",
+    504: "deadline",
+}
 
 
 def status_of(exc: Exception) -> int:
@@ -88,10 +96,16 @@ def public(said: Exception | str, request: Request) -> str:
 
 async def _known(request: Request, exc: Exception) -> JSONResponse:
     status = status_of(exc)
-    if status >= 500:
+    if status >= 500 and not isinstance(exc, BusyError):
         _log.warning("%s: %s", type(exc).__name__, exc)
-    headers = {"Retry-After": "1"} if isinstance(exc, BusyError) else None
-    return JSONResponse({"error": public(exc, request)}, status, headers)
+    return JSONResponse({"error": public(exc, request)}, status, _headers(exc))
+
+
+def _headers(exc: Exception) -> dict[str, str]:
+    if isinstance(exc, BusyError):
+        return {"Retry-After": "1"}
+    # The rest of the body is not waited for.
+    return {"Connection": "close"} if isinstance(exc, StalledError | TooLargeError) else {}
 
 
 async def _validation(request: Request, exc: Exception) -> JSONResponse:

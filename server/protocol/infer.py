@@ -1,25 +1,14 @@
 """Inference on JSON tensors: the Open Inference Protocol's infer endpoint."""
 
-import asyncio
-from collections.abc import Mapping
-from typing import Any
-
-from fastapi import APIRouter, Request
-from numpy.typing import NDArray
-from starlette.requests import ClientDisconnect
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
 
 from models.pack import Pack
-from server.errors import DisconnectedError, TooLargeError
-from server.protocol.serving import ContextDependency, run_model
-from server.tensors import (
-    RequestedOutput,
-    body_limit,
-    check_outputs,
-    check_values,
-    parse_request,
-    to_arrays,
-    to_json,
-)
+from server.codec import Request, RequestReader, write_response
+from server.protocol.pieces import respond_in_pieces
+from server.protocol.serving import context_of, exchange_of, run_model
+from server.request_needs import infer_bytes
+from server.tensors import body_limit
 from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
@@ -27,45 +16,22 @@ router = APIRouter(tags=["inference"])
 
 @router.post("/v2/models/{name}/infer")
 @router.post("/v2/models/{name}/versions/{version}/infer")
-async def infer(
-    context: ContextDependency, request: Request, name: str, version: str | None = None
-) -> dict[str, Any]:
+async def infer(request: HttpRequest, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    wanted: list[RequestedOutput] | None = None
-    identity: str | None = None
+    exchange = exchange_of(request)
 
-    async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        nonlocal wanted, identity
-        body = await _body(request, body_limit(pack.manifest.inputs))
-        check_values(body, pack.manifest.inputs)
-        # Parsing megabytes of numbers would hold up every other request of the event loop. As Python
-        # objects they take forty bytes each: one request at a time may have them.
-        async with context.parsing:
-            parsed = await asyncio.to_thread(parse_request, body)
-            wanted, identity = parsed.outputs, parsed.id
-            check_outputs(wanted, pack.manifest.outputs)
-            return await asyncio.to_thread(to_arrays, parsed.inputs, pack.manifest.inputs)
+    async def read(pack: Pack) -> Request:
+        manifest = pack.manifest
+        reader = RequestReader(manifest.inputs, manifest.outputs)
+        need = infer_bytes(manifest)
+        async for part in exchange.body(need, body_limit(manifest.inputs)):
+            reader.feed(part)
+            if reader.held_bytes > exchange.lease.held_bytes > 0:
+                await exchange.hold(reader.held_bytes + need)
+        return reader.finish()
 
-    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
-        outputs = await asyncio.to_thread(to_json, answer.outputs, wanted)
-        response = {"model_name": name, "model_version": pack.version, "outputs": outputs}
-        return response if identity is None else {**response, "id": identity}
+    async def respond(asked: Request, answer: Answer, pack: Pack) -> Response:
+        pieces = write_response(name, pack.version, asked.id, answer.outputs, asked.outputs)
+        return respond_in_pieces(pieces)
 
-    return await run_model(context, request, name, version, prepare, respond)
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """Return the body; not by request.body(), which would keep it until the answer is sent.
-
-    Raises:
-        TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
-    """
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
-        return bytes(body)
-    except ClientDisconnect as exc:
-        raise DisconnectedError("the client went away while sending") from exc
+    return await run_model(context_of(request), request, name, version, read, respond)

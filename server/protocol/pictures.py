@@ -13,7 +13,10 @@ from models.pack import Pack
 from models.placement import Size
 from server.context import Context
 from server.errors import InvalidRequestError
-from server.images import decode, uploaded
+from server.images import PictureLimits, decode, decoding_bytes
+from server.protocol.serving import exchange_of
+from server.request_needs import infer_bytes, preprocess_bytes
+from server.upload import uploaded
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Picture:
 
     inputs: Mapping[str, NDArray[Any]]
     size: Size
+    timeout_seconds: float | None = None
 
 
 async def read_picture(
@@ -35,14 +39,23 @@ async def read_picture(
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
         DisconnectedError: the client went away while sending.
     """
+    exchange = exchange_of(request)
     async with uploaded(request) as path:
         started = time.perf_counter()
         recipe = pack.manifest.preprocess
         if fault is not None or recipe is None:
             raise InvalidRequestError(fault or f"model {name!r} does not take images")
-        # A large photograph decodes to a hundred megabytes: one request at a time may have them.
-        async with context.parsing:
-            photograph = await asyncio.to_thread(decode, path, context.settings.max_image_pixels)
+        # The pixels of several photographs at once would make each other wait half done.
+        async with exchange.turn(context.decoding):
+            held = exchange.lease.held_bytes + preprocess_bytes(pack.manifest)
+            room = exchange.lease.room_bytes - held
+            limits = PictureLimits(context.settings.max_image_pixels, room)
+            pixels = await asyncio.to_thread(decoding_bytes, path, limits)
+            await exchange.hold(held + pixels)
+            photograph = await asyncio.to_thread(decode, path, limits)
             tensor = await asyncio.to_thread(recipe.apply, photograph.image)
         context.metrics.preprocess(name, time.perf_counter() - started)
-        return Picture({pack.manifest.inputs[0].name: tensor}, photograph.size)
+    size = photograph.size
+    del photograph
+    await exchange.hold(infer_bytes(pack.manifest))
+    return Picture({pack.manifest.inputs[0].name: tensor}, size)

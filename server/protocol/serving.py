@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from numpy.typing import NDArray
@@ -12,17 +12,47 @@ from models.pack import Pack
 from pipeline.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError
+from server.exchange import Exchange
 from server.protocol.errors import outcome_of
+from server.request_needs import CODEC_BYTES
 from server.worker import Answer
 
 T = TypeVar("T")
-Respond = Callable[[Answer, Pack], Awaitable[T]]
-Prepare = Callable[[Pack], Awaitable[Mapping[str, NDArray[Any]]]]
+
+# Few clients leave so soon: a short request is not watched.
+_UNWATCHED_SECONDS = 0.01
 
 
-def _context(request: Request) -> Context:
+class Question(Protocol):
+    """What a request asks of the model."""
+
+    @property
+    def inputs(self) -> Mapping[str, NDArray[Any]]: ...
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """Within which the client wants the answer; None: as the server has it."""
+
+
+Q = TypeVar("Q", bound=Question)
+Prepare = Callable[[Pack], Awaitable[Q]]
+Respond = Callable[[Q, Answer, Pack], Awaitable[T]]
+
+
+def context_of(request: Request) -> Context:
+    """Return what the server of ``request`` consists of."""
     context: Context = request.app.state.context
     return context
+
+
+async def _context(request: Request) -> Context:
+    return context_of(request)  # a dependency that is no coroutine would cost a change of threads
+
+
+def exchange_of(request: Request) -> Exchange:
+    """Return the exchange that RequestMiddleware opened for ``request``."""
+    exchange: Exchange = request.scope["exchange"]
+    return exchange
 
 
 ContextDependency = Annotated[Context, Depends(_context)]
@@ -33,28 +63,33 @@ async def run_model(
     request: Request,
     name: str,
     version: str | None,
-    prepare: Prepare,
-    respond: Respond[T],
+    prepare: Prepare[Q],
+    respond: Respond[Q, T],
 ) -> T:
     """Answer one request to model ``name``.
 
-    Reading the request and answering it may each take the time limit.
-    ``prepare`` makes the inputs once the model is known, ``respond`` the response of the answer.
-    The outcome that is counted is that of the whole.
+    ``prepare`` reads the request once the model is known, ``respond`` makes the response of the answer.
+    Reading and computing may each take the time limit; a time that the client names counts from the start.
+    A request has no place in line before its body is read. What is counted is the outcome of the whole.
 
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
+        StalledError: it made no progress. BusyError: the line is full.
         Otherwise what Repository.get, ``prepare``, Worker.infer and ``respond`` raise.
     """
     worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
+    exchange = exchange_of(request)
     outcome = "cancelled"
     try:
-        with worker.admitted():
-            inputs = await _within(limit, prepare(pack))
-            answer = await _until_disconnect(request, worker.infer(inputs, limit))
+        worker.check_room()  # a refusal costs least before the body is read
+        async with exchange.within(limit):
+            question = await prepare(pack)
+        left = _left(question.timeout_seconds, time.perf_counter() - started, limit)
+        answer = await _until_disconnect(request, worker.infer(question.inputs, left))
+        await exchange.hold(_held_bytes(answer.outputs))
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
-        response = await respond(answer, pack)
+        response = await respond(question, answer, pack)
         outcome = "ok"
         return response
     except Exception as exc:
@@ -64,27 +99,45 @@ async def run_model(
         context.metrics.outcome(name, outcome, time.perf_counter() - started)
 
 
-async def _within(seconds: float, work: Awaitable[T]) -> T:
-    try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        raise DeadlineError(f"the request was not read within {seconds:g} s") from None
+def _left(wanted: float | None, passed: float, limit: float) -> float:
+    """Return within how many seconds the answer must come.
+
+    Raises:
+        DeadlineError: the time that the client named has passed.
+    """
+    if wanted is None:
+        return limit
+    if wanted <= passed:
+        raise DeadlineError(f"the request was not read within its timeout of {wanted:g} s")
+    return min(limit, wanted - passed)
+
+
+def _held_bytes(outputs: Mapping[str, NDArray[Any]]) -> int:
+    """Return what an answer takes until it is sent."""
+    strings = sum(
+        len(text) for array in outputs.values() if array.dtype == object for text in array.flat
+    )
+    return sum(array.nbytes for array in outputs.values()) + strings + CODEC_BYTES
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await ``work``, cancelled when the client closes its connection."""
     task = asyncio.create_task(work)
-    watcher = asyncio.create_task(_disconnected(request))
+    watcher: asyncio.Task[None] | None = None
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task}, timeout=_UNWATCHED_SECONDS)
+        if not task.done():
+            watcher = asyncio.create_task(_disconnected(request))
+            await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise DisconnectedError("the client went away")
         return task.result()
     finally:
-        watcher.cancel()
-        task.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        running = [each for each in (task, watcher) if each is not None and not each.done()]
+        for each in running:
+            each.cancel()
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:

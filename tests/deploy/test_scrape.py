@@ -16,7 +16,7 @@ import pytest
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
 from models.preprocess import read_labels, read_preprocess
-from server.serve import listen
+from server.transport.listener import listen
 from tests.deploy.test_deploy import PROMETHEUS, expressions_with_data, tool
 
 pytestmark = pytest.mark.tools

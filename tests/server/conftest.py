@@ -20,7 +20,17 @@ from models.zoo.builder import Builder
 from server.admission import Line
 from server.cli import main
 from server.settings import Settings
-from tests.server.support import LABELS, PREPROCESS, Cli, Faults, Packs, Result, Service, serving
+from tests.server.support import (
+    LABELS,
+    PREPROCESS,
+    REQUEST_MEMORY,
+    Cli,
+    Faults,
+    Packs,
+    Result,
+    Service,
+    serving,
+)
 
 CHUNK_BYTES = 16 << 10
 
@@ -90,12 +100,18 @@ SettingsFactory = Callable[..., Settings]
 
 @pytest.fixture(scope="session")
 def settings(packs: Packs) -> SettingsFactory:
-    """Settings on the small repository: two models, rings far smaller than their weights."""
+    """Settings on the small repository: two models, rings far smaller than their weights.
 
-    def make(**changes: object) -> Settings:
+    ``models_budget`` is for models alone, the memory of requests comes on top.
+    """
+
+    def make(models_budget: int | None = None, **changes: object) -> Settings:
+        if models_budget is None:
+            models_budget = packs.smallest("tiny") + packs.smallest("pair") + (256 << 10)
         values: dict[str, object] = {
             "repository": packs.repository,
-            "budget": packs.smallest("tiny") + packs.smallest("pair") + (256 << 10),
+            "budget": models_budget + REQUEST_MEMORY,
+            "request_memory": REQUEST_MEMORY,
             "models": ("tiny", "pair"),
             "threads": 1,
             **changes,

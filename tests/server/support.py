@@ -39,6 +39,9 @@ Tensors = Mapping[str, NDArray[Any]]
 #: Values of metrics by name and labels.
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
+#: Of the budget, for requests in flight.
+REQUEST_MEMORY = 48 << 20
+
 LABELS = tuple(f"class {number}" for number in range(10))
 PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
 

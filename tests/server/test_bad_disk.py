@@ -124,7 +124,7 @@ async def test_a_fault_while_loading(
     packs: Packs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(settings(architecture="pre", budget=64 << 20)) as service:
+    async with serving(settings(architecture="pre", models_budget=64 << 20)) as service:
         spans = service.worker("tiny").engine.pack.manifest.spans
         for kind, (_, words) in ERRORS.items():
             for span in (spans[0], spans[len(spans) // 2], spans[-1]):

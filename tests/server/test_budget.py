@@ -61,7 +61,7 @@ async def all_right(service: Service, packs: Packs, count: int) -> None:
 async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
-    async with serving(settings(budget=budget, models=TWO)) as service:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
         await all_right(service, packs, 100)
         assert await service.metric("layerstream_budget_bytes") == budget
         used = await service.metric("layerstream_budget_used_bytes")
@@ -106,7 +106,7 @@ INDEX = "/v2/repository/index"
 async def test_a_third_model_is_refused_at_the_start_and_by_request(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
-    async with serving(settings(budget=budget, models=(*TWO, "pair"))) as service:
+    async with serving(settings(models_budget=budget, models=(*TWO, "pair"))) as service:
         name = "layerstream_model_refusals_total"
         assert await service.metric(name, model="pair") == 1
         await refused(service, packs)
@@ -119,7 +119,7 @@ async def test_a_third_model_is_refused_at_the_start_and_by_request(
 async def test_a_refusal_while_others_work_changes_nothing_for_them(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
-    async with serving(settings(budget=budget, models=TWO)) as service:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
         before = service.context.budget.held()
         error(await service.client.get("/v2/models/pair"), 404, "'pair'")
         work = asyncio.create_task(all_right(service, packs, 20))
@@ -132,7 +132,7 @@ async def test_a_refusal_while_others_work_changes_nothing_for_them(
 async def test_unload_frees_and_load_takes_again(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
-    async with serving(settings(budget=budget, models=TWO)) as service:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
         client = service.client
         for _ in range(2):
             error(await client.post(LOAD.format("pair")), 409)
@@ -202,20 +202,22 @@ async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) 
 
 async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Packs) -> None:
     with pytest.raises(StartupError) as caught:
-        async with serving(settings(budget=packs.smallest("tiny") - 1, models=("tiny",))):
+        async with serving(settings(models_budget=packs.smallest("tiny") - 1, models=("tiny",))):
             pass
     assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
 
 
 async def test_exit_on_error(settings: SettingsFactory, budget: int) -> None:
     with pytest.raises(StartupError, match="'pair'"):
-        async with serving(settings(budget=budget, models=(*TWO, "pair"), exit_on_error=True)):
+        async with serving(
+            settings(models_budget=budget, models=(*TWO, "pair"), exit_on_error=True)
+        ):
             pass
 
 
 async def test_the_smallest_budget_is_enough(settings: SettingsFactory, packs: Packs) -> None:
     inputs = inputs_for("tiny")
-    async with serving(settings(budget=packs.smallest("tiny"), models=("tiny",))) as service:
+    async with serving(settings(models_budget=packs.smallest("tiny"), models=("tiny",))) as service:
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
         assert service.context.budget.free_bytes == 0
 
@@ -363,7 +365,7 @@ async def test_a_load_that_is_cancelled_leaves_nothing_behind(
         go_on.wait()
         original(engine)
 
-    async with serving(settings(budget=1 << 30, models=("tiny",))) as service:
+    async with serving(settings(models_budget=1 << 30, models=("tiny",))) as service:
         repository, used = service.context.repository, service.context.budget.used_bytes
         monkeypatch.setattr(Engine, "open", slow_open)
         loading = asyncio.create_task(repository.load("twin"))

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from models.pack import open_pack
-from server.serve import listen
+from server.transport.listener import listen
 from tests.server.support import (
     BAD,
     FAILED,

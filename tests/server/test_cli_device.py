@@ -153,7 +153,7 @@ async def test_a_service_on_the_gpu_answers_and_outlives_a_fault(
 ) -> None:
     inputs = inputs_for("tiny")
     changes = {"repository": for_cuda.parent, "models": ("tiny",), "device": "cuda"}
-    async with serving(settings(budget=16 << 20, **changes)) as service:
+    async with serving(settings(models_budget=16 << 20, **changes)) as service:
         for _ in range(3):
             answer = await service.infer("tiny", inputs)
             assert answer.status_code == 200

@@ -17,7 +17,7 @@ PAIR = inputs_for("pair")
 @pytest.fixture(params=["auto", "async"])
 async def idle(request: pytest.FixtureRequest, settings: SettingsFactory) -> AsyncIterator[Service]:
     """A service that has answered and has nothing in flight."""
-    async with serving(settings(architecture=request.param, budget=2 << 20)) as service:
+    async with serving(settings(architecture=request.param, models_budget=2 << 20)) as service:
         for name, inputs in (("tiny", TINY), ("pair", PAIR)):
             await service.worker(name).infer(inputs, LIMIT_SECONDS)
             service.worker(name).engine.settle()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from server.errors import InvalidRequestError
-from server.images import Photograph, decode
+from server.images import Photograph, PictureLimits, decode, decoding_bytes
 
 WIDTH, HEIGHT = 61, 43
 LIMIT = WIDTH * HEIGHT
+LIMITS = PictureLimits(LIMIT, max_bytes=1 << 30)
 Saved = Callable[..., Path]
 
 
@@ -72,19 +74,19 @@ def test_every_mode_becomes_rgb(saved: Saved, name: str) -> None:
     path = saved(convert(gradient()), kind, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = decode(path, LIMIT)
+        found = decode(path, LIMITS)
     expected = gradient().convert("L").convert("RGB") if "grey" in name else gradient()
     assert found.size == (WIDTH, HEIGHT)
     assert np.abs(pixels(found) - np.asarray(expected)).mean() < 4
 
 
-@pytest.mark.parametrize("times", [2, 3, 4])
+@pytest.mark.parametrize("times", [2, 3, 4, 6])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_large_jpeg_is_decoded_smaller(saved: Saved, times: int, mode: str) -> None:
-    """Half or quarter, whatever fits; its own size is known."""
+    """A half, a quarter or an eighth, whatever fits; its own size is known."""
     size = WIDTH * times, HEIGHT * times
-    found = decode(saved(gradient(*size).convert(mode), "JPEG"), LIMIT)
-    scale = 2 if times == 2 else 4
+    found = decode(saved(gradient(*size).convert(mode), "JPEG"), LIMITS)
+    scale = {2: 2, 3: 4, 4: 4, 6: 8}[times]
     assert found.size == size
     assert found.image.size == (-(-size[0] // scale), -(-size[1] // scale))
     expected = gradient(*found.image.size).convert(mode).convert("RGB")
@@ -94,7 +96,7 @@ def test_a_large_jpeg_is_decoded_smaller(saved: Saved, times: int, mode: str) ->
 def test_a_jpeg_within_the_limit_is_decoded_whole(saved: Saved) -> None:
     path = saved(gradient(), "JPEG")
     with Image.open(path) as image:
-        np.testing.assert_array_equal(pixels(decode(path, LIMIT)), np.asarray(image))
+        np.testing.assert_array_equal(pixels(decode(path, LIMITS)), np.asarray(image))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -102,7 +104,7 @@ def test_a_large_jpeg_is_upright(saved: Saved, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = saved(gradient(2 * WIDTH, 2 * HEIGHT), "JPEG", exif=exif)
-    whole, small = decode(path, 4 * LIMIT), decode(path, LIMIT)
+    whole, small = decode(path, replace(LIMITS, max_pixels=4 * LIMIT)), decode(path, LIMITS)
     assert small.size == whole.size == whole.image.size
     assert small.image.size == (whole.size[0] // 2, whole.size[1] // 2)
     assert np.abs(pixels(small) - np.asarray(whole.image.resize(small.image.size))).mean() < 4
@@ -114,7 +116,7 @@ def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orient
     """Pillow turns a TIFF by itself, others are turned here; none is turned twice."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = decode(saved(gradient(), kind, exif=exif), LIMIT)
+    found = decode(saved(gradient(), kind, exif=exif), LIMITS)
     assert found.size == found.image.size
     assert found.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
 
@@ -138,12 +140,12 @@ def test_what_would_not_be_smaller_is_refused(
     path = saved(gradient(2 * WIDTH, 2 * HEIGHT), kind, **options)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(InvalidRequestError, match=f"122x86 pixels; the limit is {LIMIT} in all"):
-        decode(path, LIMIT)
+        decode(path, LIMITS)
 
 
-def test_four_times_smaller_is_the_end(saved: Saved) -> None:
+def test_eight_times_smaller_is_the_end(saved: Saved) -> None:
     with pytest.raises(InvalidRequestError, match="the limit"):
-        decode(saved(gradient(5 * WIDTH, 5 * HEIGHT), "JPEG"), LIMIT)
+        decode(saved(gradient(9 * WIDTH, 9 * HEIGHT), "JPEG"), LIMITS)
 
 
 def test_a_damaged_large_jpeg_is_refused(saved: Saved) -> None:
@@ -152,5 +154,23 @@ def test_a_damaged_large_jpeg_is_refused(saved: Saved) -> None:
     for length in range(2, len(data), 97):
         path.write_bytes(data[:length])
         with pytest.raises(InvalidRequestError) as caught:
-            decode(path, LIMIT)
+            decode(path, LIMITS)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_memory_is_known_before_a_pixel_is_decoded(saved: Saved, name: str) -> None:
+    """With as much a picture is decoded, with less it is refused, and nothing was decoded to find out."""
+    convert, kind, options = MODES[name]
+    path = saved(convert(gradient()), kind, **options)
+    needed = decoding_bytes(path, LIMITS)
+    assert LIMIT * 4 <= needed <= LIMIT * 20
+    exact = replace(LIMITS, max_bytes=needed)
+    assert decode(path, exact).size == (WIDTH, HEIGHT)
+    short = replace(LIMITS, max_bytes=needed - 1)
+    if kind == "JPEG":
+        assert decode(path, short).image.size < (WIDTH, HEIGHT)
+        return
+    for read in (decoding_bytes, decode):
+        with pytest.raises(InvalidRequestError, match=r"61x43 pixels.*request_memory"):
+            read(path, short)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from models.classification import top_classes
 from models.pack import open_pack
-from server.images import decode
+from server.images import PictureLimits, decode
 from tests.server.support import (
     LABELS,
     PREPROCESS,
@@ -135,7 +135,7 @@ async def test_classify(
 
     file = tmp_path / "picture"
     file.write_bytes(data)
-    tensor = PREPROCESS.apply(decode(file, 10**6).image)
+    tensor = PREPROCESS.apply(decode(file, PictureLimits(10**6, 10**8)).image)
     classification = open_pack(packs.repository / "tiny").manifest.classification
     assert classification is not None
     scores = packs.expected("tiny", {"image": tensor})["logits"]

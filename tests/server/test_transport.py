@@ -15,7 +15,8 @@ import uvicorn
 from server.context import Context
 from server.metrics import Metrics
 from server.notify import Notifier
-from server.serve import PortError, listen, serve
+from server.serve import serve
+from server.transport.listener import PortError, listen
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
     LIMIT_SECONDS,

@@ -1,0 +1,219 @@
+"""One request's dealings with its client: the body within limits, time, and the memory it holds.
+
+A request waits for its client while a body comes or an answer goes. One that makes no progress is ended:
+after the time that the settings give, or after a second where somebody else waits for what it holds.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+from starlette.types import Message, Receive, Scope, Send
+
+from pipeline.errors import DeadlineError
+from server.errors import (
+    BusyError,
+    DisconnectedError,
+    ServiceError,
+    StalledError,
+    TooLargeError,
+)
+from server.request_memory import Lease, RequestMemory
+
+#: Silence after which a request gives way to others that wait for what it holds.
+GRACE_SECONDS = 1.0
+#: Bytes that count as progress: fewer in a second are as good as none.
+PROGRESS_BYTES = 4096
+#: So much of a body may come before it takes memory of the pool (connections bound how many there are).
+FREE_BYTES = 16 << 10
+
+
+class Exchange:
+    """Wraps ``receive`` and ``send`` of one request; ``lease`` is what it holds of the pool."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, lease: Lease, max_body: int
+    ) -> None:
+        self.lease = lease
+        #: Whether the body is kept as it comes, so that every byte is taken from the pool.
+        self.keeps_body = True
+        self._connection = scope.get("connection")
+        self._receive, self._send = receive, send
+        self._max_body = max_body
+        self._loop = asyncio.get_running_loop()
+        self.opened_at = self._loop.time()
+        self._received = 0
+        self._progress = 0
+        self._complete = False
+        self._waits_since: float | None = None
+        self._waited = 0.0
+        self._scope: asyncio.Timeout | None = None
+        self._evicted: ServiceError | None = None
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the body has come."""
+        return self._received
+
+    async def receive(self) -> Message:
+        """Return the next ASGI event; a part of a body is paid for before it is handed on.
+
+        Raises:
+            TooLargeError: the body is over the limit, or over what all requests may have.
+        """
+        if self._complete:
+            return await self._receive()  # whether the client leaves: nothing is expected of it
+        with self._waiting():
+            message = await self._receive()
+        self._complete = not message.get("more_body", False)
+        size = len(message.get("body", b""))
+        self._received += size
+        self._moved(size)
+        if self._received > self._max_body:
+            raise TooLargeError(f"the body is over the limit of {self._max_body} bytes")
+        if self.keeps_body and self._received > FREE_BYTES:
+            await self.hold(self._received)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Hand ``message`` to the client; returns when it can take more."""
+        with self._waiting():
+            await self._send(message)
+        self._moved(PROGRESS_BYTES)
+
+    async def hold(self, n_bytes: int) -> None:
+        """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault."""
+        await self.lease.hold(n_bytes)
+        self._moved(PROGRESS_BYTES)
+
+    async def body(self, need_bytes: int, limit: int) -> AsyncIterator[bytes]:
+        """Yield the body part by part, for a reader that keeps none of it.
+
+        ``need_bytes`` are held before the first part that does not fit beside many others.
+
+        Raises:
+            TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
+        """
+        self.keeps_body = False
+        early: list[bytes] = []
+        more = True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError("the client went away while sending")
+            more = message.get("more_body", False)
+            if self._received > limit:
+                raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
+            early.append(message.get("body", b""))
+            if more and self._received <= FREE_BYTES:
+                continue
+            if self.lease.held_bytes < need_bytes:
+                await self.hold(need_bytes)
+            for part in early:
+                yield part
+            early.clear()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:
+        """Hold ``lock`` inside; who waits for it with memory in his hands waits for memory."""
+        self.lease.waiting = True
+        try:
+            await lock.acquire()
+        finally:
+            self.lease.waiting = False
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[None]:
+        """Limit what happens inside to ``seconds``; inside, the exchange can be ended.
+
+        Raises:
+            StalledError, BusyError: it was. DeadlineError: it took longer.
+        """
+        try:
+            async with asyncio.timeout(seconds) as self._scope:
+                yield
+        except TimeoutError:
+            if self._evicted is not None:
+                raise self._evicted from None
+            raise DeadlineError(f"the request was not read within {seconds:g} s") from None
+        finally:
+            self._scope = None
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has kept us waiting without progress; 0 while nothing is expected of it."""
+        return 0.0 if self._waits_since is None else self._waited + now - self._waits_since
+
+    def is_gone(self) -> bool:
+        """Return whether the connection is known to be closed."""
+        return self._connection is not None and self._connection.is_closing()
+
+    def end(self, why: ServiceError) -> None:
+        """End it: while it is read with the error ``why``, afterwards by cutting it off."""
+        if self._evicted is not None:
+            return
+        self._evicted = why
+        if self._scope is not None:
+            self._scope.reschedule(self._loop.time())
+        elif self._connection is not None:
+            self._connection.abort()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        since = self._waits_since = self._loop.time()
+        try:
+            yield
+        finally:
+            self._waits_since = None
+            self._waited += self._loop.time() - since
+
+    def _moved(self, n_bytes: int) -> None:
+        self._progress += n_bytes
+        if self._progress >= PROGRESS_BYTES:
+            self._progress, self._waited = 0, 0.0
+
+
+class Exchanges:
+    """All exchanges that run; ends those that stall."""
+
+    def __init__(self, memory: RequestMemory, max_body: int, stall_seconds: float) -> None:
+        self.memory = memory
+        self.max_body = max_body
+        self._stall_seconds = stall_seconds
+        self._open: set[Exchange] = set()
+        #: Ended for want of progress.
+        self.stalled = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextlib.contextmanager
+    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Iterator[Exchange]:
+        """Yield the exchange of one request; at the end it gives back what it holds."""
+        with Lease(self.memory) as lease:
+            exchange = Exchange(scope, receive, send, lease, self.max_body)
+            self._open.add(exchange)
+            try:
+                yield exchange
+            finally:
+                self._open.discard(exchange)
+
+    def sweep(self, now: float, hurry: bool) -> None:
+        """End who has stalled for too long; in a ``hurry``, or where memory is short, after a second.
+
+        Where all that hold memory wait for more, the last of them gives way: none of them would ever go on.
+        """
+        hurry = hurry or self.memory.waiting > 0
+        limit = GRACE_SECONDS if hurry else self._stall_seconds
+        for exchange in self._open:
+            if exchange.stalled_seconds(now) >= limit:
+                self.stalled += 1
+                exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
+        holders = [exchange for exchange in self._open if exchange.lease.held_bytes]
+        if len(holders) > 1 and all(exchange.lease.waiting for exchange in holders):
+            max(holders, key=lambda exchange: exchange.opened_at).end(
+                BusyError("the memory of requests is taken by others (setting request_memory)")
+            )

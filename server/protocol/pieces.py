@@ -1,0 +1,42 @@
+"""JSON answers that are written piece by piece, as fast as the client takes them."""
+
+from collections.abc import Iterator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+
+class PiecesResponse(Response):
+    """Sends ``pieces`` one after the other; each is made when the one before has gone."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__(media_type="application/json")
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response; stop making pieces when the client has left."""
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        gone = scope["exchange"].is_gone
+        for piece in self._pieces:
+            if gone():
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def respond_in_pieces(pieces: Iterator[bytes]) -> Response:
+    """Return a response of ``pieces``: as a whole where there is only one."""
+    first = next(pieces)
+    second = next(pieces, None)
+    if second is None:
+        return Response(first, media_type="application/json")
+    return PiecesResponse(_chained(first, second, pieces))
+
+
+def _chained(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield second
+    yield from rest

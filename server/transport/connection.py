@@ -1,0 +1,191 @@
+"""One HTTP connection: uvicorn's protocol, with bounds on what it holds and how long it may wait.
+
+It differs in four things. It reads at most READ_BYTES at a time, and no further into a body than the
+application asked for. A header has a limit in bytes and in time. What ends before its request was read
+lingers, so that the client sees the answer and no reset. It tells the registry how long it has been silent.
+"""
+
+import asyncio
+import fcntl
+import json
+import termios
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, LINGER_SECONDS, READ_BYTES
+from server.transport.registry import Registry
+
+# Between get_buffer and buffer_updated nothing else runs: all connections may share one.
+_BUFFER = memoryview(bytearray(READ_BYTES))
+
+
+class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
+    """A connection that ``registry`` counts."""
+
+    def __init__(
+        self, config: Config, state: ServerState, app_state: dict[str, Any], registry: Registry
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self._registry = registry
+        self.address = ""
+        self.used = False
+        self._since = self.loop.time()
+        self._heading = False
+        self._header_bytes = 0
+        self._blocked_since: float | None = None
+        self._ends_at: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._registry.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._registry.discard(self)
+        super().connection_lost(exc)
+
+    # Reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._ends_at is None:
+            self.data_received(bytes(_BUFFER[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        self._header_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # no other protocol is spoken; the request itself was parsed
+        except httptools.HttpParserError:
+            self._refuse(400, "this is not an HTTP request")
+            return
+        if self._heading and self._header_bytes > HEADER_BYTES:
+            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
+        elif self._runs and self.cycle.more_body and self.cycle.body:
+            self.flow.pause_reading()  # until the application asks for more
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+        self._heading = True
+        self._since = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        self._heading = False
+        super().on_headers_complete()
+        self.cycle.transport = _Ending(self)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._header_bytes = 0
+
+    # Answering
+
+    def on_response_complete(self) -> None:
+        self.used = True
+        self._since = self.loop.time()
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # the registry does it, for every kind of waiting
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._blocked_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._blocked_since = None
+
+    def end(self) -> None:
+        """Close behind what was written; while the client still sends, read on without looking."""
+        if self._ends_at is not None or self.transport.is_closing():
+            return
+        self._ends_at = self.loop.time() + LINGER_SECONDS
+        if self.cycle is not None and not self.cycle.more_body:
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self.transport.abort()
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self._ends_at is not None or self.transport.is_closing()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what never became a request; an answer on its way is cut off instead."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = json.dumps({"error": message}).encode()
+        head = b"content-type: application/json\r\nconnection: close\r\n"
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + length + body)
+        self.cycle = None  # type: ignore[assignment]
+        self.end()
+
+    # What the registry asks
+
+    @property
+    def _runs(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def silence(self, now: float) -> float | None:
+        if self._runs or self._ends_at is not None:
+            return None
+        silence = now - self._since
+        return silence if not self._heading or silence >= GRACE_SECONDS else None
+
+    def overdue(self, now: float) -> bool:
+        limits = self._registry.limits
+        if self._ends_at is not None:
+            return now >= self._ends_at
+        if self._blocked_since is not None:
+            return now - self._blocked_since >= limits.stall_seconds
+        if self._runs:
+            return False
+        waits_for_header = self._heading or not self.used
+        limit = limits.header_seconds if waits_for_header else limits.idle_seconds
+        return now - self._since >= limit
+
+    def drop(self) -> bool:
+        if self._ends_at is not None or self._blocked_since is not None:
+            self.transport.abort()
+        elif self._heading:
+            self._refuse(408, "the header did not come in time")
+        elif self._has_data():
+            return False
+        else:
+            self._ends_at = self.loop.time() + LINGER_SECONDS
+            self.transport.close()
+        return True
+
+    def _has_data(self) -> bool:
+        """Return whether bytes have come that were not read yet: closing now would reset a request."""
+        sock = self.transport.get_extra_info("socket")
+        try:
+            count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
+        except (AttributeError, OSError):
+            return False
+        return any(count)
+
+
+class _Ending:
+    """The transport as uvicorn sees it while it answers: closing it ends the connection our way."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        self._connection.end()

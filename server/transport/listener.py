@@ -1,0 +1,83 @@
+"""Listening: a socket, and the task that accepts from it while there are places."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from server.transport.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_RETRY_SECONDS = 0.2
+_QUIET_SECONDS = 60.0
+
+
+class PortError(Exception):
+    """The address cannot be listened on."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on ``host``:``port`` (0: a free one).
+
+    Raises:
+        PortError: it is in use, not allowed, or no address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, event loops know TCP and send small answers at once (TCP_NODELAY).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise PortError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    listener.setblocking(False)
+    return listener
+
+
+async def accept(
+    listener: socket.socket, registry: Registry, create: Callable[[], asyncio.BaseProtocol]
+) -> None:
+    """Accept until cancelled; where there is no place, those who knock wait in the kernel's queue."""
+    loop = asyncio.get_running_loop()
+    said_at = -_QUIET_SECONDS
+    while True:
+        try:
+            sock, address = await loop.sock_accept(listener)
+        except ConnectionError:
+            continue  # it left before its turn
+        except OSError as exc:
+            # No descriptor or no memory: somebody silent may give his back.
+            if loop.time() - said_at >= _QUIET_SECONDS:
+                said_at = loop.time()
+                _log.warning("cannot accept connections: %s", exc.strerror or exc)
+            registry.drop_silent(loop.time())
+            await asyncio.sleep(_RETRY_SECONDS)
+            continue
+        await _take_in(sock, str(address[0]), registry, create)
+
+
+async def _take_in(
+    sock: socket.socket,
+    address: str,
+    registry: Registry,
+    create: Callable[[], asyncio.BaseProtocol],
+) -> None:
+    """Make ``sock`` a connection once there is a place for it; close it where its address has enough."""
+    loop = asyncio.get_running_loop()
+    try:
+        if not registry.admits(address, loop.time()):
+            registry.dropped += 1
+            sock.close()
+            return
+        await registry.place()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.connect_accepted_socket(create, sock)
+    except OSError:
+        sock.close()  # the client left
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,108 @@
+"""All open connections: who must go, and who gives way when there is no place for another.
+
+Decisions only, over what connections say of themselves; the clock is an argument.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from server.transport.limits import ConnectionLimits
+
+
+class Member(Protocol):
+    """What the registry sees of a connection."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def used(self) -> bool:
+        """It has had an answer."""
+
+    def silence(self, now: float) -> float | None:
+        """Seconds that it has been waiting for its client between requests; None while one runs."""
+
+    def overdue(self, now: float) -> bool:
+        """It has been silent for longer than it may."""
+
+    def drop(self) -> bool:
+        """Close it; False where a request has just come."""
+
+
+class Registry:
+    """Counts the members; ``limits`` says how many there may be."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._members: set[Member] = set()
+        self._addresses: Counter[str] = Counter()
+        self._left = asyncio.Event()
+        #: Somebody waits for a place.
+        self.waiting = False
+        #: Connections that gave way, or found no place for their address.
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, member: Member) -> None:
+        """Count ``member``."""
+        self._members.add(member)
+        self._addresses[member.address] += 1
+
+    def discard(self, member: Member) -> None:
+        """Forget ``member``, if it is counted: its place is free."""
+        if member not in self._members:
+            return
+        self._members.discard(member)
+        self._addresses[member.address] -= 1
+        if not self._addresses[member.address]:
+            del self._addresses[member.address]
+        self._left.set()
+
+    def admits(self, address: str, now: float) -> bool:
+        """Return whether ``address`` may have one more; the longest silent of its own gives way."""
+        if self._addresses[address] < self.limits.per_address:
+            return True
+        return self._give_way((m for m in self._members if m.address == address), now)
+
+    async def place(self) -> None:
+        """Wait for a place; the longest silent connection gives way."""
+        loop = asyncio.get_running_loop()
+        try:
+            while len(self._members) >= self.limits.total:
+                self.waiting = True
+                if self._give_way(self._members, loop.time()):
+                    return
+                self._left.clear()
+                await self._left.wait()
+        finally:
+            self.waiting = False
+
+    def sweep(self, now: float) -> None:
+        """Drop who is overdue; let one give way where somebody waits."""
+        for member in list(self._members):
+            if member.overdue(now):
+                member.drop()
+        if self.waiting and self._give_way(self._members, now):
+            self._left.set()
+
+    def drop_silent(self, now: float) -> bool:
+        """Let one give way, if there is one; for want of something else than places."""
+        return self._give_way(self._members, now)
+
+    def _give_way(self, members: Iterable[Member], now: float) -> bool:
+        """Drop the one that serves least: never used before used, then the longest silent."""
+        candidates = [
+            (not member.used, silence, member)
+            for member in members
+            if (silence := member.silence(now)) is not None
+        ]
+        for _, _, member in sorted(candidates, key=lambda item: item[:2], reverse=True):
+            if member.drop():
+                self.discard(member)
+                self.dropped += 1
+                return True
+        return False

@@ -1,0 +1,79 @@
+"""uvicorn's server with our connections: it accepts while there are places, and ends when told to."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from server.transport.connection import Connection
+from server.transport.listener import accept
+from server.transport.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 0.5
+
+
+class Server(uvicorn.Server):
+    """Serves on ``listener``.
+
+    ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` twice
+    a second with the time of the loop, from the first moment to the end of draining.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        registry: Registry,
+        *,
+        ready: Callable[[], None],
+        stopping: Callable[[], None],
+        sweep: Callable[[float], None],
+    ) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._registry = registry
+        self._ready, self._stopping, self._sweep = ready, stopping, sweep
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        if not self.started or self.should_exit:
+            return
+        accepting = accept(self._listener, self._registry, self._connection)
+        self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping()
+        accepting, *others = self._tasks
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        self._listener.close()
+        await super().shutdown([])
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal; at a second one end at once: nothing is written that could be lost."""
+        if self.should_exit:
+            signal.signal(sig, signal.SIG_DFL)
+            os.kill(os.getpid(), sig)
+        super().handle_exit(sig, frame)
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state, self._registry)
+
+    async def _sweeping(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._registry.sweep(loop.time())
+            self._sweep(loop.time())
