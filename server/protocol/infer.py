@@ -1,25 +1,18 @@
 """Inference on JSON tensors: the Open Inference Protocol's infer endpoint."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response, StreamingResponse
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect
 
 from models.pack import Pack
-from server.errors import DisconnectedError, TooLargeError
+from server.codec import Request, RequestReader, write_response
+from server.errors import DisconnectedError
 from server.protocol.serving import ContextDependency, run_model
-from server.tensors import (
-    RequestedOutput,
-    body_limit,
-    check_outputs,
-    check_values,
-    parse_request,
-    to_arrays,
-    to_json,
-)
 from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
@@ -28,44 +21,33 @@ router = APIRouter(tags=["inference"])
 @router.post("/v2/models/{name}/infer")
 @router.post("/v2/models/{name}/versions/{version}/infer")
 async def infer(
-    context: ContextDependency, request: Request, name: str, version: str | None = None
-) -> dict[str, Any]:
+    context: ContextDependency, request: HttpRequest, name: str, version: str | None = None
+) -> Response:
     """Run the model on the tensors of the body."""
-    wanted: list[RequestedOutput] | None = None
-    identity: str | None = None
+    asked: Request | None = None
 
     async def prepare(pack: Pack) -> Mapping[str, NDArray[Any]]:
-        nonlocal wanted, identity
-        body = await _body(request, body_limit(pack.manifest.inputs))
-        check_values(body, pack.manifest.inputs)
-        # Parsing megabytes of numbers would hold up every other request of the event loop. As Python
-        # objects they take forty bytes each: one request at a time may have them.
-        async with context.parsing:
-            parsed = await asyncio.to_thread(parse_request, body)
-            wanted, identity = parsed.outputs, parsed.id
-            check_outputs(wanted, pack.manifest.outputs)
-            return await asyncio.to_thread(to_arrays, parsed.inputs, pack.manifest.inputs)
+        nonlocal asked
+        asked = await _read(request, RequestReader(pack.manifest.inputs, pack.manifest.outputs))
+        return asked.inputs
 
-    async def respond(answer: Answer, pack: Pack) -> dict[str, Any]:
-        outputs = await asyncio.to_thread(to_json, answer.outputs, wanted)
-        response = {"model_name": name, "model_version": pack.version, "outputs": outputs}
-        return response if identity is None else {**response, "id": identity}
+    async def respond(answer: Answer, pack: Pack) -> Response:
+        assert asked is not None
+        pieces = write_response(name, pack.version, asked.id, answer.outputs, asked.outputs)
+        return StreamingResponse(pieces, media_type="application/json")
 
     return await run_model(context, request, name, version, prepare, respond)
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    """Return the body; not by request.body(), which would keep it until the answer is sent.
+async def _read(request: HttpRequest, reader: RequestReader) -> Request:
+    """Return the infer request in the body; raises as ``reader``.
 
     Raises:
-        TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
+        DisconnectedError: the client went away.
     """
-    body = bytearray()
     try:
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
-        return bytes(body)
+            reader.feed(chunk)
     except ClientDisconnect as exc:
         raise DisconnectedError("the client went away while sending") from exc
+    return reader.finish()
