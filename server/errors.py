@@ -5,6 +5,10 @@ class ServiceError(Exception):
     """The base of the errors of the service."""
 
 
+class NotFiniteError(ServiceError):
+    """An output has NaN or infinite values, which JSON cannot carry; the message names it."""
+
+
 class NotFoundError(ServiceError):
     """No such model, version or output."""
 
@@ -39,3 +43,11 @@ class DisconnectedError(ServiceError):
 
 class StalledError(ServiceError):
     """The client made no progress while others waited, or for too long."""
+
+
+_SHOWN_CHARACTERS = 60
+
+
+def shown(text: str) -> str:
+    """Return what a client wrote as errors show it: quoted, on one line, of bounded length."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

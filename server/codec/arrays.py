@@ -1,0 +1,158 @@
+"""Values of JSON to NumPy, piece by piece: every number and string survives, or is refused.
+
+JSON has one kind of number and no promise of its width, so an integer becomes any float, and a fraction
+no integer, not even 3.0. Booleans are no numbers.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.manifest import STRINGS, Port
+from server.errors import InvalidRequestError
+from server.tensors import datatype
+
+# What orjson makes of a value that each kind of dtype takes.
+_TAKEN: dict[str, frozenset[type]] = {
+    "f": frozenset({int, float}),
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "b": frozenset({bool}),
+    "O": frozenset({str}),
+}
+_NAMES = {
+    bool: "booleans",
+    int: "integers",
+    float: "fractions",
+    str: "strings",
+    dict: "objects",
+    list: "lists",
+    type(None): "null",
+}
+_WORD_BYTES = 8
+
+
+class PortArray:
+    """The array of one input, filled from the front; ``where`` names the input in errors."""
+
+    def __init__(self, where: str, port: Port) -> None:
+        self._where = where
+        self._port = port
+        dtype = np.dtype(object if port.dtype == STRINGS else port.dtype)
+        self._kind = dtype.kind
+        self._values: NDArray[Any] = np.empty(math.prod(port.shape), dtype)
+        self._n_values = 0
+        self._string_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._values.nbytes + self._string_bytes
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The whole array, with the shape of its port."""
+        assert self._n_values == self._values.size
+        return self._values.reshape(self._port.shape)
+
+    def add(self, values: list[Any]) -> None:
+        """Put ``values``, as orjson made them, behind those that are there; there is room for them.
+
+        Raises:
+            InvalidRequestError: the dtype of the port cannot hold one.
+        """
+        if not _TAKEN[self._kind].issuperset(map(type, values)):
+            raise self._of_another_kind(values)
+        stop = self._n_values + len(values)
+        target = self._values[self._n_values : stop]
+        self._n_values = stop
+        if self._kind == "f":
+            # By way of float64, also for integers: else a value would depend on its neighbours.
+            with np.errstate(over="ignore"):
+                target[...] = np.array(values, np.float64)
+            if not np.isfinite(target).all():
+                raise self._too_large()
+        elif self._kind in "iu":
+            try:
+                target[...] = np.array(values, target.dtype)
+            except OverflowError:
+                raise self._too_large() from None
+        else:
+            target[...] = values
+            if self._kind == "O":
+                self._string_bytes += sum(map(sys.getsizeof, values))
+
+    def _too_large(self) -> InvalidRequestError:
+        name = datatype(self._port.dtype)
+        return InvalidRequestError(f"{self._where}: data has numbers that {name} cannot hold")
+
+    def _of_another_kind(self, values: list[Any]) -> InvalidRequestError:
+        found = next(value for value in values if type(value) not in _TAKEN[self._kind])
+        if isinstance(found, float) and self._kind in "iu" and abs(found) >= 1 << 63:
+            return self._too_large()
+        return self.holds(_NAMES[type(found)])
+
+    def holds(self, what: str) -> InvalidRequestError:
+        """Return the error that the data are ``what``."""
+        wanted = "strings" if self._kind == "O" else self._port.dtype
+        return InvalidRequestError(f"{self._where}: data holds {what}, not {wanted}")
+
+
+class HeldValues:
+    """Values of an input whose name has not come yet: eight bytes each, strings as they are."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._pieces: list[NDArray[Any] | list[str]] = []
+        self.held_bytes = 0
+
+    def add(self, values: list[Any]) -> None:
+        """Keep ``values``, as orjson made them.
+
+        Raises:
+            InvalidRequestError: no input can hold them.
+        """
+        piece = _packed(values)
+        if piece is None:
+            raise self.holds("values that are neither numbers, booleans nor strings alone")
+        self._pieces.append(piece)
+        if isinstance(piece, list):
+            self.held_bytes += sum(map(sys.getsizeof, piece)) + _WORD_BYTES * len(piece)
+        else:
+            self.held_bytes += sys.getsizeof(piece)
+
+    def holds(self, what: str) -> InvalidRequestError:
+        """Return the error that the data are ``what``."""
+        return InvalidRequestError(f"{self._where}: data holds {what}")
+
+    def pour(self, target: PortArray) -> None:
+        """Move the values to ``target``; raises as its ``add``."""
+        self._pieces.reverse()
+        while self._pieces:
+            piece = self._pieces.pop()
+            target.add(piece if isinstance(piece, list) else piece.tolist())
+        self.held_bytes = 0
+
+
+def _packed(values: list[Any]) -> NDArray[Any] | list[str] | None:
+    """Return ``values`` in an array that gives the same values back to any port that takes them."""
+    kinds = set(map(type, values))
+    if kinds <= {str}:
+        return values
+    if kinds == {bool}:
+        return np.array(values, np.bool_)
+    if kinds == {int}:
+        return _integers(values)
+    return np.array(values, np.float64) if kinds <= {int, float} else None
+
+
+def _integers(values: Sequence[int]) -> NDArray[Any]:
+    for dtype in (np.int64, np.uint64):
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            continue
+    return np.array(values, np.float64)  # of both signs and 64 bits: only floats hold them

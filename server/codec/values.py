@@ -1,0 +1,232 @@
+"""The text of one "data", from its first bracket to its last, as it comes: values out, nothing kept.
+
+A piece of text is cut where a value surely ends. Its values go through orjson, so numbers and strings are
+exactly those of JSON; its brackets and commas are compared with those of the ports' shapes.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+import orjson
+
+from models.manifest import Port
+from server.codec.layout import Layout, layouts
+from server.codec.strings import STRING, OpenString
+from server.errors import InvalidRequestError
+
+#: What may wait for its end, strings aside: a number, brackets, white space.
+_MAX_CARRY = 4096
+_SPACE = b" \t\r\n"
+_SPACES = re.compile(rb"[ \t\r\n]+")
+_HEAD = re.compile(rb"(?:\[[ \t\r\n]*+)++")
+_NOT_NUMBERS = re.compile(rb'-?(?:NaN|Infinity)|["{\[]')
+# Neighbours where a value or a comma is missing; "0" and '"' stand for values.
+_MISPLACED_NUMBER = re.compile(rb"0\[|\]0")
+_MISPLACED_STRING = re.compile(rb'[\[,][,\]]|["\]]["\[]')
+_BRACKETS_TO_SPACES = bytes.maketrans(b"[]", b"  ")
+_VALUES_TO_ZEROS = bytes(byte if byte in b"[]," else ord("0") for byte in range(256))
+
+
+class Sink(Protocol):
+    """Where values go: an array, or what holds them until it is known which."""
+
+    def add(self, values: list[object]) -> None:
+        """Take the next values."""
+
+    def holds(self, what: str) -> InvalidRequestError:
+        """Return the error that the data are ``what``."""
+
+
+@cache
+def _closed(depth: int) -> re.Pattern[bytes]:
+    """Return what ends data of ``depth``: nowhere else do so many brackets close."""
+    return re.compile(rb"\]" + rb"[ \t\r\n]*+\]" * (depth - 1))
+
+
+class DataText:
+    """Reads the data of one of ``ports``; ``where`` names the input in errors."""
+
+    def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
+        self._where = where
+        self._ports = ports
+        self._sink = sink
+        self._carry: bytes | bytearray = b"["
+        self._string: OpenString | None = None  # at the end of what is carried
+        self._depth = 0  # 0: the first value has not come
+        self._has_strings = False
+        self._layouts: list[Layout] = []
+        self._n_layout = 0  # characters of the layouts that were seen
+        self._n_values = 0
+        self._last_mark = b""
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._carry)
+
+    def fits(self, port: Port) -> bool:
+        """Return whether the data, read to the end, are flat or nested as ``port`` is."""
+        return any(layout in layouts(port.shape, self._depth) for layout in self._layouts)
+
+    def feed(self, block: bytes, start: int) -> int:
+        """Take ``block`` from ``start``; return where the data end in it, -1: they go on.
+
+        Raises:
+            InvalidRequestError: they are not JSON, or not what any of the ports takes.
+        """
+        if self._string is not None:
+            if self._string.find_end(block, start) < 0:
+                self._carry += block[start:]
+                return -1
+            self._string = None
+        buffer = bytes(self._carry) + block[start:]
+        if not self._depth and not self._begin(buffer):
+            self._keep(buffer)
+            return -1
+        stop, done = self._strings(buffer) if self._has_strings else self._numbers(buffer)
+        if done:
+            self._carry = b""
+            return len(block) - (len(buffer) - stop)
+        self._keep(buffer[stop:])
+        return -1
+
+    def _keep(self, rest: bytes) -> None:
+        if self._string is not None:
+            self._carry = bytearray(rest)
+            return
+        if len(rest) > _MAX_CARRY:
+            rest = _SPACES.sub(b" ", rest)
+            if len(rest) > _MAX_CARRY:
+                raise self._not_values(rest, f"a number of over {_MAX_CARRY} characters")
+        self._carry = rest
+
+    def _begin(self, buffer: bytes) -> bool:
+        """Learn from what is before the first value how it is nested; return whether it has come."""
+        head = _HEAD.match(buffer)
+        assert head is not None
+        depth = head[0].count(b"[")
+        if len(buffer) == head.end() and depth <= max(len(port.shape) for port in self._ports):
+            return False
+        self._depth = depth
+        self._layouts = list(
+            dict.fromkeys(layout for port in self._ports for layout in layouts(port.shape, depth))
+        )
+        if not self._layouts:
+            raise self._not_nested_so()
+        self._has_strings = buffer[head.end() : head.end() + 1] == b'"'
+        return True
+
+    def _numbers(self, buffer: bytes) -> tuple[int, bool]:
+        """Take values up to the last comma or the end; return where it is, and whether it is the end."""
+        is_flat = self._depth == 1
+        if is_flat:
+            end = buffer.find(b"]") + 1
+        else:
+            match = _closed(self._depth).search(buffer)
+            end = match.end() if match else 0
+        stop, done = end or buffer.rfind(b",") + 1, end > 0
+        if not stop:
+            return 0, False
+        piece = buffer[:stop]
+        first = self._n_layout == 0
+        if is_flat:
+            text = piece[1:-1] if first else piece[:-1]
+        else:
+            text = (piece if done else piece[:-1]).translate(_BRACKETS_TO_SPACES)
+        values = self._parse(text)
+        if not values and (self._n_values or not done):
+            raise self._not_json("a value is missing")
+        if is_flat:
+            layout = b"[" * first + b"," * (len(values) - done) + b"]" * done
+        else:
+            layout = self._layout_of(piece)
+        self._advance(layout, len(values), done)
+        self._sink.add(values)
+        return stop, done
+
+    def _layout_of(self, piece: bytes) -> bytes:
+        """Return brackets and commas of numbers in rows."""
+        marks = piece.translate(_VALUES_TO_ZEROS, _SPACE)
+        if _MISPLACED_NUMBER.search(self._last_mark + marks):
+            raise self._not_json("a comma is missing")
+        self._last_mark = marks[-1:]
+        return marks.translate(None, b"0")
+
+    def _strings(self, buffer: bytes) -> tuple[int, bool]:
+        """Take all strings that are whole; return as ``_numbers``."""
+        strings, between = STRING.findall(buffer), STRING.split(buffer)
+        tail = between[-1]
+        opened = tail.find(b'"')
+        if opened >= 0:
+            between[-1] = tail[:opened]
+        bare = b'"'.join(between)
+        end = _closed(self._depth).search(bare)
+        stop = end.end() if end else len(bare.rstrip(b"[] \t\r\n"))
+        marks = bare[:stop].translate(None, _SPACE)
+        if marks.translate(None, b'[],"'):
+            raise self._sink.holds("other values than strings")
+        if _MISPLACED_STRING.search(self._last_mark + marks):
+            raise self._not_json("a value or a comma is missing")
+        self._last_mark = marks[-1:] or self._last_mark
+        taken = strings[: marks.count(b'"')]
+        values = self._parse(b",".join(taken))
+        self._advance(marks.translate(None, b'"'), len(values), end is not None)
+        self._sink.add(values)
+        if opened >= 0 and end is None:
+            self._string = OpenString(tail[opened:])
+        return stop - len(taken) + sum(map(len, taken)), end is not None
+
+    def _parse(self, text: bytes) -> list[object]:
+        try:
+            values: list[object] = orjson.loads(b"[" + text + b"]")
+        except orjson.JSONDecodeError as exc:
+            raise self._not_values(text, exc.msg) from None
+        return values
+
+    def _advance(self, layout: bytes, n_values: int, done: bool) -> None:
+        """Keep the layouts that go on with ``layout``."""
+        start, stop = self._n_layout, self._n_layout + len(layout)
+        self._layouts = [item for item in self._layouts if item.part(start, stop) == layout]
+        self._n_layout = stop
+        self._n_values += n_values
+        if self._layouts:
+            return
+        if self._depth > 1:
+            raise self._not_nested_so()
+        raise self._of_another_length(done)
+
+    def _of_another_length(self, done: bool) -> InvalidRequestError:
+        count = f"{self._n_values}" if done else f"{self._n_values} or more"
+        if len(self._ports) > 1:
+            return InvalidRequestError(f"{self._where}: {count} elements, as no input has")
+        shape, (layout,) = self._ports[0].shape, layouts(self._ports[0].shape, 1)
+        return InvalidRequestError(
+            f"{self._where}: {count} elements, shape {list(shape)} has {layout.n_elements}"
+        )
+
+    def _not_nested_so(self) -> InvalidRequestError:
+        shapes = " or ".join(str(list(port.shape)) for port in self._ports[:4])
+        return InvalidRequestError(
+            f"{self._where}: data is neither flat nor in rows of shape {shapes}"
+        )
+
+    def _not_values(self, text: bytes, why: str) -> InvalidRequestError:
+        """Return the error of ``text`` that is not numbers, or not JSON for the reason ``why``."""
+        found = None if self._has_strings else _NOT_NUMBERS.search(text)
+        match found and found[0]:
+            case None:
+                return self._not_json(why)
+            case b'"':
+                return self._sink.holds("strings")
+            case b"{":
+                return self._sink.holds("objects")
+            case b"[":
+                return self._not_nested_so()
+            case word:
+                return InvalidRequestError(
+                    f"{self._where}: data has {word.decode()}, which is not JSON"
+                )
+
+    def _not_json(self, why: str) -> InvalidRequestError:
+        return InvalidRequestError(f"{self._where}: data is not JSON: {why}")
