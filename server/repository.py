@@ -15,6 +15,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
+from models.leftovers import clear_repository
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
@@ -73,6 +74,8 @@ class Repository:
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
+        for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
+            _log.warning("%s: removed: left by a compilation that was killed", folder)
         for name in self._served():
             try:
                 await self.load(name)
