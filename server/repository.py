@@ -53,7 +53,9 @@ class Repository:
         self._pool = pool
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
-        self._minima = Minima(self._pack, device.adapt(self._architecture))
+        self._minima = Minima(
+            lambda folder: device.fitted(self._pack(folder)), device.adapt(self._architecture)
+        )
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
