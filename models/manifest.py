@@ -146,12 +146,25 @@ class Resident(_Record):
     reasons: tuple[str, ...]
 
 
+class Unrolled(_Record):
+    """What a piece with plain convolutions allocates, by the number of threads (models/unrolling.py).
+
+    ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a segment for each of up to
+    ``segments`` threads.
+    """
+
+    beside_bytes: NonNegativeInt
+    whole_bytes: NonNegativeInt
+    segments: NonNegativeInt
+
+
 class Piece(_Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
     models/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes`` bounds
-    what the kernel allocates while it runs.
+    what the kernel allocates while it runs, with as many threads as the compiler's machine has; with
+    others, ``unrolled`` does.
     """
 
     graph: NonNegativeInt
@@ -161,6 +174,7 @@ class Piece(_Record):
     outputs: tuple[Operand, ...]
     resident: Resident | None = None
     scratch_bytes: NonNegativeInt = 0
+    unrolled: Unrolled | None = None
 
 
 class Joined(_Record):
@@ -172,6 +186,7 @@ class Joined(_Record):
     graph: NonNegativeInt
     n_chunks: PositiveInt
     scratch_bytes: NonNegativeInt = 0
+    unrolled: Unrolled | None = None
 
 
 class Alternative(_Record):

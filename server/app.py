@@ -7,8 +7,11 @@ from fastapi import FastAPI
 
 from server.context import Context
 from server.middleware import RequestMiddleware
-from server.protocol import classify, detect, health, infer, metadata, repository
+from server.process import installed_version
+from server.protocol import classify, detect, docs, health, infer, metadata, repository
 from server.protocol.errors import register_handlers
+from server.protocol.head import HeadMiddleware
+from server.protocol.openapi import describe
 from server.settings import Settings
 
 
@@ -27,11 +30,16 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     app = FastAPI(
         title="Layerstream",
         description="Open Inference Protocol, version 2, over models streamed from disk.",
+        version=installed_version(),
+        docs_url=None,
+        redoc_url=None,
         lifespan=lifespan,
     )
+    app.openapi = describe(app)  # type: ignore[method-assign]
     app.state.context = context
-    for group in (infer, classify, detect, health, metadata, repository):
+    for group in (infer, classify, detect, health, metadata, repository, docs):
         app.include_router(group.router)
     register_handlers(app)
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestMiddleware, exchanges=context.exchanges)
     return app

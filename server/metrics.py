@@ -9,6 +9,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    Summary,
     generate_latest,
 )
 
@@ -84,11 +85,11 @@ class Metrics:
             buckets=_DELAY_BUCKETS,
             registry=self.registry,
         )
-        self._stages = Histogram(
+        # Sums and counts: a histogram of each stage would be twenty series of every model and stage.
+        self._stages = Summary(
             "layerstream_stage_seconds",
-            "Time of a request by stage; read sums over reads, which overlap",
+            "Time of requests by stage; read sums over reads, which overlap",
             ["model", "stage"],
-            buckets=_DELAY_BUCKETS,
             registry=self.registry,
         )
         self._read = Counter(

@@ -7,6 +7,7 @@ from pathlib import Path
 from models.errors import ModelError
 from models.pack import Pack, find_pack
 from pipeline.architectures import Architecture
+from pipeline.devices.base import DeviceError
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
 
@@ -31,7 +32,7 @@ class Minima:
             if known is None or known[0] != seen:
                 smallest = smallest_plan(self._open_folder(folder).manifest, self._architecture)
                 known = self._known[manifest] = seen, smallest.total_bytes
-        except (ModelError, PlanError, OSError):
+        except (ModelError, PlanError, DeviceError, OSError):
             return 0
         return known[1]
 

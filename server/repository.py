@@ -16,6 +16,7 @@ from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
 from models.manifest import Manifest
+from models.leftovers import clear_repository
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
@@ -64,7 +65,9 @@ class Repository:
         self._requests = requests
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
-        self._minima = Minima(self._pack, device.adapt(self._architecture))
+        self._minima = Minima(
+            lambda folder: device.fitted(self._pack(folder)), device.adapt(self._architecture)
+        )
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
@@ -93,6 +96,8 @@ class Repository:
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
+        for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
+            _log.warning("%s: removed: left by a compilation that was killed", folder)
         for name in self._served():
             try:
                 await self.load(name)

@@ -26,6 +26,7 @@ from models.manifest import (
     Piece,
     Port,
     Source,
+    Unrolled,
     Value,
 )
 from models.onnx_nodes import label
@@ -112,6 +113,7 @@ class PieceDescriber:
                 graph=graph,
                 n_chunks=end - first,
                 scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
+                unrolled=self._unrolled(piece, graph),
             )
             for piece, graph, (first, end) in zip(cut.pieces, graphs, runs, strict=True)
         )
@@ -125,6 +127,9 @@ class PieceDescriber:
     def _scratch(self, piece: CutPiece, graph: int) -> int:
         return self.sizes.scratch_bytes(piece, self._data[graph])
 
+    def _unrolled(self, piece: CutPiece, graph: int) -> Unrolled | None:
+        return self.sizes.unrolled(piece, self._data[graph])
+
     @functools.cached_property
     def _data(self) -> tuple[bytes, ...]:
         return tuple(self.parts.graphs)
@@ -137,6 +142,7 @@ class PieceDescriber:
             outputs=tuple(self._operand(part, span) for part in piece.outputs.values()),
             resident=resident_record(self.parts.graph, piece),
             scratch_bytes=self._scratch(piece, graph),
+            unrolled=self._unrolled(piece, graph),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:

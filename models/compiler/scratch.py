@@ -8,11 +8,11 @@ from models.compiler.cut import inner_bytes
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.resident import known_bytes
 from models.compiler.slices import CutPiece
+from models.manifest import Unrolled
 from models.onnx_nodes import all_graphs, attributes, subgraphs
 from models.sessions import use_threads
+from models.unrolling import SHARING_THREADS, unrolled_bytes
 
-# ONNX Runtime's plain convolution unrolls its input by segments of this size, one a thread.
-_SEGMENT_BYTES = 128 << 10
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
 # 24 to 35 KB and 3 KB; an engine measures its own at load, and a test holds the bound against it.
 SESSION_BYTES = 34 << 10
@@ -48,7 +48,14 @@ class Sizes:
         measured = self._measured(piece, data)
         if measured is not None:
             return measured
-        return _made_bytes(self.graph, piece) + _workspace_bytes(self.graph, piece)
+        return unrolled_bytes(_unrolled(self.graph, piece), use_threads())
+
+    def unrolled(self, piece: CutPiece, data: bytes) -> Unrolled | None:
+        """Return what that is with another number of threads; None: the same."""
+        unrolled = _unrolled(self.graph, piece)
+        if not unrolled.segments or self._measured(piece, data) is not None:
+            return None
+        return unrolled
 
     def session_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Bound the heap of the session of ``piece``, whose bytes ``data`` are held beside it."""
@@ -65,12 +72,12 @@ def _made_bytes(graph: Graph, piece: CutPiece) -> int:
     return inner_bytes(graph, piece) if piece.region is None else known_bytes(graph, piece)
 
 
-def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
+def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     """Bound the unrolled buffers of convolutions outside the blocked layout.
 
     MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
     """
-    largest = 0
+    largest = segments = 0
     for node in graph.nodes[piece.first_node : piece.end_node]:
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
@@ -86,8 +93,10 @@ def _workspace_bytes(graph: Graph, piece: CutPiece) -> int:
         pixels = math.prod(graph.values[node.output[0]].shape[2:])
         pointwise = math.prod(attributes(node).get("kernel_shape", shape[2:])) == 1
         whole = 0 if pointwise else 4 * kernel * pixels
-        largest = max(largest, whole, use_threads() * _SEGMENT_BYTES)
-    return largest
+        largest = max(largest, whole)
+        images = graph.values[node.output[0]].shape[0] * attributes(node).get("group", 1)
+        segments = max(segments, SHARING_THREADS, images)
+    return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
 
 
 def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:

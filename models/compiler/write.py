@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from models.checksum import checksum
 from models.compiler.graph import Graph
 from models.compiler.layout import Layout, span_bytes
 from models.errors import CompileError
+from models.leftovers import locked_folder, remove_leftovers
 from models.manifest import Span
 from models.onnx_file import FileRange, refer, reference
-
-_PREFIX = ".compiling-"
 
 # From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
 _RENAME_EXCHANGE = 2
@@ -34,32 +32,22 @@ def building(destination: Path, force: bool) -> Iterator[Path]:
     """
     if destination.exists() and not force:
         raise CompileError(f"{destination}: exists; replace it with --force or use --version")
-    folder = destination.parent / f"{_PREFIX}{destination.name}-{os.getpid()}"
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(destination.parent)
-        folder.mkdir()
-        yield folder
-        for file in folder.iterdir():
-            _fsync(file)
-        _fsync(folder)
-        _replace(folder, destination)
-        _fsync(destination.parent)
+        remove_leftovers(destination.parent)
+        with locked_folder(destination.parent, destination.name) as folder:
+            yield folder
+            for file in folder.iterdir():
+                _fsync(file)
+            _fsync(folder)
+            _replace(folder, destination)
+            _fsync(destination.parent)
     except OSError as exc:
         where = exc.filename or destination
         raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             destination.parent.rmdir()  # succeeds only where nothing was built in it
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove what compilations left that were killed: their process is gone."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        process = folder.name.rpartition("-")[2]
-        if not Path("/proc", process).exists() or process == str(os.getpid()):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:

@@ -1,13 +1,16 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from models.pack import Pack
 from models.sessions import SessionError, open_piece, use_threads
+from models.unrolling import with_threads
 from pipeline.cells import Cell
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory
@@ -86,6 +89,9 @@ class CpuDevice(CachingDevice):
     def __init__(self, threads: int | None = None) -> None:
         super().__init__()
         self.threads = use_threads(threads)
+
+    def fitted(self, pack: Pack) -> Pack:
+        return replace(pack, manifest=with_threads(pack.manifest, self.threads))
 
     def make(self, graph: bytes) -> Kernel:
         try:

@@ -90,7 +90,8 @@ def public(said: Exception | str, request: Request) -> str:
     root = request.app.state.context.settings.repository
     text = str(said)
     for path in {str(root.absolute()), str(root)} - {"/", "."}:
-        text = re.sub(rf"(?<![\w./-]){re.escape(path)}(/|(?![\w.-]))", "", text)
+        text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
+        text = re.sub(rf"(^| ){re.escape(path)}(?![\w./-])", "", text)
     return text
 
 

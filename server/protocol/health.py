@@ -1,11 +1,10 @@
 """Server metadata, health and metrics."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from server.process import installed_version
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["server"])
@@ -14,12 +13,8 @@ router = APIRouter(tags=["server"])
 @router.get("/v2")
 async def server_metadata() -> dict[str, object]:
     """Name, version, and the extensions of the protocol that are served."""
-    try:
-        number = version("layerstream")
-    except PackageNotFoundError:  # run from a checkout that was not installed
-        number = "unknown"
     extensions = ["classification_image", "detection_image", "model_repository", "metrics"]
-    return {"name": "layerstream", "version": number, "extensions": extensions}
+    return {"name": "layerstream", "version": installed_version(), "extensions": extensions}
 
 
 @router.get("/v2/health/live")

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
+from models.leftovers import clear_repository, locked_folder
 from models.manifest import Manifest
 from models.pack import find_pack, open_pack, versions
 from tests.models.nets import CHUNK_BYTES, residual, written
@@ -252,10 +254,86 @@ def test_kill_keeps_the_old_version_or_has_the_new_one(
 
 def test_folder_of_a_running_compilation_is_left_alone(tiny_onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    other = tmp_path / "m" / f".compiling-7-{os.getppid()}"
-    other.mkdir()
+    with locked_folder(tmp_path / "m", "7") as other:
+        pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+        assert clear_repository(tmp_path) == []
+        assert sorted(tmp_path.joinpath("m").iterdir()) == sorted([other, pack])
+    assert list(tmp_path.joinpath("m").iterdir()) == [pack]
+
+
+def test_the_steps_of_a_running_compilation_are_left_alone(tiny_onnx: Path, tmp_path: Path) -> None:
+    """Whoever lists the repository, at any step, from another process."""
+    command = [sys.executable, "-c", CLEAR, str(tmp_path)]
+
+    def clear(step: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.strip() == "[]"
+
+    open_pack(compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, clear))
+
+
+CLEAR = """
+import sys
+from pathlib import Path
+
+from models.leftovers import clear_repository
+
+print(clear_repository(Path(sys.argv[1])))
+"""
+
+
+def test_what_killed_compilations_left_is_cleared(tiny_onnx: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    compile_and_die(tiny_onnx, repository / "m", "write", force=False)
+    pack = compile_onnx(tiny_onnx, repository / "n", OPTIONS)
+    compile_and_die(tiny_onnx, repository / "n", "after", force=True)
+    (repository / ".compiling-of-old-1-4711").mkdir()
+    kept = [repository / ".hidden", repository / "m" / ".keep", repository / "n" / "2"]
+    for folder in kept:
+        folder.mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (repository / "m" / ".compiling-link").symlink_to(outside)
+    gone = clear_repository(repository)
+    assert len(gone) == 3
+    assert not any(path.exists() for path in gone)
+    assert all(path.is_dir() for path in (*kept, outside))
+    open_pack(pack)
+    assert clear_repository(repository) == []
+
+
+def test_without_locks_nothing_is_taken_for_left_over(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    left = tmp_path / "m" / ".compiling-1-1"
+    left.mkdir(parents=True)
+    monkeypatch.setattr("models.leftovers.fcntl.flock", refuse)
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
-    assert sorted(tmp_path.joinpath("m").iterdir()) == sorted([other, pack])
+    assert clear_repository(tmp_path) == []
+    assert sorted(pack.parent.iterdir()) == [left, pack]
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+    taken: list[Path] = []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not taken:
+            monkeypatch.setattr("models.leftovers.fcntl.flock", flock)
+            taken.extend(clear_repository(tmp_path))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("models.leftovers.fcntl.flock", late)
+    with locked_folder(tmp_path, "1") as folder:
+        assert len(taken) == 1
+        assert folder.is_dir()
+        assert clear_repository(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_source_is_not_touched(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.leftovers import locked_folder
 from models.manifest import Manifest
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
@@ -229,6 +231,19 @@ async def test_a_repository_without_packs(settings: SettingsFactory, tmp_path: P
     with pytest.raises(StartupError, match="no packs"):
         async with serving(settings(repository=tmp_path, models=())):
             pass
+
+
+async def test_the_start_clears_what_killed_compilations_left(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(packs.repository / "tiny", tmp_path / "tiny")
+    left = tmp_path / "tiny" / ".compiling-2-4711-00000000"
+    (left / "inner").mkdir(parents=True)
+    with locked_folder(tmp_path / "tiny", "3") as building:
+        async with serving(settings(repository=tmp_path, models=())):
+            assert f"{left}: removed" in caplog.text
+            names = sorted(path.name for path in (tmp_path / "tiny").iterdir())
+            assert names == [building.name, "1"]
 
 
 async def test_no_repository(settings: SettingsFactory, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
@@ -16,7 +17,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
-from server import logs
+from server import logs, metrics
 from server.metrics import DEVICE, METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.process import resident_bytes
 from tests.pipeline.profiles import profile
@@ -154,6 +155,19 @@ async def test_sweeps_above_the_bound_are_counted(
         assert (watch.sweeps, watch.exceeded) == (3, exceeded)
         # None of them kept to limits of a nanosecond, so none contradicts the analysis.
         assert watch.violations == 0
+
+
+async def test_a_model_has_few_series(service: Service) -> None:
+    """A scrape grows by as much for each model; the buckets of one histogram are the most of it."""
+    await service.infer("tiny", inputs_for("tiny"))
+    counts = Counter(
+        without_suffix(name)
+        for name, labels in await service.metrics()
+        if ("model", "tiny") in labels
+    )
+    assert counts["layerstream_stage_seconds"] == 2 * len(metrics.STAGES)
+    assert max(counts.values()) <= 30
+    assert sum(counts.values()) <= 80
 
 
 async def test_preprocessing_is_a_stage(service: Service) -> None:

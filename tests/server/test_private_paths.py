@@ -123,7 +123,7 @@ async def test_not_ready_without_the_repository(
         move(elsewhere, repository)
         assert (await service.client.get("/v2/health/ready")).status_code == 200
         move(repository, elsewhere)
-        error(await service.client.post("/v2/repository/index"), 404, "no such folder")
+        error(await service.client.post("/v2/repository/index"), 404, "repository: no such folder")
         assert not any(repository.name in text for text in await everything(service))
 
 

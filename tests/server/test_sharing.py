@@ -1,7 +1,5 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +39,7 @@ async def test_what_was_loaded_together_loads_again_one_by_one(
 ) -> None:
     budget = sum(packs.smallest(name) for name in ALL) + (256 << 10)
     async with serving(settings(models_budget=budget, models=named)) as service:
-        for order in (*itertools.permutations(ALL, 2), ALL[::-1]):
+        for order in (ALL[:2], ALL[1::-1], ALL[::-1]):
             for name in order:
                 await service.client.post(UNLOAD.format(name))
             for name in order:

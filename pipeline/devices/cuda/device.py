@@ -89,6 +89,7 @@ class CudaDevice(CachingDevice):
         ]
 
     def fitted(self, pack: Pack) -> Pack:
+        pack = self._cpu.fitted(pack)
         needed = [self._scratch_bytes(graph) for graph in pack.graphs]
 
         def fit(item: Sized) -> Sized:
