@@ -1,10 +1,11 @@
-"""Write a pack so that it appears whole or not at all: temporary folder, fsync, rename."""
+"""Write a pack so that it appears whole or not at all: temporary folder, verdict, fsync, rename."""
 
 import contextlib
 import ctypes
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,17 @@ _RENAME_EXCHANGE = 2
 _HERE = -100
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A pack that no one can see yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+
+    pack: Path
+    work: Path
+
+
 @contextlib.contextmanager
-def building(destination: Path, force: bool) -> Iterator[Path]:
-    """Yield an empty folder that becomes ``destination`` when the block ends without an error.
+def building(destination: Path, force: bool) -> Iterator[Unfinished]:
+    """Yield two empty folders; the pack becomes ``destination`` when the block ends without an error.
 
     Raises:
         CompileError: the destination exists and ``force`` is not given, or cannot be written.
@@ -35,16 +44,15 @@ def building(destination: Path, force: bool) -> Iterator[Path]:
     if destination.exists() and not force:
         raise CompileError(f"{destination}: exists; replace it with --force or use --version")
     folder = destination.parent / f"{_PREFIX}{destination.name}-{os.getpid()}"
+    unfinished = Unfinished(folder / destination.name, folder / "work")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(destination.parent)
         folder.mkdir()
-        yield folder
-        for file in folder.iterdir():
-            _fsync(file)
-        _fsync(folder)
-        _replace(folder, destination)
-        _fsync(destination.parent)
+        unfinished.pack.mkdir()
+        unfinished.work.mkdir()
+        yield unfinished
+        _place(unfinished.pack, destination)
     except OSError as exc:
         where = exc.filename or destination
         raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
@@ -52,6 +60,15 @@ def building(destination: Path, force: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             destination.parent.rmdir()  # succeeds only where nothing was built in it
+
+
+def _place(pack: Path, destination: Path) -> None:
+    """Move the finished ``pack`` to ``destination`` once all of it is on the disk."""
+    for file in pack.iterdir():
+        _fsync(file)
+    _fsync(pack)
+    _replace(pack, destination)
+    _fsync(destination.parent)
 
 
 def _remove_abandoned(parent: Path) -> None:
