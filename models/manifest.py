@@ -257,6 +257,11 @@ class Manifest(_Record):
         """The inputs that have no default."""
         return tuple(port for port in self.inputs if port.default is None)
 
+    def defaults(self) -> dict[str, NDArray[Any]]:
+        """Return what the inputs hold that a request leaves out."""
+        arrays = ((port.name, port.default_array()) for port in self.inputs)
+        return {name: array for name, array in arrays if array is not None}
+
     @property
     def weight_bytes(self) -> int:
         """Sum of the layers' weights, without padding."""

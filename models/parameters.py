@@ -82,3 +82,8 @@ def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
         return math.prod(tensor.dims)
     sizes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     return int(sizes["K"] * sizes["N"])
+
+
+def is_quantised(node: onnx.NodeProto) -> bool:
+    """Return whether ``node`` computes with quantised numbers."""
+    return node.op_type in _QUANTISED

@@ -141,6 +141,8 @@ def _refuse_constant(name: str) -> float:
 def to_arrays(tensors: Iterable[InputTensor], ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
     """Return the arrays that the tensors hold, each with the dtype and shape of its port.
 
+    Inputs with a default may be left out.
+
     Raises:
         InvalidRequestError: a tensor is unknown, missing, given twice, or not what its port takes.
     """
@@ -153,8 +155,8 @@ def to_arrays(tensors: Iterable[InputTensor], ports: Iterable[Port]) -> dict[str
         if tensor.name in arrays:
             raise InvalidRequestError(f"input {tensor.name!r} is given twice")
         arrays[tensor.name] = _array(tensor, expected[tensor.name])
-    for name in expected:
-        if name not in arrays:
+    for name, port in expected.items():
+        if name not in arrays and port.default is None:
             raise InvalidRequestError(f"input {name!r} is missing")
     return arrays
 

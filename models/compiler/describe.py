@@ -186,7 +186,7 @@ def port_records(
     index: Mapping[str, int],
     defaults: Mapping[str, NDArray[Any]] = MappingProxyType({}),
 ) -> tuple[Port, ...]:
-    """Return graph inputs or outputs; ``index`` numbers the values, ``defaults`` are by name."""
+    """Return graph inputs or outputs, those with a default last; ``index`` numbers the values."""
     return tuple(
         Port(
             name=name,
@@ -195,7 +195,7 @@ def port_records(
             value=index[name],
             default=_encoded(defaults.get(name)),
         )
-        for name in names
+        for name in sorted(names, key=lambda name: name in defaults)
     )
 
 

@@ -7,7 +7,6 @@ here; the pieces cut from its result later take the reordered weights as inputs.
 ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +40,7 @@ from models.heap import trim_heap
 from models.manifest import Array
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.onnx_nodes import all_graphs, made, reads
-from models.sessions import SessionError, open_session, session_options
+from models.sessions import SessionError, open_session, reason, session_options
 from models.target import Target, host_target
 
 _ALIGNMENT = 64
@@ -154,7 +153,7 @@ def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, pa
         needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
         if shutil.disk_usage(result.parent).free < needed:
             raise CompileError(f"{result}: cannot write the pack: No space left on device") from exc
-        raise OnnxError(f"{path}: ONNX Runtime refuses it: {_one_line(exc)}") from exc
+        raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)
     written = onnx.load(result, load_external_data=False)
@@ -162,14 +161,6 @@ def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, pa
         result.write_bytes(written.SerializeToString())
     trim_heap()
     return result
-
-
-def _one_line(exc: Exception) -> str:
-    text = re.sub(r"\s+", " ", str(exc)).strip()
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
-    # The name of a working file, and of a line of ONNX Runtime's source, help no one.
-    text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
-    return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)[:400]
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
@@ -243,8 +234,6 @@ def _values(model: onnx.ModelProto, path: Path, folder: Path) -> ValueTypes:
         try:
             return open_session(str(file), options)
         except SessionError as exc:
-            raise CompileError(
-                f"{path}: its optimised graph does not load: {_one_line(exc)}"
-            ) from exc
+            raise CompileError(f"{path}: its optimised graph does not load: {reason(exc)}") from exc
 
     return value_types(probe, open_model)
