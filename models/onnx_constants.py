@@ -19,7 +19,9 @@ _TYPES = {
 
 def lift_constants(model: onnx.ModelProto) -> None:
     """Make the tensors of Constant nodes initializers of their graphs."""
-    for graph in reversed(list(all_graphs(model.graph))):  # nodes, and bodies in them, become copies
+    for graph in reversed(
+        list(all_graphs(model.graph))
+    ):  # nodes, and bodies in them, become copies
         _lift(graph, returns=graph is not model.graph)
 
 

@@ -97,6 +97,7 @@ def _check_source(model: onnx.ModelProto, path: Path, folder: Path) -> None:
         placed = _values(model, path, folder).placed
     except CompileError:
         return  # what is wrong with it, optimising it will say
+    trim_heap()
     _check_shapes(model, placed, path)
 
 

@@ -63,7 +63,7 @@ def convolution(s: Scope) -> None:
     inputs = [x.name, s.weight((made, s.size(channels // group), kernel, kernel))]
     if s.chance(0.5):
         inputs.append(s.weight((s.size(made),), 1.0))
-    sides = [(side + 2 * pad - kernel) // stride + 1 for side in (height, width)]
+    sides = [max((side + 2 * pad - kernel) // stride + 1, 0) for side in (height, width)]
     y = s.node(
         "Conv",
         inputs,
@@ -182,7 +182,7 @@ def squeeze(s: Scope) -> None:
 
 
 def transpose(s: Scope) -> None:
-    if x := s.pick():
+    if (x := s.pick()) and x.shape:
         order = list(range(len(x.shape)))
         s.rng.shuffle(order)
         s.node("Transpose", [x.name], tuple(x.shape[axis] for axis in order), perm=order)
