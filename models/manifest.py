@@ -3,11 +3,13 @@
 Checks that need the files beside it live in models/pack.py.
 """
 
+import base64
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from models.detection.recipe import Detection
@@ -208,10 +210,27 @@ class Layer(_Record):
 
 
 class Port(Array):
-    """A graph input or output and the value that holds it."""
+    """A graph input or output and the value that holds it.
+
+    ``default``: the bytes of what an input holds that a request leaves out, base64; None: it must be given.
+    """
 
     name: str
     value: NonNegativeInt
+    default: str | None = None
+
+    def default_array(self) -> NDArray[Any] | None:
+        """Return the default, with the dtype and shape of the port, or None.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        if self.default is None:
+            return None
+        data = base64.b64decode(self.default, validate=True)
+        if self.is_loose or len(data) != self.n_bytes:
+            raise ValueError(f"default: {len(data)} bytes, not {self.n_bytes}")
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
 
 
 class Classification(_Record):
@@ -223,7 +242,10 @@ class Classification(_Record):
 
 
 class Manifest(_Record):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/choice.py joins them."""
+    """See docs/pack-format.md. ``pieces`` are the finest; models/choice.py joins them.
+
+    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
+    """
 
     format_version: Literal[1] = 1
     name: str
@@ -243,6 +265,17 @@ class Manifest(_Record):
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
     parameters: NonNegativeInt
+    least_chunk_bytes: NonNegativeInt = 0
+
+    @property
+    def required_inputs(self) -> tuple[Port, ...]:
+        """The inputs that have no default."""
+        return tuple(port for port in self.inputs if port.default is None)
+
+    def defaults(self) -> dict[str, NDArray[Any]]:
+        """Return what the inputs hold that a request leaves out."""
+        arrays = ((port.name, port.default_array()) for port in self.inputs)
+        return {name: array for name, array in arrays if array is not None}
 
     @property
     def weight_bytes(self) -> int:

@@ -17,6 +17,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     """
     _check_spans(path, manifest)
     _check_values(path, manifest)
+    _check_ports(path, manifest)
     _check_pieces(path, manifest)
     check_alternatives(path, manifest)
     _check_loose_order(path, manifest)
@@ -60,6 +61,10 @@ def _check_values(path: Path, manifest: Manifest) -> None:
                 raise PackError(f"{where}.parent: {parent} is out of range or leads back")
             seen.add(parent)
             parent = values[parent].parent
+
+
+def _check_ports(path: Path, manifest: Manifest) -> None:
+    values = manifest.values
     for kind, ports in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         for number, port in enumerate(ports):
             held = values[port.value] if port.value < len(values) else None
@@ -68,6 +73,10 @@ def _check_values(path: Path, manifest: Manifest) -> None:
     for number, port in enumerate(manifest.inputs):
         if UNKNOWN in port.shape:
             raise PackError(f"{path}: inputs.{number}.shape: {list(port.shape)} is not known")
+        try:
+            port.default_array()
+        except ValueError as exc:
+            raise PackError(f"{path}: inputs.{number}.default: {exc}") from exc
 
 
 def _check_pieces(path: Path, manifest: Manifest) -> None:
@@ -152,7 +161,7 @@ def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Ope
 
 
 def _check_recipes(path: Path, manifest: Manifest) -> None:
-    inputs = [(port.dtype, port.shape) for port in manifest.inputs]
+    inputs = [(port.dtype, port.shape) for port in manifest.required_inputs]
     if manifest.preprocess is not None and inputs != [("float32", manifest.preprocess.shape)]:
         raise PackError(f"{path}: preprocess: its tensor is not the input")
     if manifest.detection is not None:

@@ -7,9 +7,15 @@ has threads of its own, which sleep between runs.
 """
 
 import os
+import re
 import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from models.heap import bound_heap
 
@@ -102,6 +108,48 @@ def open_piece(graph: bytes) -> ort.InferenceSession:
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")
     return open_session(graph, options)
+
+
+def open_reference(path: Path, optimise: bool) -> ort.InferenceSession:
+    """Load a whole model to compare with: optimised as users have it, or in little more than one value.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    options = session_options(optimise)
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    if not optimise:  # weights stay mapped
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return open_session(str(path), options)
+
+
+def run_session(
+    session: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs of ``session`` by name; strings are objects.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the inputs, or fails; the message is one line.
+    """
+    feeds = {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in inputs.items()
+    }
+    names = [port.name for port in session.get_outputs()]
+    try:
+        results = session.run(names, feeds)
+    except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+        raise SessionError(reason(exc)) from exc
+    return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
+
+
+def reason(exc: Exception) -> str:
+    """Return what ONNX Runtime says, in one line, without names of its own files and of working files."""
+    text = re.sub(r"\s+", " ", str(exc)).strip()
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
+    text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
+    return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)[:400]
 
 
 def open_resident(path: str) -> ort.InferenceSession:

@@ -64,6 +64,7 @@ class Engine:
         self._sweeps = self._failures = self._read_bytes = 0
         self._stall_seconds = 0.0
         self._lock = threading.Lock()
+        self._defaults = pack.manifest.defaults()
         self._memory = EngineMemory(pack.manifest, plan, device)
         # Last: nobody takes a client back of an engine that could not be made.
         self._client = pool.client(pack.name, plan.choice.depth)
@@ -112,7 +113,7 @@ class Engine:
         """Answer one request; return copies of the outputs by name, and what the sweep took.
 
         Args:
-            inputs: every graph input by name, with exactly its dtype and shape.
+            inputs: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
             deadline: on time.monotonic's clock; checked between kernels and while waiting.
             cancelled: asked between kernels.
             record: receives every event of the schedule.
@@ -132,8 +133,9 @@ class Engine:
         with self._lock:
             self._reader.check()
             try:
+                given = {**self._defaults, **inputs}
                 for port in self.pack.manifest.inputs:
-                    self._memory.put(port, inputs[port.name])
+                    self._memory.put(port, given[port.name])
                 statistics = self._sweep(deadline, cancelled, record)
                 outputs = {
                     port.name: self._memory.take(port) for port in self.pack.manifest.outputs

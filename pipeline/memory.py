@@ -115,7 +115,7 @@ class EngineMemory:
 
 
 def check_inputs(ports: tuple[Port, ...], inputs: Mapping[str, NDArray[Any]]) -> None:
-    """Check that ``inputs`` are exactly what ``ports`` take.
+    """Check that ``inputs`` are exactly what ``ports`` take; those with a default may be left out.
 
     Raises:
         InputError: one is unknown, missing, or of another dtype or shape.
@@ -126,7 +126,9 @@ def check_inputs(ports: tuple[Port, ...], inputs: Mapping[str, NDArray[Any]]) ->
             raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
     for name, port in expected.items():
         if name not in inputs:
-            raise InputError(f"input {name!r} is missing")
+            if port.default is None:
+                raise InputError(f"input {name!r} is missing")
+            continue
         array = inputs[name]
         if not takes(port, array):
             raise InputError(

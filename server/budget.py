@@ -15,7 +15,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
-from server.sizes import format_size
+from server.sizes import format_least, format_size
 
 
 class Budget:
@@ -76,7 +76,7 @@ class Budget:
 def refusal(name: str, needed_bytes: int, budget: Budget) -> RefusedError:
     """Return the error that says how much is missing."""
     return RefusedError(
-        f"model {name!r} does not fit in the budget: needs {format_size(needed_bytes)} "
+        f"model {name!r} does not fit in the budget: needs {format_least(needed_bytes)} "
         f"({needed_bytes} bytes), free {format_size(budget.free_bytes)} "
         f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}"
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from models.pack import Pack
 from pipeline.architectures import Architecture
+from pipeline.planning.advice import chunk_advice
 from pipeline.planning.fit import Fitted, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
@@ -79,8 +80,8 @@ def _check(candidate: Candidate, fitted: Fitted) -> None:
     if limit is not None and least > limit:
         raise PlanError(
             f"{candidate.pack.name}: {limit} bytes of weights in memory are too few; the least of "
-            f"{candidate.architecture.name} is {least} bytes: allow as much or compile with a smaller "
-            "--chunk"
+            f"{candidate.architecture.name} is {least} bytes: allow as much"
+            + chunk_advice(candidate.pack.manifest, candidate.architecture)
         )
 
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 256MiB, 24 MB, 1048576."""
+"""Sizes as people write them: 256MiB, 24 MB, 4194304."""
 
 from typing import Annotated
 
@@ -6,27 +6,49 @@ from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 
 Size = Annotated[ByteSize, Field(gt=0)]
 _ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(Size)
+# Below, a number alone was hardly meant as bytes: a budget of 16, or of 2048, is one in MiB.
+_LEAST_BARE = 1 << 20
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that ``text`` names.
+    """Return the bytes that ``text`` names; a number without a unit is bytes, from a million or so up.
 
     Raises:
-        ValueError: it is not a positive size.
+        ValueError: it is not a positive size, or what it means can only be guessed.
     """
     try:
-        return int(_ADAPTER.validate_python(text))
+        n_bytes = int(_ADAPTER.validate_python(text))
     except ValidationError as exc:
         raise ValueError(
             f"{text!r} is not a size; write 256MiB, 24MB or a number of bytes"
         ) from exc
+    if n_bytes < _LEAST_BARE and not any(character.isalpha() for character in text):
+        number = text.strip()
+        raise ValueError(f"{text!r} has no unit; write {number}MiB, {number}KiB or {number}B")
+    return n_bytes
 
 
 def format_size(n_bytes: int) -> str:
     """Return ``n_bytes`` for people: 1.5 MiB."""
+    unit, factor, digits = _unit(n_bytes)
+    return f"{n_bytes / factor:.{digits}f} {unit}"
+
+
+def format_least(n_bytes: int) -> str:
+    """Return ``n_bytes`` rounded up: a minimum that is enough when someone types it back."""
+    unit, factor, digits = _unit(n_bytes)
+    parts = 10**digits
+    rounded = -(-n_bytes * parts // factor)
+    text = f"{rounded / parts:.{digits}f} {unit}"
+    # As a float, 0.1 may be a little less than it says.
+    return text if parse_size(text) >= n_bytes else f"{(rounded + 1) / parts:.{digits}f} {unit}"
+
+
+def _unit(n_bytes: int) -> tuple[str, int, int]:
+    """Return the unit for ``n_bytes``, its bytes, and how many decimals are shown."""
     if n_bytes < 1 << 10:
-        return f"{n_bytes} B"
+        return "B", 1, 0
     for unit, factor in (("KiB", 1 << 10), ("MiB", 1 << 20)):
         if n_bytes < factor << 10:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes / (1 << 30):.2f} GiB"
+            return unit, factor, 1
+    return "GiB", 1 << 30, 2

@@ -1,7 +1,8 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
-Three cases: the inputs of a concatenation are written straight into its output; a reshaped tensor
-is the tensor; a convolution that adds a tensor no one reads afterwards writes over it.
+Shapes agree (models/compiler/agree.py). Three cases: the inputs of a concatenation are written straight
+into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
+writes over it.
 """
 
 import math
@@ -15,7 +16,7 @@ from models.compiler.fused import Fused
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.onnx_nodes import attributes
 
-_RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 SUM_INPUT = 3
 
 
@@ -59,7 +60,7 @@ def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
     # The third input of a Dropout says whether it drops.
     trains = node.op_type == "Dropout" and any(node.input[2:])
     return (
-        node.op_type in _RESHAPES
+        node.op_type in RESHAPES
         and node.input[0] in graph.values
         and not extra_outputs
         and not trains

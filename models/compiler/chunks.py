@@ -10,12 +10,13 @@ read a range of what is added, too.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
 from models.compiler.alias import SUM_INPUT
 from models.compiler.graph import NCHWC_DOMAIN, Graph
+from models.compiler.layout import planned_span
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import SPAN_ALIGNMENT
 from models.onnx_nodes import made, reads
@@ -63,6 +64,24 @@ def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -
     count = max(-(-rows // max(fitting // unit * unit, unit)), 2)
     even = -(-rows // count // unit) * unit
     return even if len(_starts(even, rows)) > 1 else None
+
+
+def least_chunk_bytes(
+    graph: Graph, pieces: Sequence[CutPiece], layers: Mapping[int, range], target: Target
+) -> int:
+    """Return the most streamed weights of one piece if all of ``layers``, by first node, were cut finest.
+
+    Pieces of several layers stay as they are: they are tiny.
+    """
+    least = 0
+    for first, run in itertools.groupby(pieces, lambda piece: piece.first_node):
+        cut = [piece for piece in run if piece.weights]
+        layer = layers[first]
+        alone = bool(cut) and cut[0].end_node == layer.stop
+        rows = rows_a_chunk(graph, layer, target, 1) if alone else None
+        finest = cut if rows is None else list(chunks(graph, layer, rows))
+        least = max([least, *(planned_span(graph, piece).length for piece in finest)])
+    return least
 
 
 def _starts(rows: int, total: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.chunks import default_chunk_bytes
+from models.compiler.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.describe import (
     PieceDescriber,
     file_records,
@@ -21,16 +21,18 @@ from models.compiler.describe import (
     value_records,
 )
 from models.compiler.layout import lay_out
-from models.compiler.optimise import optimise
+from models.compiler.optimise import optimise, write_reference
 from models.compiler.partition import partition
 from models.compiler.recipes import Recipes, recipe_records
 from models.compiler.scratch import Measure, Sizes, runs_on_cpu
-from models.compiler.write import building, write_model, write_weights
+from models.compiler.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
-from models.errors import CompileError
+from models.errors import CompileError, PackError
 from models.manifest import Manifest, Scores, write_manifest
-from models.metadata import read_metadata
+from models.metadata import Metadata, read_metadata
+from models.onnx_inputs import Warn, take_defaults
 from models.onnx_reader import read_onnx
+from models.pack import read_pack
 from models.parameters import count_parameters
 from models.preprocess import Preprocess
 from models.target import Target, host_target
@@ -38,18 +40,23 @@ from models.target import Target, host_target
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 Progress = Callable[[str], None]
+#: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
+#: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
+Accept = Callable[[Path, Path], None]
 
 
 @dataclass(frozen=True)
 class CompileOptions:
     """What the user decides.
 
-    ``chunk_bytes``: None takes the default for the model's size. ``target``: None is this machine's CPU.
-    ``measure``: what pieces allocate on the target's device; None: all of them run on the CPU.
+    ``batch``: what unknown first dimensions become; None: 1. ``chunk_bytes``: None takes the default for
+    the model's size. ``target``: None is this machine's CPU. ``measure``: what pieces allocate on the
+    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
+    what a user should know.
     """
 
     version: int = 1
-    batch: int = 1
+    batch: int | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     chunk_bytes: int | None = None
     labels: tuple[str, ...] = ()
@@ -59,6 +66,8 @@ class CompileOptions:
     force: bool = False
     target: Target | None = None
     measure: Measure | None = None
+    accept: Accept | None = None
+    warn: Warn = lambda text: None
 
 
 def compile_onnx(
@@ -74,68 +83,112 @@ def compile_onnx(
     Raises:
         OnnxError: the source cannot be used.
         CompileError: it cannot be compiled, or the pack cannot be written.
+        Whatever ``options.accept`` raises; then there is no pack.
     """
     options = options or CompileOptions()
-    target = options.target or host_target()
     name = destination.name
-    if not _NAME.fullmatch(name):
-        raise CompileError(f"{destination}: {name!r} is not a model name (letters, digits, ._-)")
+    _check_options(destination, options)
+    progress("read")
+    model = read_onnx(source, options.batch, options.shapes, options.warn)
+    metadata = read_metadata(model, source)
+    pack = destination / str(options.version)
+    with building(pack, options.force) as unfinished:
+        _check_space(source, _weight_bytes(model), unfinished.work)
+        source_model = _Source(source, name, model, metadata)
+        del model
+        _write_pack(source_model, options, unfinished, progress)
+        progress("check")
+        _read_back(unfinished.pack, pack)
+        if options.accept is not None:
+            again = read_onnx(source, options.batch, options.shapes)
+            options.accept(unfinished.pack, write_reference(again, unfinished.work))
+    return pack
+
+
+def _check_options(destination: Path, options: CompileOptions) -> None:
+    if not _NAME.fullmatch(destination.name):
+        raise CompileError(
+            f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
+        )
     if options.version < 1:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
-    progress("read")
-    model = read_onnx(source, options.batch, options.shapes)
-    metadata = read_metadata(model, source)
-    parameters = count_parameters(model)
-    pack = destination / str(options.version)
-    with building(pack, options.force) as folder:
-        work = folder / "work"
-        work.mkdir()
-        _check_space(source, _weight_bytes(model), work)
-        progress("optimise")
-        optimised, graph = optimise(model, source, work, target)
-        del model
-        given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
-        recipes = recipe_records(source, graph, given, metadata)
-        progress("cut")
-        total = sum(graph.weight_bytes(node) for node in graph.nodes)
-        chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
-        measure = functools.cache(options.measure or runs_on_cpu)
-        parts = partition(graph, target, chunk_bytes, source, measure=measure)
-        graph, pieces = parts.graph, parts.pieces
-        layout = lay_out(graph, pieces)
-        progress("write")
-        spans = write_weights(graph, layout, folder / "weights.bin")
-        write_model(optimised, graph, layout, folder / "model.onnx")
-        (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
-        progress("check")
-        shutil.rmtree(work)
-        values = value_records(graph, parts.aliases)
-        index = {value.name: position for position, value in enumerate(values)}
-        sizes = Sizes(graph, measure)
-        describer = PieceDescriber(parts, layout, index, sizes)
-        manifest = Manifest(
-            name=name,
-            target=target,
-            source=source_record(source),
-            files=file_records(folder),
-            spans=spans,
-            graphs=graph_records(parts, sizes),
-            values=values,
-            pieces=describer.pieces(),
-            alternatives=describer.alternatives(),
-            layers=layer_records(parts),
-            inputs=port_records(graph, graph.inputs, index),
-            outputs=port_records(graph, graph.outputs, index),
-            preprocess=recipes.preprocess,
-            classification=recipes.classification,
-            detection=recipes.detection,
-            source_sizes=metadata.sizes,
-            parameters=parameters,
-        )
-        write_manifest(manifest, folder / "manifest.json")
-    return pack
+
+
+@dataclass
+class _Source:
+    """What was read; ``model`` is taken by the optimiser."""
+
+    path: Path
+    name: str
+    model: onnx.ModelProto
+    metadata: Metadata
+
+
+def _write_pack(
+    source: _Source, options: CompileOptions, unfinished: Unfinished, progress: Progress
+) -> None:
+    """Write the files of the pack; the work folder is empty again afterwards."""
+    target = options.target or host_target()
+    folder, path, metadata = unfinished.pack, source.path, source.metadata
+    parameters = count_parameters(source.model)
+    defaults = take_defaults(source.model)
+    progress("optimise")
+    optimised, graph = optimise(source.model, path, unfinished.work, target)
+    given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
+    recipes = recipe_records(path, graph, given, metadata, frozenset(defaults))
+    progress("cut")
+    total = sum(graph.weight_bytes(node) for node in graph.nodes)
+    chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
+    measure = functools.cache(options.measure or runs_on_cpu)
+    parts = partition(graph, target, chunk_bytes, path, measure=measure)
+    graph, pieces = parts.graph, parts.pieces
+    layout = lay_out(graph, pieces)
+    progress("write")
+    spans = write_weights(graph, layout, folder / "weights.bin")
+    write_model(optimised, graph, layout, folder / "model.onnx")
+    (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
+    shutil.rmtree(unfinished.work)
+    unfinished.work.mkdir()
+    values = value_records(graph, parts.aliases)
+    index = {value.name: position for position, value in enumerate(values)}
+    sizes = Sizes(graph, measure)
+    describer = PieceDescriber(parts, layout, index, sizes)
+    manifest = Manifest(
+        name=source.name,
+        target=target,
+        source=source_record(path),
+        files=file_records(folder),
+        spans=spans,
+        graphs=graph_records(parts, sizes),
+        values=values,
+        pieces=describer.pieces(),
+        alternatives=describer.alternatives(),
+        layers=layer_records(parts),
+        inputs=port_records(graph, graph.inputs, index, defaults),
+        outputs=port_records(graph, graph.outputs, index),
+        preprocess=recipes.preprocess,
+        classification=recipes.classification,
+        detection=recipes.detection,
+        source_sizes=metadata.sizes,
+        parameters=parameters,
+        least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
+    )
+    write_manifest(manifest, folder / "manifest.json")
+
+
+def _read_back(folder: Path, pack: Path) -> None:
+    """Open the pack in ``folder`` as everybody will, before it is called ``pack``.
+
+    Raises:
+        CompileError: its reader refuses it.
+    """
+    try:
+        read_pack(folder)
+    except PackError as exc:
+        message = str(exc).replace(str(folder), str(pack))
+        raise CompileError(f"{message}: it was not written; please report this") from exc
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:

@@ -1,12 +1,17 @@
 """Describe what was compiled: the records of the manifest (models/manifest.py)."""
 
+import base64
 import functools
 import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.checksum import checksum
 from models.compiler.alias import Aliases
@@ -181,14 +186,26 @@ def layer_records(parts: Partition) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def port_records(graph: Graph, names: tuple[str, ...], index: dict[str, int]) -> tuple[Port, ...]:
-    """Return graph inputs or outputs; ``index`` numbers the values."""
+def port_records(
+    graph: Graph,
+    names: tuple[str, ...],
+    index: Mapping[str, int],
+    defaults: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> tuple[Port, ...]:
+    """Return graph inputs or outputs, those with a default last; ``index`` numbers the values."""
     return tuple(
         Port(
             name=name,
             dtype=graph.array(name).dtype,
             shape=graph.array(name).shape,
             value=index[name],
+            default=_encoded(defaults.get(name)),
         )
-        for name in names
+        for name in sorted(names, key=lambda name: name in defaults)
     )
+
+
+def _encoded(default: NDArray[Any] | None) -> str | None:
+    if default is None:
+        return None
+    return base64.b64encode(np.ascontiguousarray(default).tobytes()).decode()

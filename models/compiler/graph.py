@@ -12,6 +12,7 @@ from onnx import TensorProto
 from models.compiler.types import Loose
 from models.manifest import Array
 from models.onnx_nodes import reads
+from models.parameters import quantised_weights
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 
@@ -19,6 +20,11 @@ NCHWC_DOMAIN = "com.microsoft.nchwc"
 # clip bound, resize scales): it stays in the piece. Everything else is a weight and is streamed.
 INLINE_BYTES = 64
 INLINE_INTEGER_BYTES = 4096
+
+
+def is_streamable(dtype: np.dtype[Any], n_bytes: int) -> bool:
+    """Return whether a constant is a weight rather than a part of its operator."""
+    return n_bytes > (INLINE_INTEGER_BYTES if dtype.kind in "iub" else INLINE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,12 @@ class Graph:
     def is_weight(self, name: str) -> bool:
         """Return whether ``name`` is a constant that lives in weights.bin."""
         constant = self.constants.get(name)
-        if constant is None or constant.nbytes <= INLINE_BYTES:
-            return False
-        return constant.dtype.kind not in "iub" or constant.nbytes > INLINE_INTEGER_BYTES
+        return constant is not None and is_streamable(constant.dtype, constant.nbytes)
 
     def weight_bytes(self, node: onnx.NodeProto) -> int:
+        """Return the bytes of the weights of ``node``; small quantised ones stay in the piece."""
         names = {name for name in reads(node) if self.is_weight(name)}
+        names.update(name for name in quantised_weights(node) if name in self.constants)
         return sum(self.constants[name].nbytes for name in names)
 
     def array(self, name: str) -> Array:

@@ -92,13 +92,18 @@ def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
         if not piece.weights:
             span_of.append(None)
             continue
-        span = PlannedSpan(spans[-1].end if spans else 0)
-        for part in piece.weights:
-            span.add(part, _n_bytes(graph, part))
-        span.close()
         span_of.append(len(spans))
-        spans.append(span)
+        spans.append(planned_span(graph, piece, spans[-1].end if spans else 0))
     return Layout(spans, span_of)
+
+
+def planned_span(graph: Graph, piece: CutPiece, offset: int = 0) -> PlannedSpan:
+    """Return the span that ``piece`` streams, at ``offset`` in the file."""
+    span = PlannedSpan(offset)
+    for part in piece.weights:
+        span.add(part, _n_bytes(graph, part))
+    span.close()
+    return span
 
 
 def _n_bytes(graph: Graph, part: Slice) -> int:

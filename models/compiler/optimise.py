@@ -7,8 +7,8 @@ here; the pieces cut from its result later take the reordered weights as inputs.
 ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
-import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from models.compiler.agree import check_agreement
 from models.compiler.blocked import stay_blocked
+from models.compiler.bodies import move_out, rename_inner
 from models.compiler.check import check
 from models.compiler.graph import Graph
 from models.compiler.matrices import store_by_row
@@ -35,9 +37,10 @@ from models.compiler.rewrite import rewrite
 from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
 from models.heap import trim_heap
+from models.manifest import Array
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
-from models.onnx_nodes import reads
-from models.sessions import SessionError, open_session, session_options
+from models.onnx_nodes import all_graphs, made, reads
+from models.sessions import SessionError, open_session, reason, session_options
 from models.target import Target, host_target
 
 _ALIGNMENT = 64
@@ -64,6 +67,7 @@ def optimise(
     source = folder / "source.onnx"
     _move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
+    _check_source(model, path, folder)
     if for_cpu:
         rewrite(model)
     source.write_bytes(model.SerializeToString())
@@ -73,6 +77,7 @@ def optimise(
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
     result = _optimised(result, folder / "optimised.onnx", level, path)
     optimised = onnx.load(result, load_external_data=False)
+    move_out(optimised)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     placed = _values(optimised, path, folder).placed
@@ -81,8 +86,39 @@ def optimise(
     stay_blocked(optimised, {name: array.shape for name, array in placed.items()}, target.block)
     constants = _constants(optimised, folder)
     graph = _graph(optimised, constants, path, folder)
+    _check_shapes(optimised, graph.values, path)
     store_by_row(optimised, graph.values, constants)
     return optimised, replace(graph, nodes=tuple(_live(optimised)), tensors=tensors)
+
+
+def _check_source(model: onnx.ModelProto, path: Path, folder: Path) -> None:
+    """Check the shapes of the source, whose nodes have the names that users know."""
+    try:
+        placed = _values(model, path, folder).placed
+    except CompileError:
+        return  # what is wrong with it, optimising it will say
+    trim_heap()
+    _check_shapes(model, placed, path)
+
+
+def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Path) -> None:
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    shapes |= {name: array.shape for name, array in values.items()}
+    check_agreement(model.graph.node, shapes, path)
+
+
+def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
+    """Write ``model``, from ``read_onnx``, as a file in ``folder`` with its weights beside it; return it.
+
+    ONNX Runtime maps the weights. Nodes without a name get one, so that its errors can say which failed.
+    """
+    file = folder / "reference.onnx"
+    _move_weights(model, file.with_suffix(".data"))
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            node.name = node.name or next(iter(made(node)), "")
+    file.write_bytes(model.SerializeToString())
+    return file
 
 
 def _move_weights(model: onnx.ModelProto, data: Path) -> None:
@@ -118,19 +154,14 @@ def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, pa
         needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
         if shutil.disk_usage(result.parent).free < needed:
             raise CompileError(f"{result}: cannot write the pack: No space left on device") from exc
-        raise OnnxError(f"{path}: ONNX Runtime refuses it: {_one_line(exc)}") from exc
+        raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)
+    written = onnx.load(result, load_external_data=False)
+    if rename_inner(written):
+        result.write_bytes(written.SerializeToString())
     trim_heap()
     return result
-
-
-def _one_line(exc: Exception) -> str:
-    text = re.sub(r"\s+", " ", str(exc)).strip()
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
-    # The name of a working file, and of a line of ONNX Runtime's source, help no one.
-    text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
-    return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)[:400]
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
@@ -204,8 +235,6 @@ def _values(model: onnx.ModelProto, path: Path, folder: Path) -> ValueTypes:
         try:
             return open_session(str(file), options)
         except SessionError as exc:
-            raise CompileError(
-                f"{path}: its optimised graph does not load: {_one_line(exc)}"
-            ) from exc
+            raise CompileError(f"{path}: its optimised graph does not load: {reason(exc)}") from exc
 
     return value_types(probe, open_model)

@@ -45,6 +45,14 @@ class Partition:
     alternative_graphs: list[list[int]] = field(default_factory=list)
     fused: Fused = field(default_factory=dict)
 
+    def layers(self) -> dict[int, range]:
+        """Return the nodes of each layer by its first: one, or several that are fused."""
+        ends = {index: self.fused[index].end for index in self.fused}
+        return {
+            index: range(index, ends.get(index, index + 1))
+            for index in range(len(self.graph.nodes))
+        }
+
 
 def partition(
     graph: Graph,

@@ -1,6 +1,7 @@
 """What images and answers of a model mean: what the user gave, else what the file says about itself."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,13 +32,20 @@ class RecipeRecords:
     detection: Detection | None
 
 
-def recipe_records(source: Path, graph: Graph, given: Recipes, metadata: Metadata) -> RecipeRecords:
-    """Return what the manifest says about images in and answers out.
+def recipe_records(
+    source: Path,
+    graph: Graph,
+    given: Recipes,
+    metadata: Metadata,
+    optional: frozenset[str] = frozenset(),
+) -> RecipeRecords:
+    """Return what the manifest says about images in and answers out; images skip ``optional`` inputs.
 
     Raises:
         CompileError: a recipe does not fit the graph; the message says where it comes from.
     """
-    shapes = [graph.array(name).shape for name in graph.inputs]
+    inputs = {name: graph.array(name) for name in graph.inputs if name not in optional}
+    shapes = [array.shape for array in inputs.values()]
     if any(len(shape) > 1 and shape[0] != 1 for shape in shapes):
         # The file speaks of one image; a pack of several is for tensors.
         metadata = replace(metadata, preprocess=None, detection=None, labels=())
@@ -45,7 +53,7 @@ def recipe_records(source: Path, graph: Graph, given: Recipes, metadata: Metadat
     place, labels = str(source), given.labels or (detection.labels if detection else ())
     if not labels and metadata.labels:
         place, labels = f"{source}: metadata {LABELS}", metadata.labels
-    preprocess = _preprocess(source, graph, given, metadata)
+    preprocess = _preprocess(source, inputs, given, metadata)
     if given.detection is not None and preprocess is None:
         raise CompileError(f"{source}: --detection needs --preprocess: nothing places its boxes")
     if detection is not None:
@@ -56,13 +64,12 @@ def recipe_records(source: Path, graph: Graph, given: Recipes, metadata: Metadat
 
 
 def _preprocess(
-    source: Path, graph: Graph, given: Recipes, metadata: Metadata
+    source: Path, inputs: Mapping[str, Array], given: Recipes, metadata: Metadata
 ) -> Preprocess | None:
     """Return the recipe, checked to make the model's one input."""
     preprocess = given.preprocess or metadata.preprocess
     if preprocess is None:
         return None
-    inputs = {name: graph.array(name) for name in graph.inputs}
     if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
         listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         own = "" if given.preprocess else f"metadata {PREPROCESS} (--preprocess replaces it): "

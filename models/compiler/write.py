@@ -1,9 +1,10 @@
-"""Write a pack so that it appears whole or not at all: temporary folder, fsync, rename."""
+"""Write a pack so that it appears whole or not at all: temporary folder, verdict, fsync, rename."""
 
 import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,17 @@ _RENAME_EXCHANGE = 2
 _HERE = -100
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A pack that no one can see yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+
+    pack: Path
+    work: Path
+
+
 @contextlib.contextmanager
-def building(destination: Path, force: bool) -> Iterator[Path]:
-    """Yield an empty folder that becomes ``destination`` when the block ends without an error.
+def building(destination: Path, force: bool) -> Iterator[Unfinished]:
+    """Yield two empty folders; the pack becomes ``destination`` when the block ends without an error.
 
     Raises:
         CompileError: the destination exists and ``force`` is not given, or cannot be written.
@@ -36,18 +45,26 @@ def building(destination: Path, force: bool) -> Iterator[Path]:
         destination.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(destination.parent)
         with locked_folder(destination.parent, destination.name) as folder:
-            yield folder
-            for file in folder.iterdir():
-                _fsync(file)
-            _fsync(folder)
-            _replace(folder, destination)
-            _fsync(destination.parent)
+            unfinished = Unfinished(folder / destination.name, folder / "work")
+            unfinished.pack.mkdir()
+            unfinished.work.mkdir()
+            yield unfinished
+            _place(unfinished.pack, destination)
     except OSError as exc:
         where = exc.filename or destination
         raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
     finally:
         with contextlib.suppress(OSError):
             destination.parent.rmdir()  # succeeds only where nothing was built in it
+
+
+def _place(pack: Path, destination: Path) -> None:
+    """Move the finished ``pack`` to ``destination`` once all of it is on the disk."""
+    for file in pack.iterdir():
+        _fsync(file)
+    _fsync(pack)
+    _replace(pack, destination)
+    _fsync(destination.parent)
 
 
 def _fsync(path: Path) -> None:

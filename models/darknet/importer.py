@@ -10,6 +10,7 @@ from models.darknet.metadata import HEADER
 from models.darknet.network import build_network
 from models.darknet.parameters import Region, Softmax, Yolo
 from models.darknet.seeded import random_weights
+from models.darknet.stride import resolution_fault
 from models.darknet.to_onnx import skeleton
 from models.darknet.weights import read_weights
 from models.metadata import write_metadata
@@ -35,13 +36,16 @@ def import_network(
         seed: of the random weights.
 
     Raises:
-        DarknetError: what is wrong with the cfg, the weights or the number of labels.
+        DarknetError: what is wrong with the cfg, the resolution, the weights or the number of labels.
         ModelError: ``output`` cannot be written.
     """
     if any(given and output.resolve() == given.resolve() for given in (cfg, weights)):
         raise DarknetError(f"{output}: would replace what is imported")
     where = str(cfg) if resolution is None else f"{cfg} at {resolution}x{resolution}"
     network = build_network(read_cfg(cfg), where, resolution)
+    fault = "" if resolution is None else resolution_fault(network, resolution)
+    if fault:
+        raise DarknetError(f"{cfg}: {fault}")
     if labels and len(labels) != class_count(network):
         raise DarknetError(f"{cfg}: {class_count(network)} classes, but {len(labels)} labels")
     # A name that is no UTF-8 on disk would be none in the file.

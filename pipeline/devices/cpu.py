@@ -9,7 +9,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.pack import Pack
-from models.sessions import SessionError, open_piece, use_threads
+from models.sessions import SessionError, open_piece, reason, use_threads
 from models.unrolling import with_threads
 from pipeline.cells import Cell
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
@@ -36,7 +36,7 @@ class _CpuKernel(Kernel):
             try:
                 self._session.run_with_iobinding(binding)
             except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-                raise KernelError(str(exc)) from exc
+                raise KernelError(reason(exc)) from exc
 
         return launch
 
@@ -53,7 +53,7 @@ class _CpuKernel(Kernel):
             try:
                 results = self._session.run(self._outputs, feeds)
             except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-                raise KernelError(str(exc)) from exc
+                raise KernelError(reason(exc)) from exc
             for name, result, target in zip(self._outputs, results, outputs, strict=True):
                 _put(name, np.asarray(result), target)
 

@@ -13,6 +13,7 @@ from loader.ring import Group, Place, group_spans, place
 from models.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.durations import Durations
+from pipeline.planning.advice import chunk_advice
 from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.level import Level, Unit, level_of
 from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
@@ -72,6 +73,11 @@ class Drafts:
         self._architecture = architecture
         self._levels: dict[int, Level] = {}
         self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
+
+    @property
+    def chunk_advice(self) -> str:
+        """How a smaller --chunk would help, to end a message with."""
+        return chunk_advice(self._manifest, self._architecture)
 
     @property
     def rings(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
+from pipeline.planning.advice import chunk_advice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
@@ -45,8 +46,8 @@ def fit_plan(
     if limit is not None and plan.weight_bytes > limit:
         raise PlanError(
             f"{manifest.name}: {architecture.name} takes {plan.weight_bytes} bytes for weights, "
-            f"{limit} are allowed: allow more, take another architecture, or compile with a smaller "
-            "--chunk"
+            f"{limit} are allowed: allow more, take another architecture"
+            + chunk_advice(manifest, architecture)
         )
     return judged(plan, profile, reasons)
 

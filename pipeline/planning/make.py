@@ -7,6 +7,7 @@ from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_
 from models.choice import choose_pieces, scratch_bytes, session_bytes
 from models.manifest import Manifest, Piece
 from pipeline.architectures import COPIED_PRE, Architecture
+from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import lifetimes, plan_arena, roots
 from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.plan import Choice, Plan, PlanError
@@ -159,7 +160,7 @@ def _buffers(
     if asked < needed:
         raise PlanError(
             f"{manifest.name}: a ring of {asked} bytes is smaller than {_count(slots)}the largest "
-            f"chunk ({needed // slots} bytes); compile with a smaller --chunk for less"
+            f"chunk ({needed // slots} bytes): give as much{chunk_advice(manifest, architecture)}"
         )
     whole = max(sum(unit.length for unit in units), needed)
     n_bytes = min(-(-asked // _PAGE_BYTES) * _PAGE_BYTES, whole)

@@ -58,7 +58,7 @@ class Tuner:
             raise PlanError(
                 f"{manifest.name}: {limit} bytes of weights in memory are too few; the least is {smallest} "
                 f"bytes ({smallest - kept} for a ring of the largest chunk, and {kept} that "
-                "always stay); allow as much or compile with a smaller --chunk"
+                f"always stay); allow as much{drafts.chunk_advice}"
             )
 
     def best(self, rounds: int = ROUNDS) -> Draft:

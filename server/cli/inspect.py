@@ -13,9 +13,11 @@ from pipeline.errors import InputError
 from server.cli.options import Json, PackPath
 from server.cli.output import console, print_json, print_table
 from server.cli.packs import summary_of
-from server.sizes import format_size
+from server.sizes import format_least, format_size
 
 _SHOWN = 5
+#: The smallest budget; the smallest rings of fine chunks and of joined ones.
+_MINIMA = ("smallest_budget_bytes", "largest_chunk_bytes", "largest_joined_bytes")
 
 
 def inspect(
@@ -41,12 +43,19 @@ def inspect(
     sizes = opened.manifest.source_sizes
     summary["source_sizes"] = sizes and _source_line(sizes)
     for key, value in summary.items():
-        shown = format_size(value) if key.endswith("_bytes") else value
+        shown = _shown(key, value)
         console.print(f"{key:>22}  {shown}", highlight=False, soft_wrap=True)
     for line in (*resident, *map(_cpu_line, on_cpu)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if layers or device != "cpu":
         _print_layers(table)
+
+
+def _shown(key: str, value: Any) -> Any:
+    """Return ``value`` for people; what is a minimum is enough when it is typed back."""
+    if not key.endswith("_bytes"):
+        return value
+    return format_least(value) if key in _MINIMA else format_size(value)
 
 
 def _table(pack: Pack, device: str) -> list[dict[str, Any]]:

@@ -19,6 +19,11 @@ def fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def warn(message: str) -> None:
+    """Say on stderr, in one line, what a user should know."""
+    sys.stderr.write(f"layerstream: warning: {' '.join(message.split())}\n")
+
+
 def print_json(document: Any) -> None:
     """Print ``document`` for programs."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")

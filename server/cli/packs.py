@@ -1,23 +1,29 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from models.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.detection.recipe import Detection, read_detection
-from models.manifest import Manifest
+from models.manifest import Manifest, Port
 from models.pack import Pack, read_pack
 from models.preprocess import read_labels, read_preprocess
-from models.target import CPU, named_target
+from models.target import CPU, Target, named_target
 from pipeline.architectures import ARCHITECTURES
+from pipeline.devices.base import Device, DeviceError
+from pipeline.devices.find import open_device
 from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
-from server.cli.output import console, errors, print_json
-from server.sizes import format_size
+from server.cli.output import console, errors, print_json, warn
+from server.sizes import format_least, format_size
+
+if TYPE_CHECKING:
+    from models.compiler.compile import Accept
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -44,7 +50,9 @@ def compile_(
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="What an unknown batch becomes.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
+    ] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     target: Annotated[
@@ -52,6 +60,9 @@ def compile_(
     ] = CPU,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Run the pack once and compare it with ONNX Runtime on the source.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Compile an ONNX file to a pack for this machine, or for a GPU."""
@@ -60,6 +71,7 @@ def compile_(
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
     compiled_for = named_target(target)
+    warnings: list[str] = []
     options = CompileOptions(
         version=version,
         batch=batch,
@@ -72,6 +84,8 @@ def compile_(
         force=force,
         target=compiled_for,
         measure=device_measure(compiled_for),
+        accept=_checker(source, compiled_for, warnings) if check else None,
+        warn=warnings.append,
     )
     with errors.status(f"compiling {source.name}") as status:
         folder = compile_onnx(
@@ -79,16 +93,65 @@ def compile_(
         )
     pack = read_pack(folder)
     summary = summary_of(pack)
+    warnings += _whole_layers(pack.manifest, options.chunk_bytes)
+    for warning in warnings:
+        warn(warning)
     if as_json:
-        print_json(summary)
+        print_json({**summary, "warnings": warnings})
     else:
         console.print(
             f"{folder}: {format_size(summary['weight_bytes'])} of weights in "
             f"{len(pack.manifest.spans)} spans, {len(pack.manifest.pieces)} pieces; "
-            f"serves from a budget of {format_size(summary['smallest_budget_bytes'])} up",
+            f"serves from a budget of {format_least(summary['smallest_budget_bytes'])} up",
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _checker(source: Path, target: Target, warnings: list[str]) -> "Accept":
+    """Return what compares a finished pack with ``source``; ``warnings`` gets what it cannot compare."""
+
+    def accept(folder: Path, reference: Path) -> None:
+        from pipeline.check import Reference, check_pack  # onnx: not for the service
+
+        with ExitStack() as stack:
+            try:
+                device = stack.enter_context(closing(_device_of(target)))
+            except DeviceError as exc:
+                device = None
+                warnings.append(f"{source}: the source was run, the pack was not: {exc}")
+            notes = check_pack(read_pack(folder), Reference(reference, source), device)
+        warnings.extend(f"{source}: {note}" for note in notes)
+
+    return accept
+
+
+def _device_of(target: Target) -> Device:
+    """Return the device that packs for ``target`` run on.
+
+    Raises:
+        DeviceError: this machine has none.
+    """
+    device = open_device("cpu" if target.capability is None else "cuda")
+    if not target.runs_on(device.target):
+        device.close()
+        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
+    return device
+
+
+def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
+    """Return a warning where layers stay whole because of their batch."""
+    from models.compiler.chunks import default_chunk_bytes  # onnx: not for the service
+
+    batches = [port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1]
+    finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)
+    largest = manifest.largest_chunk_bytes
+    if max(batches, default=1) == 1 or largest <= finest:
+        return []
+    return [
+        f"with a batch of {max(batches)} layers are not cut: the smallest ring holds the largest of them, "
+        f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
+    ]
 
 
 def summary_of(pack: Pack) -> dict[str, Any]:
@@ -112,14 +175,20 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
         "session_bytes": session_bytes(manifest, manifest.pieces),
-        "inputs": [port.model_dump(exclude={"value"}) for port in manifest.inputs],
-        "outputs": [port.model_dump(exclude={"value"}) for port in manifest.outputs],
+        "inputs": [
+            {**_port(port), "optional": port.default is not None} for port in manifest.inputs
+        ],
+        "outputs": [_port(port) for port in manifest.outputs],
         "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
         "resident_pieces": [piece.model_dump() for piece in manifest.resident_pieces],
     }
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return port.model_dump(include={"name", "dtype", "shape"})
 
 
 def _label_count(manifest: Manifest) -> int:

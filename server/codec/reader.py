@@ -170,8 +170,8 @@ class RequestReader:
                 raise InvalidRequestError(f"{where} is given twice")
             check_tensor(where, tensor.datatype, tensor.shape, port)
             arrays[port.name] = _filled(where, self._data[index], port)
-        for name in self._ports:
-            if name not in arrays:
+        for name, port in self._ports.items():
+            if name not in arrays and port.default is None:
                 raise InvalidRequestError(f"input {shown(name)} is missing")
         return arrays
 

@@ -27,7 +27,7 @@ from pipeline.planning.thumb import smallest_plan
 from server.budget import Budget, fit
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
-from server.sizes import format_size
+from server.sizes import format_least
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
 
@@ -95,7 +95,7 @@ async def refused(service: Service, packs: Packs) -> None:
         await service.infer("pair", inputs_for("pair")),
     ]
     for answer in answers:
-        message = error(answer, 409, "'pair'", format_size(packs.smallest("pair")))
+        message = error(answer, 409, "'pair'", format_least(packs.smallest("pair")))
         assert figures(message) == (packs.smallest("pair"), free)
     index = {entry["name"]: entry for entry in (await service.client.post(INDEX)).json()}
     assert index["pair"]["state"] == "UNAVAILABLE"

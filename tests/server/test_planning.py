@@ -143,9 +143,9 @@ def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     for options, words in (
         (("--weights", "0%"), ("--weights",)),
         (("--weights", "-5MiB"), ("--weights",)),
-        (("--weights", "1%"), ("bytes", "smaller --chunk")),
+        (("--weights", "1%"), ("bytes", "allow more, take another architecture")),
         (("--weights", "50%", "--architecture", "pre"), ("pre", "bytes")),
-        (("--ring", "1KiB"), ("1024", "largest chunk", "--chunk")),
+        (("--ring", "1KiB"), ("1024", "largest chunk", "give as much")),
         (("--ring", "1MiB", "--weights", "5%"), ("--ring", "--weights")),
         (("--architecture", "2s-md"), ("layerstream profile", "--ring")),
         (("--architecture", "3s"), ("'3s'", *ARCHITECTURES)),

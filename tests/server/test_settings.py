@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.settings import Settings, SettingsError, load_settings
-from server.sizes import format_size, parse_size
+from server.sizes import format_least, format_size, parse_size
 
 NEEDED: dict[str, object] = {"repository": "/packs", "budget": "256MiB"}
 
@@ -166,9 +166,24 @@ def test_sizes_with_units(number: int, unit: str, space: bool) -> None:
     assert load_settings({**NEEDED, "budget": text}).budget == expected
 
 
-@given(n_bytes=st.integers(1, 1 << 62))
+@given(n_bytes=st.integers(1 << 20, 1 << 62))
 def test_sizes_in_bytes(n_bytes: int) -> None:
     assert parse_size(str(n_bytes)) == n_bytes
+
+
+@given(n_bytes=st.integers(1, (1 << 20) - 1))
+def test_small_sizes_need_a_unit(n_bytes: int) -> None:
+    """Whoever writes ``--budget 16`` does not mean 16 bytes."""
+    with pytest.raises(ValueError, match=f"write {n_bytes}MiB, {n_bytes}KiB or {n_bytes}B"):
+        parse_size(str(n_bytes))
+    assert parse_size(f"{n_bytes}B") == n_bytes
+
+
+@given(n_bytes=st.integers(1, 1 << 50))
+@example(n_bytes=16_921_311)  # 16.1 MiB when rounded down
+def test_a_minimum_that_is_shown_is_enough_when_typed_back(n_bytes: int) -> None:
+    shown = format_least(n_bytes)
+    assert n_bytes <= parse_size(shown) <= n_bytes * 1.11 + 1
 
 
 @given(n_bytes=st.integers(1, 1 << 50))

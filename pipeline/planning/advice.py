@@ -1,0 +1,15 @@
+"""What a user can do about a plan that takes too much."""
+
+from models.manifest import Manifest
+from pipeline.architectures import Architecture
+
+
+def chunk_advice(manifest: Manifest, architecture: Architecture) -> str:
+    """Return how much a smaller --chunk would help, to end a message with; empty where it changes nothing.
+
+    It does nothing for weights that all stay in memory, and for layers that cannot be cut any finer.
+    """
+    least = manifest.least_chunk_bytes
+    if architecture.resident or least >= manifest.largest_chunk_bytes:
+        return ""
+    return f", or compile with a smaller --chunk (the largest one can have {least} bytes)"
