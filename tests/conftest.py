@@ -9,11 +9,10 @@ from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import Pack, open_pack
+from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 
-# Examples that compile or read files take as long as the machine needs.
-settings.register_profile("layerstream", deadline=None)
-settings.load_profile("layerstream")
+settings.load_profile(FEW)  # --hypothesis-profile comes later and wins
 
 
 def pytest_collection_finish() -> None:
