@@ -10,7 +10,7 @@ demo: ## compile, load and query a model on this machine, step by step
 
 test: ## run the tests (more: make test ARGS="-m slow")
 	$(SETUP) dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-gpu: ## run the tests of device, kernels and engine on the GPU of this machine
 	@LAYERSTREAM_KERNELS=gpu sh tools/gpu.sh -m pytest -q -m "gpu or not (gpu or browser or slow)" tests/pipeline/cuda $(ARGS)

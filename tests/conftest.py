@@ -1,5 +1,6 @@
 """A tiny compiled model: small enough to compile in a moment, cut into many spans and pieces."""
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -8,11 +9,19 @@ from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import Pack, open_pack
+from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 
-# Examples that compile or read files take as long as the machine needs.
-settings.register_profile("layerstream", deadline=None)
-settings.load_profile("layerstream")
+settings.load_profile(FEW)  # --hypothesis-profile comes later and wins
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what importing and collecting made: an engine that opens collects garbage.
+
+    Thousands of tests and a dozen libraries are some 100 ms each time, and no test made any of it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ if [ -z "${LAYERSTREAM_BARE_WORK:-}" ]; then
 fi
 
 work=$LAYERSTREAM_BARE_WORK
+# A folder of this machine: programs in the bare system would look for it there.
+unset TMPDIR
 base=${LAYERSTREAM_BARE_ROOT:-$work/base}
 root=$work/root
 

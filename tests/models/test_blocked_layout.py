@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
@@ -19,6 +19,7 @@ from models.initial import filled
 from models.manifest import Manifest
 from models.target import host_target
 from models.zoo.builder import Builder, Tensor
+from tests.examples import examples
 from tests.models.streamed import compiled, streamed
 
 needs_blocks = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -134,7 +135,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
     return head(b, b.concat(*(item for item in tensors if item.name not in read)))
 
 
-@settings(deadline=None, max_examples=25)
+@examples(6, many=250)
 @given(model=networks(), slice_bytes=st.sampled_from([1 << 10, 5000, 1 << 20]))
 def test_drawn_networks_give_what_onnxruntime_gives(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, slice_bytes: int

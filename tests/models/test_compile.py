@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checksum import checksum
@@ -20,6 +20,7 @@ from models.compiler.chunks import default_chunk_bytes
 from models.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
 from models.pack import FILES, Pack, find_pack, open_pack
 from models.target import host_target
+from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, residual, written
 
 SPLIT = ("residual", "gemm", "gemm_by_column", "matmul", "shared_weight")
@@ -234,7 +235,7 @@ def test_progress_names_every_step_once(tmp_path: Path) -> None:
     assert steps == ["read", "optimise", "cut", "write", "check"]
 
 
-@settings(max_examples=15)
+@examples(6, many=150)
 @given(chunk_bytes=st.integers(1, 300_000))
 def test_any_chunk_limit_gives_a_pack_that_computes_the_same(
     chunk_bytes: int, compiler: Compiler

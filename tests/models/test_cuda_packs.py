@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -19,6 +19,7 @@ from models.manifest import Layer, Operand
 from models.pack import Pack, open_pack
 from models.target import cuda_target
 from models.zoo import build
+from tests.examples import examples
 from tests.models.chosen import WholeMemory
 from tests.models.nets import NETS, answers, inputs_for, parsed, written
 from tests.models.streamed import Arrays, same, streamed
@@ -244,7 +245,7 @@ def test_fully_connected_layers_are_cut_with_their_activation(tmp_path: Path) ->
 
 
 @given(st.integers(16 << 10, 200 << 10), st.sampled_from([16, 24, 64, 128]))
-@settings(max_examples=10)
+@examples(5, many=100)
 def test_chunks_are_tiles_of_32_channels_where_that_fits(
     tmp_path_factory: pytest.TempPathFactory, chunk_bytes: int, channels: int
 ) -> None:
@@ -355,7 +356,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @given(networks(), st.sampled_from([1, CHUNK, 40 << 10, 1 << 20]))
-@settings(max_examples=25)
+@examples(6, many=250)
 def test_drawn_networks(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, chunk_bytes: int
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -20,6 +20,7 @@ from models.onnx_writer import declare, declared
 from models.photographs import photographs
 from models.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, Builder, Tensor
+from tests.examples import examples
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
 
@@ -82,7 +83,7 @@ def pooled(arrays: list[NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 @given(skeletons(), st.integers(0, 3))
-@settings(max_examples=20)
+@examples(8, many=200)
 def test_norms_give_what_their_scale_and_bias_say(skeleton: onnx.ModelProto, seed: int) -> None:
     weights = initialise(skeleton, seed)
     outputs = activations(filled(skeleton, seed))
@@ -101,7 +102,7 @@ def test_norms_give_what_their_scale_and_bias_say(skeleton: onnx.ModelProto, see
 
 
 @given(skeletons())
-@settings(max_examples=15)
+@examples(6, many=150)
 def test_other_layers_give_deviations_of_one(skeleton: onnx.ModelProto) -> None:
     outputs = activations(filled(skeleton))
     norms = {n.input[0] for n in skeleton.graph.node if n.op_type == "BatchNormalization"}
@@ -112,7 +113,7 @@ def test_other_layers_give_deviations_of_one(skeleton: onnx.ModelProto) -> None:
 
 
 @given(skeletons(), st.integers(0, 3))
-@settings(max_examples=10)
+@examples(5, many=100)
 def test_weights_are_those_declared_and_depend_on_nothing_but_names_and_seed(
     skeleton: onnx.ModelProto, seed: int
 ) -> None:

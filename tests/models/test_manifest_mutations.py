@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from models.pack import Pack
+from tests.examples import examples
 from tests.fuzz.pack import ODD_VALUES, attempt, leaves
 
 JSON = st.recursive(
@@ -43,7 +44,7 @@ def mutate(document: Any, kind: str, choice: int, value: Any) -> None:
         container[key] += (-1, 1, 64, -64, 4096, -4096)[choice % 6]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutations=MUTATIONS)
 def test_mutated_manifest_is_refused_or_can_be_planned(
     mutations: list[tuple[str, int, Any]], tiny_pack: Pack, pack_folder: Path

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
@@ -14,6 +13,7 @@ from models.sessions import open_piece
 from models.target import host_target
 from models.zoo.builder import IR_VERSION
 from pipeline.devices.reference import ReferenceDevice
+from tests.examples import examples
 
 Array = NDArray[Any]
 
@@ -21,7 +21,7 @@ BLOCK = host_target().block
 NCHWC = "com.microsoft.nchwc"
 MICROSOFT = "com.microsoft"
 needs_blocks = pytest.mark.skipif(BLOCK == 1, reason="no blocked layout on this machine")
-examples = settings(deadline=None, max_examples=60, database=None)
+drawn = examples(25, many=600, database=None)
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

@@ -1,6 +1,6 @@
 """The arena planner against its brute-force validator."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.manifest import Port
@@ -12,6 +12,7 @@ from pipeline.planning.arena import (
     lifetimes,
     plan_arena,
 )
+from tests.examples import examples
 from tests.pipeline.synthetic import chain
 
 
@@ -22,7 +23,7 @@ def lives(draw: st.DrawFn) -> list[Lifetime]:
     return [Lifetime(size, min(a, b), max(a, b) + 1) for size, a, b in drawn]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, many=3000)
 @given(lives())
 def test_no_two_values_that_live_together_overlap(values: list[Lifetime]) -> None:
     plan = plan_arena(tuple(values))

@@ -3,7 +3,7 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.architectures import ARCHITECTURES
@@ -15,10 +15,11 @@ from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
 from pipeline.simulator import simulate
 from pipeline.timeline import back_to_back, timeline
+from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, network, networks
 from tests.pipeline.synthetic import PAGE, manifest
 
-examples = settings(deadline=None, max_examples=15)
+drawn = examples(8, many=150)
 # What the search may miss.
 NEARLY = 1.02
 
@@ -35,7 +36,7 @@ def kernel_seconds(net: Network, plan: AutoPlan) -> float:
     return sum(net.durations(plan.plan).stages[-1])
 
 
-@examples
+@drawn
 @given(net=networks(), part=st.floats(0, 1))
 def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     net: Network, part: float
@@ -50,7 +51,7 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     assert plan.predicted.delay_seconds <= simple * NEARLY
 
 
-@examples
+@drawn
 @given(net=networks(), part=st.floats(0, 1))
 def test_reading_ahead_delays_no_request_right_after_another(net: Network, part: float) -> None:
     plan = planned(net, smallest(net) + int(part * net.streamable_bytes))
@@ -64,7 +65,7 @@ def test_reading_ahead_delays_no_request_right_after_another(net: Network, part:
     assert plan.predicted.delay_seconds <= plan.back_to_back_seconds * NEARLY
 
 
-@settings(deadline=None, max_examples=5)
+@examples(2, many=30)
 @given(net=networks())
 def test_more_memory_is_never_much_slower(net: Network) -> None:
     room = net.all_bytes - smallest(net)
@@ -75,7 +76,7 @@ def test_more_memory_is_never_much_slower(net: Network) -> None:
         assert delay <= min(delays[:number]) * NEARLY
 
 
-@examples
+@drawn
 @given(net=networks())
 def test_with_everything_resident_the_delay_is_that_of_the_kernels(net: Network) -> None:
     plan = planned(net, None)
@@ -161,7 +162,7 @@ def test_the_critical_path_by_hand() -> None:
     assert drafts.draft(kept).idle.delay_seconds == 9
 
 
-@examples
+@drawn
 @given(net=networks(), data=st.data())
 def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject) -> None:
     count = len(net.manifest.spans)

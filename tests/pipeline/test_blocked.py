@@ -15,7 +15,7 @@ from tests.pipeline.nodes import (
     NCHWC,
     Array,
     agree,
-    examples,
+    drawn,
     needs_blocks,
     numbers,
     piece,
@@ -32,7 +32,7 @@ from tests.pipeline.nodes import (
     st.sampled_from(ACTIVATIONS),
     st.tuples(st.booleans(), st.booleans()),
 )
-@examples
+@drawn
 def test_blocked_conv(
     drawn: tuple[tuple[int, int], dict[str, Any]],
     kind: str,
@@ -64,7 +64,7 @@ def test_blocked_conv(
 
 @needs_blocks
 @given(windows(), st.sampled_from(["MaxPool", "AveragePool"]), st.booleans())
-@examples
+@drawn
 def test_blocked_pool(
     drawn: tuple[tuple[int, int], dict[str, Any]], operator: str, padding: bool
 ) -> None:

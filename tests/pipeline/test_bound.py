@@ -3,16 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.bound import bound
 from pipeline.durations import Durations
 from pipeline.planning.plan import Plan
 from pipeline.simulator import simulate, simulate_back_to_back
+from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 
-examples = settings(deadline=None, max_examples=60)
+drawn = examples(25, many=600)
 EPSILON = 1e-9
 
 
@@ -39,7 +40,7 @@ def delays(plan: Plan, run: Durations) -> list[float]:
     ]
 
 
-@examples
+@drawn
 @given(data=st.data())
 def test_no_sweep_within_its_maxima_exceeds_the_bound(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
@@ -52,7 +53,7 @@ def test_no_sweep_within_its_maxima_exceeds_the_bound(data: st.DataObject) -> No
         assert delays(plan, run)[2] <= bound(plan.stages, longest, carried=warm) + EPSILON
 
 
-@examples
+@drawn
 @given(data=st.data())
 def test_the_bound_is_reached_when_everything_takes_its_longest(data: st.DataObject) -> None:
     _, plan = data.draw(plans())

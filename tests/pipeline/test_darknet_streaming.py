@@ -20,12 +20,12 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from tests.models.darknet.cfgs import (
-    LARGE_STRIDES,
-    NAMES,
+    SMALL,
+    ZOO,
     at_resolution,
     cfg_text,
-    real_text,
     shrunken,
+    zoo_text,
 )
 from tests.models.darknet.imports import (
     TOLERANCE,
@@ -42,7 +42,7 @@ from tests.models.darknet.random_cfg import RandomCfg
 MIB = 1 << 20
 
 #: With a sixteenth of their filters these would have hardly a chunk.
-SMALL = ("efficientnet_b0", "tiny", "yolov4-tiny")
+NARROW = ("efficientnet-b0-darknet", "darknet-tiny", "yolov4-tiny")
 
 Open = Callable[[Path], Reader]
 
@@ -92,10 +92,17 @@ def check(text: str, folder: Path, draw: Draw = seeded_weights, chunk: int = 4 <
     return pack
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_real_networks_made_smaller(name: str, tmp_path: Path) -> None:
-    divisor = 4 if name in SMALL else 16
-    text = shrunken(real_text(name), divisor, 2 * LARGE_STRIDES.get(name, 32))
+@pytest.mark.parametrize("name", SMALL)
+def test_small_networks(name: str, tmp_path: Path) -> None:
+    manifest = check(SMALL[name].read_text(), tmp_path, calibrated_weights, 8 << 10).manifest
+    assert manifest.largest_chunk_bytes < manifest.weight_bytes / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_networks_of_the_zoo_made_smaller(name: str, tmp_path: Path) -> None:
+    divisor = 4 if name in NARROW else 16
+    text = shrunken(zoo_text(name), divisor, 2 * ZOO[name].multiple)
     manifest = check(text, tmp_path, calibrated_weights, 16 << 10).manifest
     assert manifest.largest_chunk_bytes < manifest.weight_bytes / 2
 
@@ -107,10 +114,9 @@ def test_random_networks(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.disk
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ZOO)
 def test_whole_networks_in_a_small_ring(name: str, folder: Path) -> None:
-    sections = parse(real_text(name))
-    text = cfg_text(at_resolution(sections, 2 * LARGE_STRIDES.get(name, 32)))
+    text = cfg_text(at_resolution(parse(zoo_text(name)), 2 * ZOO[name].multiple))
     imported = import_text(text, folder, calibrated_weights)
     plain = imported.error(answer_of_onnxruntime(imported))
     pack = open_pack(compile_onnx(imported.onnx, folder / "pack"))

@@ -13,7 +13,7 @@ from tests.pipeline.nodes import (
     MICROSOFT,
     Array,
     agree,
-    examples,
+    drawn,
     numbers,
     windows,
 )
@@ -161,7 +161,7 @@ def test_resize(coordinates: str, rounding: str, factors: tuple[float, float]) -
 
 
 @given(windows(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())
-@examples
+@drawn
 def test_conv(
     drawn: tuple[tuple[int, int], dict[str, Any]], group: int, depth: int, rows: int, bias: bool
 ) -> None:
@@ -173,7 +173,7 @@ def test_conv(
 
 
 @given(windows(), st.booleans(), st.booleans(), st.sampled_from([17, 19]))
-@examples
+@drawn
 def test_average_pool(
     drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool, padding: bool, opset: int
 ) -> None:
@@ -185,7 +185,7 @@ def test_average_pool(
 
 
 @given(windows(), st.booleans())
-@examples
+@drawn
 def test_max_pool(drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool) -> None:
     size, attributes = drawn
     inputs = [numbers(2, 3, *size)]

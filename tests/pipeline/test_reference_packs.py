@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from pipeline.devices.reference import ReferenceDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.sweeps import opened
+from tests.examples import examples
 from tests.pipeline.nodes import needs_blocks
 
 Tensors = dict[str, NDArray[Any]]
@@ -185,7 +186,7 @@ def test_networks_have_layers_in_chunks(pack: Pack) -> None:
 
 
 @given(networks(), st.sampled_from([2 << 10, 16 << 10, 1 << 20]))
-@settings(deadline=None, max_examples=5, database=None)
+@examples(2, many=50, database=None)
 def test_drawn_networks(
     tmp_path_factory: pytest.TempPathFactory,
     pool: ReadPool,

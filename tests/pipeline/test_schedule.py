@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.manifest import Manifest
@@ -14,6 +14,7 @@ from pipeline.planning.plan import Ahead, Choice, PlanError
 from pipeline.schedule import Action, Schedule, ScheduleError, Stage
 from pipeline.trace import TraceEvent
 from pipeline.validator import Write, violations
+from tests.examples import examples
 from tests.pipeline.synthetic import PAGE, manifest, manifests
 from tests.pipeline.writes import writes
 
@@ -55,7 +56,7 @@ def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
     )
 
 
-@settings(max_examples=10_000, deadline=None)
+@examples(400, many=20_000)
 @given(source=manifests(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
     source: Manifest, data: st.DataObject
@@ -78,7 +79,7 @@ def test_no_constraint_is_broken_and_nothing_deadlocks(
         carried = plan.stages[0].ahead
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, many=3000)
 @given(source=manifests(), stop_after=st.integers(1, 20), data=st.data())
 def test_a_stopped_sweep_releases_nothing_more_and_drains(
     source: Manifest, stop_after: int, data: st.DataObject

@@ -4,13 +4,14 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.planning.search import TOLERANCE, search
 from pipeline.simulator import simulate
+from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, networks
 from tests.pipeline.synthetic import PAGE
 
@@ -18,7 +19,7 @@ STEP = 64 * PAGE
 
 
 @pytest.mark.parametrize("name", ["2s-md", "async-md"])
-@settings(deadline=None, max_examples=15)
+@examples(6, many=100)
 @given(net=networks())
 def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
     name: str, net: Network

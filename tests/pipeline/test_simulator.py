@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.architectures import ARCHITECTURES
@@ -15,11 +15,12 @@ from pipeline.schedule import ScheduleError, Stage
 from pipeline.simulator import simulate, simulate_back_to_back
 from pipeline.timeline import back_to_back, timeline
 from pipeline.validator import violations
+from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 from tests.pipeline.synthetic import PAGE, manifest
 from tests.pipeline.writes import writes
 
-examples = settings(deadline=None, max_examples=100)
+drawn = examples(30, many=1000)
 
 
 def chain_of(name: str, pages: list[int], **choice: object) -> Plan:
@@ -33,7 +34,7 @@ def steps(data: st.DataObject, count: int, rows: int) -> list[list[float]]:
     return [data.draw(st.lists(seconds, min_size=count, max_size=count)) for _ in range(rows)]
 
 
-@examples
+@drawn
 @given(data=st.data())
 def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
@@ -44,7 +45,7 @@ def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> No
     assert all(one.at <= other.at for one, other in pairwise(simulated.events))
 
 
-@examples
+@drawn
 @given(data=st.data())
 def test_the_recurrence_gives_the_same_times(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
@@ -69,7 +70,7 @@ def test_the_recurrence_gives_the_same_times(data: st.DataObject) -> None:
                 assert line.ends[stage][event.index] == pytest.approx(event.at)
 
 
-@examples
+@drawn
 @given(data=st.data(), count=st.integers(1, 8))
 def test_preloading_takes_the_kernels_alone(data: st.DataObject, count: int) -> None:
     """Seed 003, Eq. 1."""
@@ -80,7 +81,7 @@ def test_preloading_takes_the_kernels_alone(data: st.DataObject, count: int) -> 
     assert simulated.stall_seconds == pytest.approx(0)
 
 
-@examples
+@drawn
 @given(data=st.data(), count=st.integers(1, 8))
 def test_the_sequential_order_adds_everything(data: st.DataObject, count: int) -> None:
     """Seed 003, Eq. 5."""
@@ -90,7 +91,7 @@ def test_the_sequential_order_adds_everything(data: st.DataObject, count: int) -
     assert simulated.delay_seconds == pytest.approx(sum(map(sum, rows)))
 
 
-@examples
+@drawn
 @given(data=st.data(), count=st.integers(1, 8))
 def test_the_synchronous_pipeline_takes_the_longest_of_each_cycle(
     data: st.DataObject, count: int
@@ -106,7 +107,7 @@ def test_the_synchronous_pipeline_takes_the_longest_of_each_cycle(
     assert simulated.delay_seconds == pytest.approx(sum(map(max, cycles)))
 
 
-@examples
+@drawn
 @given(data=st.data(), count=st.integers(1, 8))
 def test_the_asynchronous_pipeline_lies_between_its_longest_stage_and_the_sequential_order(
     data: st.DataObject, count: int

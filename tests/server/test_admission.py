@@ -256,6 +256,7 @@ async def test_cancelling_at_any_step_leaves_the_worker_usable(
                 await asyncio.sleep(0)
             await cancelled(task)
         close((await worker.infer(TINY, LIMIT_SECONDS)).outputs, expected)
+        worker.engine.settle()
         assert faults.readers["tiny"].in_progress == 0
 
 

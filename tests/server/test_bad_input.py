@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from server.metrics import OUTCOMES
+from tests.examples import examples
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Service,
@@ -30,9 +30,7 @@ CLASSIFY = "/v2/models/tiny:classify"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MANY = hypothesis_settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SHARED = examples(40, many=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 async def outcomes(service: Service, model: str) -> dict[str, float]:
@@ -366,7 +364,7 @@ ALMOST = st.fixed_dictionaries(
 )
 
 
-@MANY
+@SHARED
 @given(document=ALMOST | JSON)
 @example(document={"inputs": TWO, "id": "\ud800"})
 async def test_no_json_makes_the_server_fail(shared: Service, document: Any) -> None:
@@ -376,14 +374,14 @@ async def test_no_json_makes_the_server_fail(shared: Service, document: Any) -> 
         error(response, 400)
 
 
-@MANY
+@SHARED
 @given(body=st.binary(max_size=200) | st.binary(max_size=20).map(lambda part: GOOD.encode() + part))
 async def test_no_bytes_make_the_server_fail(shared: Service, body: bytes) -> None:
     response = await shared.client.post(INFER, content=body)
     assert response.status_code in {200, 400}, response.text
 
 
-@MANY
+@SHARED
 @given(
     kind=st.sampled_from(["PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "TGA"]),
     cuts=st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=4)), min_size=1, max_size=4),
@@ -402,7 +400,7 @@ async def test_no_picture_makes_the_server_fail(
 
 @pytest.mark.usefixtures("collected")
 @unfinished_forms
-@MANY
+@SHARED
 @given(
     body=st.binary(max_size=100), parts=st.lists(st.sampled_from([b"--b", b"\r\n", b"--", b":"]))
 )

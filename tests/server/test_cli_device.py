@@ -53,7 +53,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.mark.parametrize(
     "command",
     [
-        ("serve", "--repository", "{folder}", "--budget", "64MiB"),
+        ("serve", "--repository", "{folder}", "--budget", "64MiB", "--port", "0"),
         ("run", "{pack}", "--input", "{tensor}"),
         ("profile", "{pack}"),
         ("plan", "{pack}", "--budget", "64MiB"),

@@ -11,7 +11,6 @@ import onnx
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,13 +19,12 @@ from models.compiler import CompileOptions, compile_onnx
 from models.pack import open_pack
 from server.settings import Settings
 from server.tensors import DATATYPES
+from tests.examples import examples
 from tests.server.support import Service, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SHARED = hypothesis_settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SHARED = examples(20, many=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 EXTREMES: dict[str, list[Any]] = {
     "BOOL": [True, False],

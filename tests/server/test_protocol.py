@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from models.classification import top_classes
 from models.pack import open_pack
 from server.images import PictureLimits, decode
+from tests.examples import examples
 from tests.server.support import (
     LABELS,
     PREPROCESS,
@@ -27,9 +27,7 @@ from tests.server.support import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SHARED = hypothesis_settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SHARED = examples(10, many=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 async def test_server_metadata(shared: Service) -> None:

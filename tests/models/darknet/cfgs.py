@@ -1,22 +1,22 @@
-"""Networks for tests: the real ones at other sizes."""
+"""Networks for tests: small ones in files, one of each kind, and those of the zoo at other sizes."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from models.darknet.cfg import format_cfg
+from models.zoo.darknet import FAMILIES, Family
 from tests.models.darknet.oracle_files import Options, Sections, parse
-from tests.shared import shared
 
-NAMES = (
-    *("darknet19", "darknet53", "densenet201", "efficientnet_b0", "resnet152", "resnet50", "tiny"),
-    *("vgg-16", "yolov2", "yolov2-tiny", "yolov2-voc", "yolov3", "yolov3-tiny", "yolov4"),
-    *("yolov4-csp", "yolov4-p6", "yolov4-tiny"),
-)
-#: Networks that halve their input more than five times; others take multiples of 32.
-LARGE_STRIDES = {"yolov4-p6": 64}
+#: Small cfgs by name: among them they have every way in which sections of the zoo's are joined.
+SMALL = {path.stem: path for path in sorted((Path(__file__).parent / "small").glob("*.cfg"))}
+
+#: The published networks by name in the zoo; test_zoo_darknet.py says that they are.
+ZOO: dict[str, Family] = {family.name: family for family in FAMILIES}
 
 
-def real_text(name: str) -> str:
-    """Return a cfg of Darknet's; the test that asks is skipped where it is not."""
-    return shared("data", "darknet", f"{name}.cfg").read_text()
+def zoo_text(name: str) -> str:
+    """Return the cfg of a network of the zoo."""
+    return format_cfg(ZOO[name].sections())
 
 
 def cfg_text(sections: Iterable[tuple[str, Options]]) -> str:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from models.darknet.cfg import MAX_BYTES, format_cfg, parse_cfg, read_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.section import Section
-from tests.models.darknet.cfgs import NAMES
+from tests.models.darknet.cfgs import SMALL
 from tests.models.refusal import refuses
-from tests.shared import shared
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz_0123456789,.-", min_size=1, max_size=12)
 OPTIONS = st.dictionaries(WORDS, WORDS, max_size=5)
@@ -106,9 +105,9 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         assert parse_cfg(text, "x")[0].kind in ("net", "network")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_real_cfgs(name: str) -> None:
-    sections = read_cfg(shared("data", "darknet", f"{name}.cfg"))
+@pytest.mark.parametrize("name", SMALL)
+def test_whole_files(name: str) -> None:
+    sections = read_cfg(SMALL[name])
     assert sections[0].kind == "net"
     assert all(section.kind != "net" for section in sections[1:])
     again = parse_cfg(format_cfg(sections), name)

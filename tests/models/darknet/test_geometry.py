@@ -1,6 +1,5 @@
 """Shapes, arrays and counts of networks: from small cfgs by hand, and of real ones from the papers."""
 
-import json
 import math
 from typing import Any
 
@@ -8,23 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import format_cfg, parse_cfg, read_cfg
+from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.network import Network, build_network
 from models.darknet.parameters import Crop, MaxPool, Region, Shortcut, Yolo
-from models.darknet.sizes import layer_sizes, source_sizes
-from tests.models.darknet.cfgs import NAMES
-from tests.shared import shared
+from models.darknet.sizes import layer_sizes
+from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20
 
-# Table I of "Demand Layering for Real-Time DNN Inference with Minimized Memory Usage".
-TABLE_I = {
-    "yolov3": (107, 236.5, 18.0),
-    "yolov4": (162, 245.8, 18.0),
-    "yolov4-p6": (305, 487.2, 36.0),
-    "resnet152": (206, 219.6, 9.0),
-    "densenet201": (306, 65.6, 5.9),
-}
+# Table 2.1 of "Memory-Aware Fusing and Tiling of Neural Networks for Accelerated Edge Inference": YOLOv2's
+# first layers at 608, their input, and MiB of input, output, scratch and all.
+TABLE_2_1 = [
+    ("conv", "608x608x3", 4.23, 45.13, 38.07, 87.43),
+    ("max", "608x608x32", 45.13, 11.28, 0, 56.41),
+    ("conv", "304x304x32", 11.28, 22.56, 101.53, 135.45),
+    ("max", "304x304x64", 22.56, 5.64, 0, 28.2),
+    ("conv", "152x152x64", 5.64, 11.28, 50.77, 67.97),
+    ("conv", "152x152x128", 11.28, 5.64, 11.28, 28.23),
+    ("conv", "152x152x64", 5.64, 11.28, 50.77, 67.97),
+    ("max", "152x152x128", 11.28, 2.82, 0, 14.1),
+    ("conv", "76x76x128", 2.82, 5.64, 25.38, 34.97),
+    ("conv", "76x76x256", 5.64, 2.82, 5.64, 14.23),
+    ("conv", "76x76x128", 2.82, 5.64, 25.38, 34.97),
+    ("max", "76x76x256", 5.64, 1.41, 0, 7.05),
+    ("conv", "38x38x256", 1.41, 2.82, 12.69, 21.42),
+    ("conv", "38x38x512", 2.82, 1.41, 2.82, 7.55),
+    ("conv", "38x38x256", 1.41, 2.82, 12.69, 21.42),
+    ("conv", "38x38x512", 2.82, 1.41, 2.82, 7.55),
+]
 
 
 def network(text: str, net: str = "width=16\nheight=8\nchannels=4", **options: Any) -> Network:
@@ -33,8 +43,7 @@ def network(text: str, net: str = "width=16\nheight=8\nchannels=4", **options: A
 
 
 def real(name: str, resolution: int | None = None) -> Network:
-    path = shared("data", "darknet", f"{name}.cfg")
-    return build_network(read_cfg(path), str(path), resolution)
+    return build_network(ZOO[name].sections(), name, resolution)
 
 
 def last(text: str) -> tuple[int, int, int]:
@@ -203,21 +212,10 @@ def test_region_anchors() -> None:
     assert network(text).layers[-1].parameters == Region(((0.5, 1.0), (2.25, 3.0)), 2, softmax=True)
 
 
-@pytest.mark.parametrize("name", TABLE_I)
-def test_counts_of_table_i(name: str) -> None:
-    sizes = source_sizes(real(name))
-    layers, weights, largest = TABLE_I[name]
-    assert sizes.layers == layers
-    assert round(sizes.weight_bytes / MIB, 1) == weights
-    assert round(sizes.largest_layer_bytes / MIB, 1) == largest
-
-
 def test_sizes_of_table_2_1() -> None:
     """All 16 rows to the last digit printed; 45.125 is printed as 45.13."""
-    figures = json.loads(shared("seeds", "figures.json").read_text("utf-8"))
-    rows = figures["002"]["table21_MB"]
-    sizes = layer_sizes(real("yolov2", 608))[: len(rows)]
-    for (kind, shape, *printed), row in zip(rows, sizes, strict=True):
+    sizes = layer_sizes(real("yolov2", 608))[: len(TABLE_2_1)]
+    for (kind, shape, *printed), row in zip(TABLE_2_1, sizes, strict=True):
         channels, height, width = row.input
         assert row.kind.startswith(kind)
         assert shape == f"{width}x{height}x{channels}"
@@ -225,7 +223,7 @@ def test_sizes_of_table_2_1() -> None:
         assert [math.floor(size / MIB * 100 + 0.5) / 100 for size in computed] == printed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ZOO)
 def test_real_networks_at_several_resolutions(name: str) -> None:
     own = real(name)
     for resolution in (192, 256):

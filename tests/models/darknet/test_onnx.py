@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
-from models.darknet.cfg import format_cfg, parse_cfg, read_cfg
+from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.metadata import CFG
 from models.darknet.network import Network, build_network
 from models.darknet.sizes import parameter_count, source_sizes
@@ -18,9 +18,8 @@ from models.manifest import SourceSizes
 from models.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.onnx_writer import declared
 from models.preprocess import Preprocess
-from tests.models.darknet.cfgs import NAMES
+from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.test_geometry import network, real
-from tests.shared import shared
 
 HEAD = "[conv]\nfilters=6\n[yolo]\nclasses=1\nnum=1\nanchors=10,20\n"
 
@@ -53,7 +52,7 @@ def outputs(model: onnx.ModelProto) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ZOO)
 def test_real_networks(name: str) -> None:
     made = real(name)
     model = skeleton(made, name)
@@ -66,7 +65,7 @@ def test_real_networks(name: str) -> None:
     assert with_nodes - stated == {f"layer{index}" for index in made.outputs}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ZOO)
 def test_nothing_but_weights_counts_as_a_parameter(name: str) -> None:
     made = real(name)
     model = skeleton(made, name)
@@ -174,8 +173,7 @@ def test_metadata_of_a_classifier() -> None:
 
 
 def test_the_cfg_in_the_metadata_builds_the_same_network() -> None:
-    path = shared("data", "darknet", "efficientnet_b0.cfg")
-    made = build_network(read_cfg(path), "x", 128)
+    made = real("efficientnet-b0-darknet", 128)
     text = entries(skeleton(made, "x"))[CFG]
     assert text == format_cfg(made.sections)
     assert _layers(build_network(parse_cfg(text, "x"))) == _layers(made)

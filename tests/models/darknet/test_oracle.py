@@ -8,13 +8,7 @@ import onnx
 import pytest
 
 from models.darknet.header import Header
-from tests.models.darknet.cfgs import (
-    LARGE_STRIDES,
-    NAMES,
-    cfg_text,
-    real_text,
-    shrunken,
-)
+from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (
     TOLERANCE,
     Draw,
@@ -44,9 +38,15 @@ def small(*sections: tuple[str, Options]) -> str:
     return cfg_text([net, ("convolutional", CONV), *sections])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_real_networks_made_smaller(name: str, tmp_path: Path) -> None:
-    text = shrunken(real_text(name), 16, 2 * LARGE_STRIDES.get(name, 32))
+@pytest.mark.parametrize("name", SMALL)
+def test_small_networks(name: str, tmp_path: Path) -> None:
+    agree(SMALL[name].read_text(), tmp_path, calibrated_weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_networks_of_the_zoo_made_smaller(name: str, tmp_path: Path) -> None:
+    text = shrunken(zoo_text(name), 16, 2 * ZOO[name].multiple)
     agree(text, tmp_path, calibrated_weights)
 
 

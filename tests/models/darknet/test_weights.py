@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models import onnx_writer
@@ -19,6 +19,7 @@ from models.darknet.network import Network, build_network
 from models.darknet.to_onnx import skeleton
 from models.darknet.weights import export_weights, read_weights, write_weights
 from models.metadata import write_metadata
+from tests.examples import examples
 from tests.models.darknet.cfgs import cfg_text
 from tests.models.darknet.imports import seeded_weights
 from tests.models.darknet.random_cfg import RandomCfg
@@ -66,7 +67,7 @@ def imported(network: Network, header: Header | None, weights: Path, path: Path)
 
 
 @given(seed=st.integers(0, 1 << 32), header=st.sampled_from(HEADERS))
-@settings(max_examples=40)
+@examples(15, many=400)
 def test_import_and_export_keep_every_byte(
     tmp_path_factory: pytest.TempPathFactory, seed: int, header: Header
 ) -> None:

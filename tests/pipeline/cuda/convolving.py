@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ from pipeline.devices.cuda.calls.convolve import (
     scratch_bytes,
 )
 from pipeline.devices.cuda.calls.tiles import Tile
+from tests.examples import examples
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.memory import HostMemory
 from tests.pipeline.cuda.space import Kernels
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 EPSILON = 2.0**-24
 #: Of float16; two factors are rounded.
 HALF_EPSILON = 2.0**-11
-quick = settings(max_examples=120, deadline=None, database=None)
+quick = examples(40, many=1000, database=None)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ReadError
@@ -35,6 +35,7 @@ from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.sweeps import opened
+from tests.examples import examples
 from tests.pipeline.test_engine import small_network
 
 
@@ -145,7 +146,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 NAMES = st.sampled_from(sorted(ARCHITECTURES))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(16, many=300)
 @given(
     name=NAMES,
     rings=st.integers(1, 4),

@@ -20,7 +20,7 @@ from pipeline.devices.cuda.calls.elementwise import (
 from pipeline.devices.cuda.calls.layouts import MAX_RANK
 from tests.pipeline.cuda.lowered import Array, agree
 from tests.pipeline.cuda.space import placed, some_kernels
-from tests.pipeline.nodes import MICROSOFT, examples, numbers
+from tests.pipeline.nodes import MICROSOFT, drawn, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -75,7 +75,7 @@ def broadcasts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @given(broadcasts(), st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"]))
-@examples
+@drawn
 def test_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]], operator: str) -> None:
     a, b = (np.abs(numbers(*shape, seed=i)) + np.float32(0.5) for i, shape in enumerate(shapes))
     agree(operator, [a, b], weights=True)

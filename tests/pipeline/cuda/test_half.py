@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.calls.activation import Activation
 from pipeline.devices.cuda.calls.convolve import Algorithm, Convolution
 from pipeline.devices.cuda.calls.tiles import HALF_TILES, Tile
+from tests.examples import examples
 from tests.pipeline.cuda.convolving import (
     EPSILON,
     HALF_EPSILON,
@@ -23,7 +24,7 @@ from tests.pipeline.cuda.convolving import (
 from tests.pipeline.cuda.space import Kernels
 
 HALF = Algorithm("half")
-few = settings(quick, max_examples=40)
+few = examples(15, many=400, parent=quick)
 tiles = st.sampled_from(HALF_TILES)
 
 

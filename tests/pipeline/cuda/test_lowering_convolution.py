@@ -17,7 +17,7 @@ from pipeline.devices.cuda.lowering import (
 )
 from tests.pipeline.cuda.graphs import graph, node
 from tests.pipeline.cuda.lowered import agree, execute, reference, same
-from tests.pipeline.nodes import ACTIVATIONS, MICROSOFT, examples, numbers, windows
+from tests.pipeline.nodes import ACTIVATIONS, MICROSOFT, drawn, numbers, windows
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -26,7 +26,7 @@ DEEP = [numbers(1, 96, 6, 6), numbers(8, 96, 3, 3)]
 
 
 @given(windows(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())
-@examples
+@drawn
 def test_conv(
     drawn: tuple[tuple[int, int], dict[str, Any]], group: int, depth: int, rows: int, bias: bool
 ) -> None:
@@ -108,7 +108,7 @@ def test_libraries_are_measured_where_they_may_be() -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 64))
-@examples
+@drawn
 def test_chunks_of_filters_have_one_key(one: int, other: int) -> None:
     sizes: dict[str, Any] = {"batch": 1, "channels": 3, "height": 8, "width": 8, "groups": 1}
     sizes |= {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1), "dilations": (1, 1)}

@@ -2,10 +2,11 @@
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import Settings
+from tests.examples import examples
 from tests.pipeline.cuda.graphs import graph, node
 from tests.pipeline.cuda.lowered import same
 from tests.pipeline.nodes import numbers
@@ -58,7 +59,7 @@ def _nodes(kind: str, x: str, z: str, y: str) -> list[onnx.NodeProto]:
 
 
 @given(nodes(), st.sampled_from([1, 64]))
-@settings(deadline=None, max_examples=150, database=None)
+@examples(50, many=1500, database=None)
 def test_a_graph_gives_what_onnx_runtime_gives(
     drawn: tuple[list[onnx.NodeProto], int], multiprocessors: int
 ) -> None:

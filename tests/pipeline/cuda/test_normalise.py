@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
 from tests.pipeline.cuda.lowered import Array, agree
-from tests.pipeline.nodes import examples, numbers
+from tests.pipeline.nodes import drawn, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -28,7 +28,7 @@ def test_softmax(operator: str, axis: int, opset: int) -> None:
 
 
 @given(st.integers(1, 3), st.integers(1, 700), st.sampled_from([1, 3]))
-@examples
+@drawn
 def test_softmax_of_any_length(outer: int, length: int, inner: int) -> None:
     agree("Softmax", [numbers(outer, length, inner) * 5], {"axis": 1})
 
@@ -85,7 +85,7 @@ REDUCTIONS = [
     st.data(),
     st.booleans(),
 )
-@examples
+@drawn
 def test_reduction(operator: str, shape: Sequence[int], data: st.DataObject, keep: bool) -> None:
     axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
     signed = [axis - data.draw(st.sampled_from([0, len(shape)])) for axis in axes]

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
 from tests.pipeline.cuda.lowered import agree
-from tests.pipeline.nodes import examples, numbers, windows
+from tests.pipeline.nodes import drawn, numbers, windows
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @given(windows(), st.booleans())
-@examples
+@drawn
 def test_max_pool(drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool) -> None:
     size, attributes = drawn
     agree("MaxPool", [numbers(2, 3, *size)], attributes | {"ceil_mode": int(round_up)})
 
 
 @given(windows(), st.booleans(), st.booleans(), st.sampled_from([17, 19]))
-@examples
+@drawn
 def test_average_pool(
     drawn: tuple[tuple[int, int], dict[str, Any]], round_up: bool, padding: bool, opset: int
 ) -> None:

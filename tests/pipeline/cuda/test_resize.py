@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.devices.cuda.lowering import NotCoveredError
 from pipeline.devices.cuda.lowering.handlers.resize_tables import Axis, nearest
 from tests.pipeline.cuda.lowered import Array, agree, reference
-from tests.pipeline.nodes import examples, numbers, piece
+from tests.pipeline.nodes import drawn, numbers, piece
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -33,7 +33,7 @@ lengths = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
 @given(st.sampled_from(COORDINATES), st.sampled_from(ROUNDINGS), lengths, lengths)
-@examples
+@drawn
 def test_nearest_to_sizes(
     coordinates: str, rounding: str, size: tuple[int, int], result: tuple[int, int]
 ) -> None:
@@ -48,14 +48,14 @@ def test_nearest_to_sizes(
     st.sampled_from([0.4, 1.0, 1.3, 2.0]),
     st.sampled_from(["nearest", "linear", "cubic"]),
 )
-@examples
+@drawn
 def test_scales(coordinates: str, height: float, width: float, mode: str) -> None:
     attributes: dict[str, Any] = {"coordinate_transformation_mode": coordinates, "mode": mode}
     agree("Resize", [X, None, floats(1, 1, height, width)], attributes, opset=19)
 
 
 @given(st.sampled_from(COORDINATES), st.sampled_from(["linear", "cubic"]), lengths, lengths)
-@examples
+@drawn
 def test_interpolation_to_sizes(
     coordinates: str, mode: str, size: tuple[int, int], result: tuple[int, int]
 ) -> None:

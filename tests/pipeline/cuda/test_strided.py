@@ -12,7 +12,7 @@ from pipeline.devices.cuda.calls.layouts import collapse, contiguous
 from pipeline.devices.cuda.calls.strided import View, copy, copy_bytes, whole
 from tests.pipeline.cuda.lowered import Array, agree
 from tests.pipeline.cuda.space import placed, some_kernels
-from tests.pipeline.nodes import examples, numbers
+from tests.pipeline.nodes import drawn, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -37,7 +37,7 @@ def views(draw: st.DrawFn) -> tuple[list[int], list[slice], list[int]]:
 
 
 @given(views(), st.sampled_from(DTYPES))
-@examples
+@drawn
 def test_copy_is_what_numpy_makes_of_a_view(
     drawn: tuple[list[int], list[slice], list[int]], dtype: type
 ) -> None:
@@ -56,7 +56,7 @@ def test_copy_is_what_numpy_makes_of_a_view(
 
 
 @given(st.integers(1, 200), st.integers(0, 17), st.integers(0, 17))
-@examples
+@drawn
 def test_bytes_are_copied_from_and_to_any_address(n_bytes: int, source: int, target: int) -> None:
     x = np.random.default_rng(n_bytes).integers(0, 256, n_bytes + 32).astype(np.uint8)
     y = np.zeros(n_bytes + 32, np.uint8)
@@ -67,7 +67,7 @@ def test_bytes_are_copied_from_and_to_any_address(n_bytes: int, source: int, tar
 
 
 @given(views())
-@examples
+@drawn
 def test_joined_axes_pass_the_same_elements(
     drawn: tuple[list[int], list[slice], list[int]],
 ) -> None:
@@ -120,7 +120,7 @@ def test_split() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(-9, 9)] * 2, st.integers(-3, 3)), min_size=4, max_size=4))
-@examples
+@drawn
 def test_slice(cuts: list[tuple[int, int, int]]) -> None:
     chosen = [(start, end, step) for start, end, step in cuts if step]
     if not chosen:

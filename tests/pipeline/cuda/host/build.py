@@ -20,7 +20,7 @@ _HOST = Path(__file__).parent
 _GXX = "g++"
 # No contraction: a product and a sum are one fma only where the kernel says so.
 _OPTIONS = (
-    *("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti"),
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"),
 )
