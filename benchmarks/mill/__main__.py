@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,24 +20,18 @@ from typing import Any
 from benchmarks.cgroup import MemoryGroup, memory_group
 from benchmarks.client import wait_ready
 from benchmarks.mill.attacks.requests import head
+from benchmarks.mill.deployed import CONFIGURATION, memory_max
 from benchmarks.mill.measuring import Counts, LogReader, Sampler, metrics, pool_bytes
 from benchmarks.mill.models import build_repository, errands
 from benchmarks.mill.play import Mill, Played, known
 from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
+from benchmarks.processes import cpu_seconds
 from benchmarks.served import Served, ours
 from benchmarks.served_memory import free_port
 from server.sizes import parse_size
 
-_BASE = 104 << 20
-_MARGIN = 128 << 20
-_DEPLOYED = Path(__file__).parents[2] / "deploy" / "layerstream.toml"
 _STOP_SECONDS = 60.0  # TimeoutStopSec
-
-
-def deployed_memory_max(budget: int) -> int:
-    """Return MemoryMax as deploy/README.md computes it, in bytes."""
-    return budget + _BASE + _MARGIN
 
 
 def _options() -> argparse.Namespace:
@@ -56,7 +51,7 @@ def _options() -> argparse.Namespace:
 
 def _start(group: MemoryGroup, repository: Path, options: argparse.Namespace) -> Served:
     port = free_port()
-    flags = ["--config", str(_DEPLOYED), "--port", str(port), *options.serve.split()]
+    flags = ["--config", str(CONFIGURATION), "--port", str(port), *options.serve.split()]
     limit = ["/bin/sh", "-c", f'ulimit -n {options.files} && exec "$@"', "sh"]
     command = [*limit, *ours(repository, options.budget, *flags)]
     return Served(group.start(command, stderr=subprocess.PIPE), port)
@@ -86,12 +81,19 @@ async def _run(
         known(options.attacks), options.seconds, options.phase_seconds, options.addresses, options.seed
     )  # fmt: skip
     await mill.settle(start, slack, options.settle)
-    code, seconds = served.process.poll(), 0.0
+    code, seconds, cpu = served.process.poll(), 0.0, {}
     if played.died_in is None:
+        cpu = {"server": cpu_seconds(served.pid), "mill": _own_cpu_seconds()}
         await mill.last_requests()
         code, seconds = await _stop_beside_a_stalled_body(served)
-    ended = {"start": start.as_dict(), "stop_seconds": seconds, "exit_status": code}
+    ended = {"start": start.as_dict(), "stop_seconds": seconds, "exit_status": code, "cpu": cpu}
     return played, ended, _lines(played, start, slack, code, seconds)
+
+
+def _own_cpu_seconds() -> float:
+    """Return the CPU time of good clients and attackers: of this process and of its children that ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return round(sum(usage.ru_utime + usage.ru_stime for usage in usages), 1)
 
 
 def _lines(
@@ -121,7 +123,7 @@ def _report(played: Played) -> dict[str, Any]:
 def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     repository = build_repository(folder)
     budget = parse_size(options.budget)
-    limit = parse_size(options.memory_max) if options.memory_max else deployed_memory_max(budget)
+    limit = parse_size(options.memory_max) if options.memory_max else memory_max(budget)
     with memory_group("layerstream-mill", limit) as group:
         served = _start(group, repository, options)
         assert served.process.stderr is not None
@@ -129,7 +131,7 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         try:
             if not wait_ready(served.base, served.process):
                 raise RuntimeError(f"the server did not start: {log.tail()}")
-            reported = metrics(served.base)
+            reported, at_rest = metrics(served.base), group.usage()["total"]
             sampler = Sampler(group, served.pid, served.port)
             played, ended, lines = asyncio.run(_run(served, folder, sampler, options))
         finally:
@@ -144,7 +146,7 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         return {
             "lines": {line.name: line.as_dict() for line in lines},
             "memory": {"limit": limit, "budget": budget, "base": base, "pool": pool}
-            | {"sampled_peaks": sampler.peaks},
+            | {"at_rest": at_rest, "peak": group.peak_bytes, "sampled_peaks": sampler.peaks},
             "log_bytes": log.bytes,
             "settled_seconds": played.settled_seconds,
             **ended,

@@ -100,8 +100,8 @@ class GoodClient:
         try:
             async with asyncio.timeout(_PATIENCE):
                 while (response := await self._once(request)).status == 503:
-                    retries += 1
                     await asyncio.sleep(_pause(response))
+                    retries += 1
                 _check(response, fault)
             page.delays.append(time.perf_counter() - started)
         except TimeoutError:

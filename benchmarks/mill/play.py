@@ -119,17 +119,21 @@ class Mill:
             sys.executable, "-m", "benchmarks.mill.attacker", *given, *attacks,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        try:
-            output, _ = await asyncio.wait_for(attacker.communicate(), seconds + _GRACE)
-        except TimeoutError:
+        attack = asyncio.ensure_future(attacker.communicate())
+        late = time.monotonic() + seconds + _GRACE
+        while not attack.done() and self._is_alive() and time.monotonic() < late:
+            await asyncio.wait([attack], timeout=0.5)
+        if not attack.done():
             attacker.kill()
-            await attacker.wait()
-            output = b""
+        output, _ = await attack
         await asyncio.sleep(_CALM)
         seen = json.loads(output) if output else f"the attacker ended with {attacker.returncode}"
         self._played.phases.append({"phase": name, "attackers": seen, "peak": self._sampler.take()})
-        if self._served.process.poll() is not None:
+        if not self._is_alive():
             self._played.died_in = name
+
+    def _is_alive(self) -> bool:
+        return self._served.process.poll() is None
 
 
 def known(names: str) -> list[str]:

@@ -11,7 +11,10 @@ def _post(path: str, headers: dict[str, str], host: str = "localhost") -> bytes:
 
 
 async def administration(target: Target) -> None:
-    """Unload and load ``spare``; try the same with ``tiny`` as a page of another site would."""
+    """Unload and load ``spare``; try to unload others as a page of another site would.
+
+    At the end the owner loads what that unloaded, so that other phases are not measured without it.
+    """
     foreign = [
         _post("models/tiny/unload", _FOREIGN),
         _post("models/cifar10/unload", _FOREIGN),
@@ -26,3 +29,5 @@ async def administration(target: Target) -> None:
             await target.ask(request)
 
     await target.crowd(2, act, pause=0.5)
+    for name in ("tiny", "cifar10"):
+        await target.ask(_post(f"models/{name}/load", {}))

@@ -21,13 +21,13 @@ async def _stall(target: Target, parts: Sequence[bytes]) -> None:
 
 
 async def before_the_body(target: Target) -> None:
-    """Announce a body and send none of it; to each model."""
+    """Announce a body and send none of it: as many at each model as wait in its line, and one more."""
+    paths = ("/v2/models/tiny/infer", "/v2/models/wide/infer", _CLASSIFY)
 
     async def act(index: int) -> None:
-        path = target.random.choice((*_INFER, _CLASSIFY))
-        await _stall(target, [head(900_000, path)])
+        await _stall(target, [head(900_000, paths[index % len(paths)])])
 
-    await target.crowd(target.random.choice(_CROWDS), act, pause=0.5)
+    await target.crowd(len(paths) * _CROWDS[0], act, pause=0.5)
 
 
 async def half_of_the_body(target: Target) -> None:
