@@ -1,4 +1,4 @@
-"""``make bench``: every benchmark, one after the other; each can be run alone by its name.
+"""``make bench``: the benchmarks, one after the other; each can be run alone by its name.
 
 ``python -m benchmarks.served_memory -h`` shows the options of one.
 """
@@ -14,6 +14,8 @@ _OTHERS = (
     "benchmarks.compile_memory",
     "benchmarks.detection",
     "benchmarks.reads",
+    "benchmarks.http_overhead",
+    "benchmarks.overload",
 )
 
 

@@ -18,20 +18,38 @@ _V2 = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class _Version:
-    """Where groups are made and what their files are called."""
+    """Where groups are made, what their files are called, and two names in memory.stat."""
 
     root: Path
     limit: str
+    usage: str
     peak: str
     events: str
+    anonymous: str
+    file: str
 
 
 def _version() -> _Version:
     if (_V1 / "memory.limit_in_bytes").exists():
-        files = ("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
-        return _Version(_V1, *files)
+        return _Version(
+            _V1,
+            limit="memory.limit_in_bytes",
+            usage="memory.usage_in_bytes",
+            peak="memory.max_usage_in_bytes",
+            events="memory.oom_control",
+            anonymous="rss",
+            file="cache",
+        )
     if "memory" in _read(_V2 / "cgroup.subtree_control").split():
-        return _Version(_V2, "memory.max", "memory.peak", "memory.events")
+        return _Version(
+            _V2,
+            limit="memory.max",
+            usage="memory.current",
+            peak="memory.peak",
+            events="memory.events",
+            anonymous="anon",
+            file="file",
+        )
     raise OSError("no memory controller: neither cgroup v1 nor v2 lets this user make a group")
 
 
@@ -76,11 +94,20 @@ class MemoryGroup:
     @property
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed for want of memory."""
-        for line in _read(self.path / self._version.events).splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-        return 0
+        return self._fields(self._version.events).get("oom_kill", 0)
+
+    def usage(self) -> dict[str, int]:
+        """Return the bytes charged to the group now: in all, anonymous memory, files and page cache."""
+        fields = self._fields("memory.stat")
+        return {
+            "total": int(_read(self.path / self._version.usage) or 0),
+            "anonymous": fields.get(self._version.anonymous, 0),
+            "file": fields.get(self._version.file, 0),
+        }
+
+    def _fields(self, name: str) -> dict[str, int]:
+        pairs = (line.split() for line in _read(self.path / name).splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
     def remove(self) -> None:
         """Remove the group once its processes are gone."""

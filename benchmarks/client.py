@@ -29,6 +29,13 @@ def post_tensor(url: str, name: str, array: NDArray[np.float32]) -> NDArray[np.f
     return np.asarray(answer["outputs"][0]["data"], np.float32)
 
 
+def fetch(url: str, seconds: float = 30) -> bytes:
+    """Return the body of a GET."""
+    with urllib.request.urlopen(url, timeout=seconds) as response:
+        body: bytes = response.read()
+        return body
+
+
 def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) -> bool:
     """Wait until the server answers that it is ready; False when its process ended before."""
     deadline = time.monotonic() + seconds

@@ -1,0 +1,157 @@
+"""What HTTP costs on a kept connection: 1x16 numbers to a tiny model, ours beside a plain server.
+
+The peer is FastAPI, uvicorn and ONNX Runtime as one would write them (``benchmarks/peer_server.py``).
+Delays: one kept connection each, request by request in turns. Requests a second: 8 clients that send when
+they have their answer, from a process of their own for each server, in rounds that take turns.
+
+Run as ``python -m benchmarks.http_overhead [--runs 2000] [--rounds 5] [--seconds 3]``.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from benchmarks.load.child import LoadProcess
+from benchmarks.load.figures import ratio, summary_ms
+from benchmarks.load.messages import Response, ResponseReader, infer_request
+from benchmarks.processes import cpu_seconds, event_loop
+from benchmarks.served import Served, ours, running
+from benchmarks.small_models import TINY_SHAPE, tiny
+from models.compiler import compile_onnx
+
+_NAMES = ("layerstream", "fastapi_onnxruntime")
+_CLIENTS = 8
+_MOST_DELAY = 1.3
+_LEAST_RATE = 0.8
+
+
+class _Client:
+    """A kept connection that waits for its answers."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), 30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = ResponseReader()
+
+    def ask(self, request: bytes) -> Response:
+        self._socket.sendall(request)
+        while (response := self._reader.feed(self._received())) is None:
+            pass
+        return response
+
+    def _received(self) -> bytes:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the server closed a kept connection")
+        return data
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _check(served: Served, request: bytes, expected: np.ndarray[Any, Any]) -> None:
+    client = _Client(served.port)
+    response = client.ask(request)
+    client.close()
+    answer = np.asarray(response.json()["outputs"][0]["data"], np.float32)
+    np.testing.assert_allclose(answer, expected.ravel(), rtol=1e-5, atol=1e-6)
+
+
+def delays(servers: dict[str, Served], request: bytes, runs: int) -> dict[str, Any]:
+    """Return the delays of ``runs`` requests to each server, in turns after a tenth to get warm."""
+    clients = {name: _Client(served.port) for name, served in servers.items()}
+    found: dict[str, list[float]] = {name: [] for name in servers}
+    for run in range(runs + runs // 10):
+        for name, client in clients.items():
+            started = time.perf_counter()
+            client.ask(request)
+            if run >= runs // 10:
+                found[name].append(time.perf_counter() - started)
+    for client in clients.values():
+        client.close()
+    return {name: summary_ms(values) for name, values in found.items()}
+
+
+def rates(
+    servers: dict[str, Served], request: Path, rounds: int, seconds: float
+) -> dict[str, dict[str, Any]]:
+    """Return requests a second (median of the rounds) and CPU seconds a request of each server."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in servers}
+    with LoadProcess() as first, LoadProcess() as second:
+        loads = dict(zip(servers, (first, second), strict=True))
+        for _ in range(rounds):
+            for name, served in servers.items():
+                before = cpu_seconds(served.pid)
+                done = loads[name].closed(served.port, request, _CLIENTS, seconds)
+                done["cpu"] = (cpu_seconds(served.pid) - before) / max(1, done["answers"])
+                found[name].append(done)
+    return {
+        name: {
+            "per_second": statistics.median(each["per_second"] for each in done),
+            "rounds": [each["per_second"] for each in done],
+            "cpu_ms_per_request": round(statistics.median(each["cpu"] for each in done) * 1e3, 3),
+            "statuses": done[-1]["statuses"],
+        }
+        for name, done in found.items()
+    }
+
+
+def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, Any]:
+    source = tiny(folder)
+    compile_onnx(source, folder / "repository" / "tiny")
+    values = np.random.default_rng(0).standard_normal(TINY_SHAPE).astype(np.float32)
+    tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32", "data": values.ravel().tolist()}
+    request = infer_request("tiny", {"inputs": [tensor]})
+    file = folder / "request"
+    file.write_bytes(request)
+    session = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": values})
+    peer = [sys.executable, "-m", "benchmarks.peer_server", str(source)]
+    with (
+        running(ours(folder / "repository", "16MiB"), "--port") as layerstream,
+        running(peer) as plain,
+    ):
+        servers = dict(zip(_NAMES, (layerstream, plain), strict=True))
+        for served in servers.values():
+            _check(served, request, expected)
+        return {
+            "delay": delays(servers, request, runs),
+            "clients": _CLIENTS,
+            "rate": rates(servers, file, rounds, seconds),
+            "event_loop": {name: event_loop(served.pid) for name, served in servers.items()},
+        }
+
+
+def main() -> None:
+    """Measure and print JSON; exit 1 when a ratio is not within its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        result = _measure(Path(folder), options.runs, options.rounds, options.seconds)
+    ours_, peer = _NAMES
+    delay, rate = result["delay"], result["rate"]
+    result["delay_ratio"] = ratio(delay[ours_]["p50_ms"], delay[peer]["p50_ms"])
+    result["delay_ratio_bound"] = _MOST_DELAY
+    result["rate_ratio"] = ratio(rate[ours_]["per_second"], rate[peer]["per_second"])
+    result["rate_ratio_bound"] = _LEAST_RATE
+    result["ok"] = (
+        result["delay_ratio"] <= _MOST_DELAY and (result["rate_ratio"] or 0) >= _LEAST_RATE
+    )
+    print(json.dumps(result, indent=2))
+    sys.exit(0 if result["ok"] else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Open-loop load: requests come at random times (Poisson), whether or not earlier ones were answered."""
+
+import random
+import selectors
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.load.figures import summary_ms
+from benchmarks.load.kept import Kept
+
+# Refused to make room for others: what a client may try again.
+_REFUSALS = {429, 503}
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """So many requests a second for so long, over at most ``connections`` kept ones.
+
+    ``deadline`` is what the requests themselves ask for, in seconds; answers after it are counted.
+    """
+
+    port: int
+    request: bytes
+    rate: float
+    seconds: float
+    connections: int = 128
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+    drain: float = 10.0
+    deadline: float | None = None
+    seed: int = 0
+
+
+@dataclass
+class _Tally:
+    statuses: Counter[str] = field(default_factory=Counter)
+    accepted: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    lateness: list[float] = field(default_factory=list)
+    in_time: int = 0  # answered 200 before the arrivals ended
+    unsent: int = 0
+    ended: int = 0
+
+
+class _Run:
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._given = arrivals
+        self._random = random.Random(arrivals.seed)
+        self._selector = selectors.DefaultSelector()
+        self._idle: list[Kept] = []
+        self._open = 0
+        self.tally = _Tally()
+
+    def run(self) -> None:
+        """Let them arrive, then wait for the last answers, ``drain`` seconds at most."""
+        now = time.perf_counter()
+        self._end = now + self._given.seconds
+        arrival = now + self._random.expovariate(self._given.rate)
+        while now < self._end:
+            while arrival <= now:
+                self.tally.lateness.append(now - arrival)
+                self._arrive()
+                arrival += self._random.expovariate(self._given.rate)
+            self._serve(min(arrival, self._end) - now)
+            now = time.perf_counter()
+        while self._busy() and now < self._end + self._given.drain:
+            self._serve(0.1)
+            now = time.perf_counter()
+        self.tally.statuses["none"] += len(self._busy())
+        for client in self._clients():
+            client.close()
+        self._selector.close()
+
+    def _clients(self) -> list[Kept]:
+        return [key.data for key in self._selector.get_map().values()]
+
+    def _busy(self) -> list[Kept]:
+        return [client for client in self._clients() if client.is_busy]
+
+    def _arrive(self) -> None:
+        client = self._idle.pop() if self._idle else self._connected()
+        if client is None:
+            self.tally.unsent += 1
+            return
+        try:
+            client.send(self._given.request)
+        except OSError:
+            self._lose(client)
+
+    def _connected(self) -> Kept | None:
+        if self._open >= self._given.connections:
+            return None
+        addresses = self._given.addresses
+        try:
+            client = Kept(self._selector, self._given.port, addresses[self._open % len(addresses)])
+        except OSError:
+            return None
+        self._open += 1
+        return client
+
+    def _lose(self, client: Kept) -> None:
+        if client.is_busy:
+            self.tally.ended += 1
+        else:
+            self._idle.remove(client)
+        self._drop(client)
+
+    def _drop(self, client: Kept) -> None:
+        client.close()
+        self._open -= 1
+
+    def _serve(self, seconds: float) -> None:
+        for key, events in self._selector.select(max(0.0, seconds)):
+            client: Kept = key.data
+            try:
+                if events & selectors.EVENT_WRITE:
+                    client.write()
+                response = client.receive() if events & selectors.EVENT_READ else None
+            except OSError:
+                self._lose(client)
+                continue
+            if response is not None:
+                self._count(response.status, time.perf_counter(), client.sent_at)
+                if response.closes or not client.is_reusable:
+                    self._drop(client)
+                else:
+                    self._idle.append(client)
+
+    def _count(self, status: int, now: float, sent_at: float) -> None:
+        self.tally.statuses[str(status)] += 1
+        if status == 200:
+            self.tally.accepted.append(now - sent_at)
+            self.tally.in_time += now <= self._end
+        elif status in _REFUSALS:
+            self.tally.refused.append(now - sent_at)
+
+
+def open_loop(arrivals: Arrivals) -> dict[str, Any]:
+    """Return what came of ``arrivals``.
+
+    ``goodput`` counts answers of status 200 a second while requests arrived; delays count from sending.
+    ``unsent`` found every connection busy, ``client_late`` is how late this process itself was.
+    """
+    run = _Run(arrivals)
+    run.run()
+    tally = run.tally
+    result = {
+        "rate": round(arrivals.rate, 2),
+        "arrived": len(tally.lateness),
+        "unsent": tally.unsent,
+        "ended": tally.ended,
+        "statuses": dict(tally.statuses),
+        "goodput": round(tally.in_time / arrivals.seconds, 2),
+        "accepted": summary_ms(tally.accepted),
+        "refused": summary_ms(tally.refused),
+        "client_late": summary_ms(tally.lateness),
+    }
+    if arrivals.deadline is not None:
+        after = [delay - arrivals.deadline for delay in tally.accepted if delay > arrivals.deadline]
+        result["accepted_after_deadline"] = summary_ms(after)
+    return result

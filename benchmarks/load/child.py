@@ -1,0 +1,71 @@
+"""Load from a process of its own, so that making it takes no time from who starts servers and compares.
+
+The child reads one job a line on its standard input and answers each with one line of JSON.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.load.arrivals import Arrivals, open_loop
+from benchmarks.load.closed import closed_loop
+
+
+class LoadProcess:
+    """The process; one job at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.load.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def closed(self, port: int, request: Path, clients: int, seconds: float) -> dict[str, Any]:
+        """Return ``closed_loop`` of the request in a file."""
+        job = {"port": port, "clients": clients, "seconds": seconds}
+        return self._do({"loop": "closed", "request": str(request), **job})
+
+    def open(self, port: int, request: Path, **job: Any) -> dict[str, Any]:
+        """Return ``open_loop`` of the request in a file; ``job`` has the fields of ``Arrivals``."""
+        return self._do({"loop": "open", "request": str(request), "port": port, **job})
+
+    def _do(self, job: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the load's process ended with {self._process.wait()}")
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    loop = job.pop("loop")
+    job["request"] = Path(job["request"]).read_bytes()
+    if loop == "closed":
+        return closed_loop(**job)
+    return open_loop(Arrivals(**{**job, "addresses": tuple(job.get("addresses", ("127.0.0.1",)))}))
+
+
+if __name__ == "__main__":
+    for _line in sys.stdin:
+        print(json.dumps(_answer(json.loads(_line))), flush=True)

@@ -1,0 +1,51 @@
+"""Models made here to measure the service with, small enough that HTTP, not the network, takes the time."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+#: Input "x" and output "y" of ``tiny``, both float32.
+TINY_SHAPE = (1, 16)
+#: Input "image" and output "mixed" of ``wide``, both float32: 3 MB of JSON each.
+WIDE_SHAPE = (1, 3, 224, 224)
+
+
+def _save(
+    path: Path, nodes: list[onnx.NodeProto], shape: tuple[int, ...], weights: list[onnx.TensorProto]
+) -> Path:
+    inputs, outputs = nodes[0].input[0], nodes[-1].output[0]
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info(inputs, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def _weight(name: str, *shape: int) -> onnx.TensorProto:
+    values = np.random.default_rng(16).standard_normal(shape) / 4
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+def tiny(folder: Path) -> Path:
+    """Write tiny.onnx: a product with a 16 x 16 matrix and a ReLU."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    return _save(folder / "tiny.onnx", nodes, TINY_SHAPE, [_weight("weight", 16, 16)])
+
+
+def wide(folder: Path) -> Path:
+    """Write wide.onnx: little to compute, but megabytes of input and of output."""
+    nodes = [
+        helper.make_node("Conv", ["image", "weight"], ["sum"], kernel_shape=[1, 1]),
+        helper.make_node("Relu", ["sum"], ["mixed"]),
+    ]
+    return _save(folder / "wide.onnx", nodes, WIDE_SHAPE, [_weight("weight", 3, 3, 1, 1)])
