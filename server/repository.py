@@ -15,8 +15,8 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
-from models.manifest import Manifest
 from models.leftovers import clear_repository
+from models.manifest import Manifest
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError, DeviceMemoryError

@@ -9,11 +9,15 @@ import asyncio
 import fcntl
 import json
 import termios
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, LINGER_SECONDS, READ_BYTES
@@ -80,7 +84,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         self._heading = False
         super().on_headers_complete()
-        self.cycle.transport = _Ending(self)
+        self.cycle.transport = cast(asyncio.Transport, _Ending(self))
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -107,7 +111,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._ends_at is not None or self.transport.is_closing():
             return
         self._ends_at = self.loop.time() + LINGER_SECONDS
-        if self.cycle is not None and not self.cycle.more_body:
+        cycle = self._latest
+        if cycle is not None and not cycle.more_body:
             self.transport.close()
             return
         self.transport.write_eof()
@@ -123,7 +128,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what never became a request; an answer on its way is cut off instead."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._runs:
             self.transport.abort()
             return
         body = json.dumps({"error": message}).encode()
@@ -136,8 +141,12 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     # What the registry asks
 
     @property
+    def _latest(self) -> RequestResponseCycle | None:
+        return self.cycle  # None before the first request, whatever uvicorn declares
+
+    @property
     def _runs(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._latest is not None and not self._latest.response_complete
 
     def silence(self, now: float) -> float | None:
         if self._runs or self._ends_at is not None:
