@@ -150,6 +150,11 @@ class Engine:
         return str(self._broken) if self._broken is not None else ""
 
     @property
+    def reads_nothing(self) -> bool:
+        """Whether a sweep computes only, on the thread that runs it: no reads, no other device."""
+        return not self.plan.groups and not self._device.asynchronous
+
+    @property
     def lost_device(self) -> bool:
         """Whether only a new process can use the device again."""
         return isinstance(self._broken, DeviceLostError)

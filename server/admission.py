@@ -17,12 +17,18 @@ class Line(Generic[T]):
         self._limit = limit
         self._jobs: deque[T] = deque()
         self._closed = False
+        self._taken = False
         #: How often ``take`` looked whether there is a job; while none comes, it sleeps.
         self.wake_ups = 0
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job waits and whoever took the last one has come back for another."""
+        return not self._jobs and not self._taken
 
     def check_room(self) -> None:
         """Check that there is room for one more.
@@ -55,7 +61,9 @@ class Line(Generic[T]):
     def take(self) -> T | None:
         """Return the first job; wait for one; None when the line is closed and empty."""
         with self._changed:
+            self._taken = False
             self._changed.wait_for(self._awake)
+            self._taken = bool(self._jobs)
             return self._jobs.popleft() if self._jobs else None
 
     def close(self) -> None:

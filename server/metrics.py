@@ -1,6 +1,7 @@
 """Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
 
 import asyncio
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -65,11 +66,22 @@ _DELAY_BUCKETS = (
 )
 
 
+@dataclass(frozen=True)
+class _Series:
+    """The series of one model."""
+
+    outcomes: dict[str, Counter]
+    stages: dict[str, Summary]
+    seconds: Histogram
+    read: Counter
+
+
 class Metrics:
     """All metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._models: dict[str, _Series] = {}
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self._requests = Counter(
@@ -113,24 +125,21 @@ class Metrics:
 
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""
-        for outcome in OUTCOMES:
-            self._requests.labels(model, outcome)
-        for stage in STAGES:
-            self._stages.labels(model, stage)
-        self._seconds.labels(model)
-        self._read.labels(model)
+        self._series(model)
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request of a known model; ``outcome`` is one of OUTCOMES.
 
         Only answers count as delays: quick refusals under load would make them look better.
         """
-        self._requests.labels(model, outcome).inc()
+        series = self._series(model)
+        series.outcomes[outcome].inc()
         if outcome == "ok":
-            self._seconds.labels(model).observe(seconds)
+            series.seconds.observe(seconds)
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
+        series = self._series(model)
         for stage, seconds in (
             ("queue", queue_seconds),
             ("read", statistics.read_seconds),
@@ -138,12 +147,24 @@ class Metrics:
             ("kernel", statistics.kernel_seconds),
             ("stall", statistics.stall_seconds),
         ):
-            self._stages.labels(model, stage).observe(seconds)
-        self._read.labels(model).inc(statistics.read_bytes)
+            series.stages[stage].observe(seconds)
+        series.read.inc(statistics.read_bytes)
 
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
-        self._stages.labels(model, "preprocess").observe(seconds)
+        self._series(model).stages["preprocess"].observe(seconds)
+
+    def _series(self, model: str) -> "_Series":
+        """Return the series of ``model``: looked up by label once, not a dozen times a request."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = _Series(
+                {outcome: self._requests.labels(model, outcome) for outcome in OUTCOMES},
+                {stage: self._stages.labels(model, stage) for stage in STAGES},
+                self._seconds.labels(model),
+                self._read.labels(model),
+            )
+        return found
 
     async def render(self) -> bytes:
         """Return the exposition text, after a look at the device."""

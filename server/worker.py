@@ -1,5 +1,7 @@
 """One thread a model: it takes requests from a bounded queue and runs the engine.
 
+Where an answer takes less than handing it over would, the event loop runs the engine while the thread is idle.
+
 Invariant: every job that was accepted gets a result or an error, also when the worker closes; an answer
 is given out only if the file of the weights is still the one that was loaded.
 """
@@ -27,6 +29,10 @@ from server.admission import Line
 from server.errors import NotServingError
 
 _log = logging.getLogger(__name__)
+
+# A sweep without reads that takes less than this runs on the event loop: no reading of a body holds it
+# up for longer, and the change to another thread and back costs a tenth to a half of that.
+_QUICK_SECONDS = 0.0005
 
 # What the kernel says of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
@@ -65,6 +71,7 @@ class Worker:
         self._fault = ""
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
+        self._is_quick = False
         self._thread = threading.Thread(
             target=self._work, name=f"engine-{engine.pack.name}", daemon=True
         )
@@ -110,6 +117,9 @@ class Worker:
             DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.run.
         """
         job = _Job(inputs, time.monotonic() + limit_seconds)
+        if self._is_quick and self._line.idle:
+            self._compute(job)  # shorter than handing it to the thread and back
+            return job.future.result()
         self._line.join(job)
         try:
             async with asyncio.timeout(limit_seconds):
@@ -131,11 +141,15 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._line.take()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                self._running_since = time.monotonic()
-                self._run(job)
-                self._running_since = None
+            self._compute(job)
             del job  # a request must not live on while the worker waits for the next one
+
+    def _compute(self, job: _Job) -> None:
+        """Run ``job``, unless it was cancelled; only one thread at a time does."""
+        if job.future.set_running_or_notify_cancel():
+            self._running_since = time.monotonic()
+            self._run(job)
+            self._running_since = None
 
     def _run(self, job: _Job) -> None:
         if self.fault:
@@ -152,6 +166,7 @@ class Worker:
                 _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
             job.future.set_exception(exc)
             return
+        self._is_quick = self.engine.reads_nothing and statistics.delay_seconds < _QUICK_SECONDS
         job.future.set_result(Answer(outputs, statistics, waited))
         self._judge(events, statistics.delay_seconds)
 
