@@ -59,7 +59,7 @@ class Context:
         #: Its size is known when the models are.
         self.request_memory = RequestMemory(0)
         self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
-        self.repository = Repository(settings, self.budget, device, self.pool, self.request_memory)
+        self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.pool, device)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = asyncio.Lock()

@@ -51,9 +51,8 @@ class TextFormatter(logging.Formatter):
 def configure(log_format: str) -> None:
     """Send all logs to stderr in ``log_format`` ("json" or "text")."""
     # Where a record was made and by which thread is in no line: looking it up is half of what a line costs.
-    logging._srcfile = None  # type: ignore[attr-defined]
+    logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging.logAsyncioTasks = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -5,22 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.errors import ModelError
-from models.pack import Pack, find_pack
-from pipeline.architectures import Architecture
+from models.pack import find_pack
 from pipeline.devices.base import DeviceError
 from pipeline.planning.plan import PlanError
-from pipeline.planning.thumb import smallest_plan
 
 # What tells whether a file is still the one that was read: device, inode, size, time of change.
 _Seen = tuple[int, int, int, int]
 
 
 class Minima:
-    """Opens a pack (by ``open_folder``) once, and again when its manifest is another file."""
+    """Asks ``least_bytes`` of a folder once, and again when the manifest there is another file."""
 
-    def __init__(self, open_folder: Callable[[Path], Pack], architecture: Architecture) -> None:
-        self._open_folder = open_folder
-        self._architecture = architecture
+    def __init__(self, least_bytes: Callable[[Path], int]) -> None:
+        self._least_bytes = least_bytes
         self._known: dict[Path, tuple[_Seen, int]] = {}
 
     def of(self, folder: Path) -> int:
@@ -30,8 +27,7 @@ class Minima:
             seen = _seen(manifest.stat())
             known = self._known.get(manifest)
             if known is None or known[0] != seen:
-                smallest = smallest_plan(self._open_folder(folder).manifest, self._architecture)
-                known = self._known[manifest] = seen, smallest.total_bytes
+                known = self._known[manifest] = seen, self._least_bytes(folder)
         except (ModelError, PlanError, DeviceError, OSError):
             return 0
         return known[1]

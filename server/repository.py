@@ -7,35 +7,24 @@ Loaded is not serving: its worker may have met a fault that lasts (the file was 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from loader.errors import LoaderError
-from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
 from models.leftovers import clear_repository
-from models.manifest import Manifest
-from models.pack import Pack, open_pack, versions
-from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import Device, DeviceError, DeviceMemoryError
-from pipeline.engine import Engine
-from pipeline.planning.fit import Fitted
+from models.pack import Pack, versions
+from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
-from pipeline.profile import Profile, plan_key
-from pipeline.watch import BoundWatch
-from server.budget import Budget, fit
+from server.budget import Budget
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError
 from server.minima import Minima
+from server.opening import Opener
 from server.presence import Presence, is_folder
-from server.profiles import prepared
-from server.request_memory import RequestMemory
-from server.request_needs import least_bytes, tight_bytes
 from server.settings import Settings
 from server.sharing import even_share
-from server.sizes import format_size
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -43,31 +32,17 @@ _log = logging.getLogger(__name__)
 # What is wrong with one pack, or with the disk or the device under it.
 _FAILURES = (ModelError, LoaderError, PlanError, DeviceError)
 
-Opened = tuple[Pack, Fitted, Worker]
-
 
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        budget: Budget,
-        device: Device,
-        pool: ReadPool,
-        requests: RequestMemory,
-    ) -> None:
+    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
         self._settings = settings
-        self._architecture = ARCHITECTURES[settings.architecture]
         self._budget = budget
-        self._device = device
-        self._pool = pool
-        self._requests = requests
+        self._opener = Opener(settings, budget, device, pool)
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
-        self._minima = Minima(
-            lambda folder: device.fitted(self._pack(folder)), device.adapt(self._architecture)
-        )
+        self._minima = Minima(self._opener.least_bytes)
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
@@ -83,15 +58,15 @@ class Repository:
         root = self._settings.repository
         if not root.is_dir():
             raise NotFoundError(f"repository {root}: no such folder")
-        found = (path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-        return sorted(path.name for path in found if versions(path))
+        found = (path for path in root.iterdir() if is_folder(path) and path.name[0] != ".")
+        return sorted(path.name for path in found if _has_versions(path))
 
     def request_needs(self) -> list[int]:
         """Return what a request to each model needs; blocks."""
         needs = []
         for name in self._served():
             with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
-                needs.append(least_bytes(self._pack(self._settings.repository / name).manifest))
+                needs.append(self._opener.request_bytes(self._settings.repository / name))
         return needs
 
     async def load_all(self) -> None:
@@ -129,7 +104,7 @@ class Repository:
             entry.loading, entry.why, entry.refused = True, "loading", False
             try:
                 share = await asyncio.to_thread(self._share, name)
-                opened = await self._opened(name, folder, share)
+                opened = await self._opener.open(name, folder, share)
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
@@ -192,9 +167,6 @@ class Repository:
         for entry in self.entries():
             await self.unload(entry.name)
 
-    def _pack(self, folder: Path) -> Pack:
-        return open_pack(folder, self._device.target, self._settings.recompile)
-
     def _served(self) -> list[str]:
         """Return the models that the settings name, or all on disk."""
         return list(self._settings.models) or self.names()
@@ -207,75 +179,9 @@ class Repository:
         least = [self._minima.of(root / each) for each in (name, *others)]
         return even_share(self._budget.free_bytes, least)
 
-    async def _opened(self, name: str, folder: Path, share: int) -> Opened:
-        """Run ``_open`` in a thread; cancelled, wait for it and undo it."""
-        loading = asyncio.create_task(asyncio.to_thread(self._open, name, folder, share))
-        try:
-            return await asyncio.shield(loading)
-        except asyncio.CancelledError:
-            await asyncio.wait({loading})
-            if not loading.cancelled() and loading.exception() is None:
-                await loading.result()[2].close()
-                self._budget.release(name)
-            raise
 
-    def _open(self, name: str, folder: Path, share: int) -> Opened:
-        """Reserve, read and start one model; blocks. On an error nothing stays reserved."""
-        with _naming(name):
-            return self._reserved(name, *prepared(self._pack(folder), self._device), share)
-
-    def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
-        self._check_requests(name, pack.manifest)
-        architecture = self._device.adapt(self._architecture)
-        fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
-        self._budget.reserve(name, fitted.plan.memory)
-        try:
-            reader = open_reader(pack.weights_path)
-            verify = self._settings.verify == "always"
-            try:
-                engine = Engine(pack, fitted.plan, self._device, self._pool, reader, verify)
-            except BaseException:
-                reader.close()
-                raise
-            try:
-                engine.open()
-            except BaseException:
-                engine.close()
-                raise
-        except BaseException:
-            self._budget.release(name)
-            raise
-        watch = _watch(fitted, profile)
-        return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
-
-    def _check_requests(self, name: str, manifest: Manifest) -> None:
-        """Refuse a model to which no request could be answered.
-
-        Raises:
-            RefusedError: the memory of requests is too small for one.
-        """
-        needed, capacity = tight_bytes(manifest), self._requests.capacity_bytes
-        if needed > capacity:
-            raise RefusedError(
-                f"model {name!r}: one request to it takes {format_size(needed)} of memory, and "
-                f"requests have {format_size(capacity)} (setting request_memory)"
-            )
-
-
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Turn what the system and the device say of memory and files into errors that name the model."""
+def _has_versions(folder: Path) -> bool:
     try:
-        yield
-    except DeviceMemoryError as exc:
-        raise RefusedError(f"model {name!r}: {exc}") from exc
-    except MemoryError as exc:
-        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
-    except OSError as exc:
-        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
-
-
-def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
-    """Return a judge of sweeps where the limits of exactly this plan were measured."""
-    limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
-    return BoundWatch(fitted.plan, limits) if limits is not None else None
+        return bool(versions(folder))
+    except OSError:  # of others: a disk has lost+found, where nobody may look
+        return False

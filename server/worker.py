@@ -1,6 +1,6 @@
 """One thread a model: it takes requests from a bounded queue and runs the engine.
 
-Where an answer takes less than handing it over would, the event loop runs the engine while the thread is idle.
+Where an answer takes less than handing it over, the event loop runs the engine while the thread is idle.
 
 Invariant: every job that was accepted gets a result or an error, also when the worker closes; an answer
 is given out only if the file of the weights is still the one that was loaded.

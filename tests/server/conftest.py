@@ -139,7 +139,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Readers in memory and kernels with hooks, for services started afterwards."""
     found = Faults()
     monkeypatch.setattr("pipeline.devices.find.CpuDevice", found.device)
-    monkeypatch.setattr("server.repository.open_reader", found.open_reader)
+    monkeypatch.setattr("server.opening.open_reader", found.open_reader)
     return found
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from models.leftovers import locked_folder
 from models.manifest import Manifest
-from models.pack import open_pack
+from models.pack import open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.engine import Engine
@@ -244,6 +244,23 @@ async def test_the_start_clears_what_killed_compilations_left(
             assert f"{left}: removed" in caplog.text
             names = sorted(path.name for path in (tmp_path / "tiny").iterdir())
             assert names == [building.name, "1"]
+
+
+async def test_a_folder_that_nobody_may_look_into(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk of its own has lost+found, which is root's."""
+    shutil.copytree(packs.repository / "tiny", tmp_path / "tiny")
+    (tmp_path / "lost+found").mkdir()
+
+    def closed(folder: Path) -> list[Path]:
+        if folder.name == "lost+found":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return versions(folder)
+
+    monkeypatch.setattr("server.repository.versions", closed)
+    async with serving(settings(repository=tmp_path, models=())) as service:
+        assert [entry["name"] for entry in (await service.client.post(INDEX)).json()] == ["tiny"]
 
 
 async def test_no_repository(settings: SettingsFactory, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from models.compiler import CompileOptions, compile_onnx
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
-from server.minima import Minima
+from pipeline.planning.thumb import smallest_plan
 from server.settings import Settings
 from tests.models.detector import square_finder
 from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
@@ -56,8 +56,9 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
     values = {"repository": repository, "budget": 64 << 20, "threads": 1, "max_body": 1 << 20}
-    minima = Minima(open_pack, ARCHITECTURES["auto"])
-    least = sum(minima.of(repository / name) for name in ("finder", "idle", "root", "tiny"))
+    served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
+    auto = ARCHITECTURES["auto"]
+    least = sum(smallest_plan(pack.manifest, auto).total_bytes for pack in served)
     async with serving(Settings.model_validate({**values, "budget": least})) as started:
         await started.client.post("/v2/repository/models/idle/unload")
         yield started

@@ -1,9 +1,13 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.minima import Minima
 from server.sharing import even_share
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, serving
@@ -31,6 +35,27 @@ def test_shares_are_even_and_leave_the_others_their_minimum(least: list[int], fr
 def test_a_model_that_cannot_fit_keeps_nothing_from_others() -> None:
     assert even_share(100, [10, 95]) == 100
     assert even_share(100, [10, 95, 20]) == 10 + 35
+
+
+def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path) -> None:
+    asked: list[Path] = []
+
+    def least(folder: Path) -> int:
+        asked.append(folder)
+        return len(asked)
+
+    minima = Minima(least)
+    folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
+    assert [minima.of(folder), minima.of(folder)] == [1, 1]
+    shutil.copytree(folder / "1", folder / "2")
+    assert [minima.of(folder), minima.of(folder)] == [2, 2]
+    manifest = folder / "2" / "manifest.json"
+    shutil.copy(manifest, folder / "other")
+    (folder / "other").replace(manifest)
+    assert minima.of(folder) == 3
+    shutil.rmtree(folder)
+    assert minima.of(folder) == 0
+    assert asked == [folder] * 3
 
 
 @pytest.mark.parametrize("named", [ALL, ()], ids=["named", "found"])

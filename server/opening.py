@@ -1,0 +1,137 @@
+"""From a folder to a model that serves: plan it within its share, reserve, read, start its thread."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from loader.files import open_reader
+from loader.pool import ReadPool
+from models.manifest import Manifest
+from models.pack import Pack, open_pack
+from pipeline.architectures import ARCHITECTURES, Architecture
+from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.engine import Engine
+from pipeline.planning.fit import Fitted
+from pipeline.planning.thumb import smallest_plan
+from pipeline.profile import Profile, plan_key
+from pipeline.watch import BoundWatch
+from server.budget import Budget, fit
+from server.errors import NotServingError, RefusedError
+from server.profiles import prepared
+from server.request_needs import least_bytes, tight_bytes
+from server.settings import Settings
+from server.sizes import format_size
+from server.worker import Worker
+
+Opened = tuple[Pack, Fitted, Worker]
+
+
+class Opener:
+    """Opens packs on ``device``, as the settings say, inside ``budget``."""
+
+    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._device = device
+        self._pool = pool
+
+    def least_bytes(self, folder: Path) -> int:
+        """Return what the latest version in ``folder`` needs at least, as the device works now; blocks.
+
+        Raises:
+            ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
+        """
+        pack = self._device.fitted(self._checked(folder))
+        return smallest_plan(pack.manifest, self._architecture()).total_bytes
+
+    def request_bytes(self, folder: Path) -> int:
+        """Return what a request to the latest version in ``folder`` needs; blocks; raises as above."""
+        return least_bytes(self._checked(folder).manifest)
+
+    async def open(self, name: str, folder: Path, share: int) -> Opened:
+        """Reserve, read and start the latest version in ``folder`` within ``share`` bytes of the budget.
+
+        On an error, and when this is cancelled, nothing stays reserved and no thread is left.
+
+        Raises:
+            RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
+            files. ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+        """
+        loading = asyncio.create_task(asyncio.to_thread(self._open, name, folder, share))
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            await asyncio.wait({loading})
+            if not loading.cancelled() and loading.exception() is None:
+                await loading.result()[2].close()
+                self._budget.release(name)
+            raise
+
+    def _open(self, name: str, folder: Path, share: int) -> Opened:
+        """Do as ``open`` does; blocks."""
+        with _naming(name):
+            return self._reserved(name, *prepared(self._checked(folder), self._device), share)
+
+    def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
+        _check_requests(name, pack.manifest, self._budget)
+        architecture = self._architecture()
+        fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
+        self._budget.reserve(name, fitted.plan.memory)
+        try:
+            reader = open_reader(pack.weights_path)
+            verify = self._settings.verify == "always"
+            try:
+                engine = Engine(pack, fitted.plan, self._device, self._pool, reader, verify)
+            except BaseException:
+                reader.close()
+                raise
+            try:
+                engine.open()
+            except BaseException:
+                engine.close()
+                raise
+        except BaseException:
+            self._budget.release(name)
+            raise
+        watch = _watch(fitted, profile)
+        return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+
+    def _architecture(self) -> Architecture:
+        return self._device.adapt(ARCHITECTURES[self._settings.architecture])
+
+    def _checked(self, folder: Path) -> Pack:
+        return open_pack(folder, self._device.target, self._settings.recompile)
+
+
+def _check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
+    """Refuse a model to which no request could be answered.
+
+    Raises:
+        RefusedError: the memory of requests is too small for one.
+    """
+    needed = tight_bytes(manifest)
+    if needed > budget.request_bytes:
+        raise RefusedError(
+            f"model {name!r}: one request to it takes {format_size(needed)} of memory, and all "
+            f"together have {format_size(budget.request_bytes)} (setting request_memory)"
+        )
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Turn what the system and the device say of memory and files into errors that name the model."""
+    try:
+        yield
+    except DeviceMemoryError as exc:
+        raise RefusedError(f"model {name!r}: {exc}") from exc
+    except MemoryError as exc:
+        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
+    except OSError as exc:
+        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
+
+
+def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
+    """Return a judge of sweeps where the limits of exactly this plan were measured."""
+    limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
+    return BoundWatch(fitted.plan, limits) if limits is not None else None
