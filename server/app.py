@@ -4,15 +4,34 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
+from server.exchange import Exchanges
 from server.middleware import RequestMiddleware
 from server.process import installed_version
 from server.protocol import classify, detect, docs, health, infer, metadata, repository
 from server.protocol.errors import register_handlers
+from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
 from server.protocol.openapi import describe
 from server.settings import Settings
+
+
+class Application(FastAPI):
+    """FastAPI behind what happens to every request; ``front`` is set once it is put together."""
+
+    front: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan."""
+        answer = self.front if scope["type"] == "http" else super().__call__
+        await answer(scope, receive, send)
+
+    def put_together(self, exchanges: Exchanges) -> None:
+        """Order what a request goes through: its exchange, HEAD as GET, infer, everything else."""
+        others = HeadMiddleware(super().__call__)
+        self.front = RequestMiddleware(Front(self, others), exchanges)
 
 
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
@@ -27,7 +46,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
         finally:
             await context.stop()
 
-    app = FastAPI(
+    app = Application(
         title="Layerstream",
         description="Open Inference Protocol, version 2, over models streamed from disk.",
         version=installed_version(),
@@ -40,6 +59,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     for group in (infer, classify, detect, health, metadata, repository, docs):
         app.include_router(group.router)
     register_handlers(app)
-    app.add_middleware(HeadMiddleware)
-    app.add_middleware(RequestMiddleware, exchanges=context.exchanges)
+    app.put_together(context.exchanges)
     return app

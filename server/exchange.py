@@ -7,6 +7,7 @@ after the time that the settings give, or after a second where somebody else wai
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -47,8 +48,10 @@ class Exchange:
         self._complete = False
         self._waits_since: float | None = None
         self._waited = 0.0
-        self._scope: asyncio.Timeout | None = None
-        self._evicted: ServiceError | None = None
+        #: Of what happens now, if it has a limit.
+        self.timeout: asyncio.Timeout | None = None
+        #: Why it was ended.
+        self.evicted: ServiceError | None = None
 
     @property
     def received_bytes(self) -> int:
@@ -63,8 +66,10 @@ class Exchange:
         """
         if self._complete:
             return await self._receive()  # whether the client leaves: nothing is expected of it
-        with self._waiting():
-            message = await self._receive()
+        since = self._waits_since = self._loop.time()
+        message = await self._receive()
+        self._waited += self._loop.time() - since
+        self._waits_since = None
         self._complete = not message.get("more_body", False)
         size = len(message.get("body", b""))
         self._received += size
@@ -77,8 +82,9 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """Hand ``message`` to the client; returns when it can take more."""
-        with self._waiting():
-            await self._send(message)
+        self._waits_since = self._loop.time()
+        await self._send(message)
+        self._waits_since = None
         self._moved(PROGRESS_BYTES)
 
     async def hold(self, n_bytes: int) -> None:
@@ -126,22 +132,13 @@ class Exchange:
         finally:
             lock.release()
 
-    @contextlib.asynccontextmanager
-    async def within(self, seconds: float) -> AsyncIterator[None]:
+    def within(self, seconds: float) -> "_Within":
         """Limit what happens inside to ``seconds``; inside, the exchange can be ended.
 
         Raises:
             StalledError, BusyError: it was. DeadlineError: it took longer.
         """
-        try:
-            async with asyncio.timeout(seconds) as self._scope:
-                yield
-        except TimeoutError:
-            if self._evicted is not None:
-                raise self._evicted from None
-            raise DeadlineError(f"the request was not read within {seconds:g} s") from None
-        finally:
-            self._scope = None
+        return _Within(self, seconds)
 
     def stalled_seconds(self, now: float) -> float:
         """How long the client has kept us waiting without progress; 0 while nothing is expected of it."""
@@ -153,27 +150,44 @@ class Exchange:
 
     def end(self, why: ServiceError) -> None:
         """End it: while it is read with the error ``why``, afterwards by cutting it off."""
-        if self._evicted is not None:
+        if self.evicted is not None:
             return
-        self._evicted = why
-        if self._scope is not None:
-            self._scope.reschedule(self._loop.time())
+        self.evicted = why
+        if self.timeout is not None:
+            self.timeout.reschedule(self._loop.time())
         elif self._connection is not None:
             self._connection.abort()
-
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        since = self._waits_since = self._loop.time()
-        try:
-            yield
-        finally:
-            self._waits_since = None
-            self._waited += self._loop.time() - since
 
     def _moved(self, n_bytes: int) -> None:
         self._progress += n_bytes
         if self._progress >= PROGRESS_BYTES:
             self._progress, self._waited = 0, 0.0
+
+
+class _Within:
+    """The time limit of ``Exchange.within``; a class, since every request passes it."""
+
+    def __init__(self, exchange: Exchange, seconds: float) -> None:
+        self._exchange = exchange
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        self._exchange.timeout = await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exchange.timeout = None
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            if self._exchange.evicted is not None:
+                raise self._exchange.evicted from None
+            raise DeadlineError(f"the request was not read within {self._seconds:g} s") from None
 
 
 class Exchanges:

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 # A sweep without reads that takes less than this runs on the event loop: no reading of a body holds it
 # up for longer, and the change to another thread and back costs a tenth to a half of that.
 _QUICK_SECONDS = 0.0005
+_QUICK_LIMIT_SECONDS = 1.0
 
 # What the kernel says of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
@@ -109,6 +110,17 @@ class Worker:
         """
         self._line.check_room()
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
+        return self._is_quick and self._line.idle
+
+    def infer_at_once(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
+        """Compute on this thread, the event loop's, while the worker's own sleeps; raises as Engine.run."""
+        job = _Job(inputs, time.monotonic() + _QUICK_LIMIT_SECONDS)
+        self._compute(job)
+        return job.future.result()
+
     async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.
 
@@ -117,9 +129,6 @@ class Worker:
             DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.run.
         """
         job = _Job(inputs, time.monotonic() + limit_seconds)
-        if self._is_quick and self._line.idle:
-            self._compute(job)  # shorter than handing it to the thread and back
-            return job.future.result()
         self._line.join(job)
         try:
             async with asyncio.timeout(limit_seconds):

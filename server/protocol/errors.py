@@ -62,6 +62,10 @@ _OUTCOMES = {
 }
 
 
+#: What a request may end with: each has a status and a message for the client.
+KNOWN = tuple(STATUSES)
+
+
 def status_of(exc: Exception) -> int:
     """Return the HTTP status of ``exc``; 500 for what is not listed."""
     return next((STATUSES[kind] for kind in type(exc).__mro__ if kind in STATUSES), 500)
@@ -95,7 +99,8 @@ def public(said: Exception | str, request: Request) -> str:
     return text
 
 
-async def _known(request: Request, exc: Exception) -> JSONResponse:
+def answer_error(request: Request, exc: Exception) -> JSONResponse:
+    """Return the answer to a request that ended with ``exc``, one of KNOWN."""
     status = status_of(exc)
     if status >= 500 and not isinstance(exc, BusyError):
         _log.warning("%s: %s", type(exc).__name__, exc)
@@ -107,6 +112,10 @@ def _headers(exc: Exception) -> dict[str, str]:
         return {"Retry-After": "1"}
     # The rest of the body is not waited for.
     return {"Connection": "close"} if isinstance(exc, StalledError | TooLargeError) else {}
+
+
+async def _known(request: Request, exc: Exception) -> JSONResponse:
+    return answer_error(request, exc)
 
 
 async def _validation(request: Request, exc: Exception) -> JSONResponse:

@@ -1,0 +1,36 @@
+"""The way of infer requests past FastAPI's router, which takes as long as a small network.
+
+The same function answers as behind the router; there it stays for the documentation and for other methods.
+"""
+
+import re
+
+from fastapi import FastAPI, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.protocol.errors import KNOWN, answer_error
+from server.protocol.infer import infer
+
+_INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+
+
+class Front:
+    """Answers infer requests; hands all others to ``others``, the whole of ``app``."""
+
+    def __init__(self, app: FastAPI, others: ASGIApp) -> None:
+        self._app = app
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        found = _INFER.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+        if found is None:
+            await self._others(scope, receive, send)
+            return
+        scope["app"] = self._app
+        request = Request(scope, receive, send)
+        try:
+            response = await infer(request, *found.groups())
+        except KNOWN as exc:
+            response = answer_error(request, exc)
+        await response(scope, receive, send)
