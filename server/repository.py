@@ -24,7 +24,7 @@ from pipeline.profile import Profile, plan_key
 from pipeline.watch import BoundWatch
 from server.budget import Budget, fit
 from server.entry import Entry
-from server.errors import NotFoundError, NotServingError, RefusedError
+from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.profiles import prepared
 from server.settings import Settings
 from server.worker import Worker
@@ -89,7 +89,7 @@ class Repository:
         async with self._lock:
             folder = self._settings.repository / name
             if not name or name[0] == "." or "/" in name or not _is_folder(folder):
-                raise NotFoundError(f"model {name!r}: not in the repository")
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
             if entry.serves:
                 return entry
@@ -119,7 +119,7 @@ class Repository:
         """
         async with self._lock:
             if name not in self._entries:
-                raise NotFoundError(f"model {name!r}: not in the repository")
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
             await self._close(self._entries[name], "unloaded")
 
     async def _close(self, entry: Entry, why: str) -> None:
@@ -144,9 +144,9 @@ class Repository:
         """
         entry = self._entries.get(name)
         if entry is None:
-            raise NotFoundError(f"model {name!r}: not found")
-        if entry.pack is not None and version not in (None, entry.pack.version):
-            raise NotFoundError(f"model {name!r}: version {version!r} not found")
+            raise NotFoundError(f"model {shown(name)}: not found")
+        if version is not None and entry.pack is not None and version != entry.pack.version:
+            raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         if not entry.serves or entry.pack is None:
             error = RefusedError if entry.refused else NotServingError
             raise error(entry.reason if entry.refused else f"model {name!r}: {entry.reason}")

@@ -109,8 +109,9 @@ class RequestReader:
         """
         if not self._n_bytes:
             raise InvalidRequestError("the body is empty; an infer request is a JSON object")
-        _check_encoding(self._head)
-        self._feed(self._head)
+        if self._head:
+            _check_encoding(self._head)
+            self._feed(self._head)
         if self._reading is not None:
             raise not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())

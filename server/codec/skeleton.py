@@ -16,7 +16,9 @@ _MAX_BYTES = 128 << 10
 _MAX_DEPTH = 32
 _MAX_VALUES = 4096
 _VALUES_A_PORT = 64
-_TOKEN = re.compile(STRING.pattern + rb'|["{}\[\]:]', re.DOTALL)
+# A string with the colon behind it, where both are there, is one token.
+_TOKEN = re.compile(STRING.pattern + rb'(?:[ \t\r\n]*+:)?|["{}\[\]:]', re.DOTALL)
+_COLON = ord(":")
 _PAIRS = {ord("}"): ord("{"), ord("]"): ord("[")}
 #: What is open inside an entry of "inputs".
 _IN_TENSOR = b"{[{"
@@ -63,21 +65,25 @@ class Skeleton:
         for match in _TOKEN.finditer(block, position):
             token = match[0]
             if len(token) > 1:
-                self._last_string = token
-            elif token == b":":
-                self._end_key()
-            elif token == b"[" and self._is_data():
+                if token[-1] == _COLON:
+                    self._end_key(token[:-1].rstrip(b" \t\r\n"))
+                else:
+                    self._last_string = token
+                continue
+            if token == b"[" and self._is_data():
                 self._append(block[start : match.end()])
                 self.at_data, self._key = True, b""
                 return match.end()
-            elif token in b"{[":
+            if token in b"{[":
                 self._open(token[0], offset + match.start())
-            elif token == b'"':
+            elif token in b"}]":
+                self._close(token[0])
+            elif token == b":":  # in another chunk than its key
+                self._end_key(self._last_string)
+            else:
                 self._string = OpenString(block[match.start() :])
                 self._string_start = offset + match.start()
                 break
-            else:
-                self._close(token[0])
         self._append(block[start:])
         return len(block)
 
@@ -114,6 +120,8 @@ class Skeleton:
 
     def _append(self, part: bytes) -> None:
         self.text += part
+        if self._n_values > self._max_values:
+            raise self._too_many_values()
         if len(self.text) > _MAX_BYTES:
             raise TooLargeError(
                 f"the body without its data is over the limit of {_MAX_BYTES} bytes"
@@ -122,9 +130,8 @@ class Skeleton:
     def _is_data(self) -> bool:
         return self._key == b"data" and self._root_key == b"inputs" and self._stack == _IN_TENSOR
 
-    def _end_key(self) -> None:
-        """Note that the last string was a key of the innermost object."""
-        key = self._last_string
+    def _end_key(self, key: bytes) -> None:
+        """Note that the string ``key`` was a key of the innermost object."""
         if b"\\" in key:
             key = orjson.dumps(_loads(key))
         key = key[1:-1]
@@ -133,7 +140,7 @@ class Skeleton:
         if key in self._keys[-1]:
             raise InvalidRequestError(f"{shown(key.decode(errors='replace'))} is given twice")
         self._keys[-1].add(key)
-        self._count()
+        self._n_values += 1
         if len(self._stack) == 1:
             self._root_key, self._key = key, b""
         elif len(self._stack) == len(_IN_TENSOR):
@@ -145,7 +152,7 @@ class Skeleton:
         self._begun = True
         if len(self._stack) == _MAX_DEPTH:
             raise InvalidRequestError(f"the body is nested over {_MAX_DEPTH} deep")
-        self._count()
+        self._n_values += 1
         self._stack.append(bracket)
         if bracket != ord("{"):
             return
@@ -160,11 +167,6 @@ class Skeleton:
             raise not_json("its brackets do not match")
         if bracket == ord("}"):
             self._keys.pop()
-
-    def _count(self) -> None:
-        self._n_values += 1
-        if self._n_values > self._max_values:
-            raise self._too_many_values()
 
     def _too_many_values(self) -> InvalidRequestError:
         return InvalidRequestError(

@@ -1,6 +1,7 @@
 """Every error becomes ``{"error": "..."}`` with one status. Domain errors know nothing of HTTP."""
 
 import logging
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +13,7 @@ from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
+from server.codec.fields import first_error
 from server.errors import (
     BusyError,
     DisconnectedError,
@@ -26,6 +28,9 @@ from server.errors import (
 _log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
+
+# What errors quote is cut by ``shown``; this is for what libraries say.
+_LONGEST_MESSAGE = 600
 
 # The most derived class that is listed decides.
 STATUSES: dict[type[Exception], int] = {
@@ -74,16 +79,18 @@ async def _known(request: Request, exc: Exception) -> JSONResponse:
     if status >= 500:
         _log.warning("%s: %s", type(exc).__name__, exc)
     headers = {"Retry-After": "1"} if isinstance(exc, BusyError) else None
-    return JSONResponse({"error": str(exc)}, status, headers)
+    return _answer(str(exc), status, headers)
 
 
 async def _validation(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, RequestValidationError)
-    first = exc.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    return JSONResponse({"error": f"{field}: {first['msg']}"}, 400)
+    return _answer(first_error(exc.errors()), 400)
 
 
 async def _http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
-    return JSONResponse({"error": str(exc.detail)}, exc.status_code, exc.headers)
+    return _answer(str(exc.detail), exc.status_code, exc.headers)
+
+
+def _answer(message: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)
