@@ -73,7 +73,7 @@ class RequestReader:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is held, from above; while ``feed`` runs it is half a MiB more at most."""
+        """Memory that is held, from above; while ``feed`` runs it is a MiB more at most."""
         held = len(self._head) + len(self._skeleton.text)
         return held + sum(
             data.values.held_bytes + data.text.held_bytes for data in self._data.values()

@@ -9,17 +9,18 @@ from typing import Any
 
 import orjson
 
-from server.codec.strings import STRING, OpenString
+from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 _MAX_BYTES = 128 << 10
 _MAX_DEPTH = 32
-_MAX_VALUES = 4096
+_MAX_VALUES = 1024
 _VALUES_A_PORT = 64
 # A string with the colon behind it, where both are there, is one token.
 _TOKEN = re.compile(STRING.pattern + rb'(?:[ \t\r\n]*+:)?|["{}\[\]:]', re.DOTALL)
 _COLON = ord(":")
-_PAIRS = {ord("}"): ord("{"), ord("]"): ord("[")}
+_OBJECT = ord("{")
+_PAIRS = {ord("}"): _OBJECT, ord("]"): ord("[")}
 #: What is open inside an entry of "inputs".
 _IN_TENSOR = b"{[{"
 
@@ -66,7 +67,7 @@ class Skeleton:
             token = match[0]
             if len(token) > 1:
                 if token[-1] == _COLON:
-                    self._end_key(token[:-1].rstrip(b" \t\r\n"))
+                    self._end_key(token[: token.rindex(b'"') + 1])
                 else:
                     self._last_string = token
                 continue
@@ -94,7 +95,7 @@ class Skeleton:
 
     def tensor_fields(self) -> dict[str, Any]:
         """Return the fields of the entry of "inputs" that come before its data."""
-        fields: dict[str, Any] = _loads(bytes(self.text[self._tensor_start :]) + b"]}")
+        fields: dict[str, Any] = _parsed(bytes(self.text[self._tensor_start :]) + b"]}")
         return fields
 
     def document(self) -> Any:
@@ -106,11 +107,11 @@ class Skeleton:
         commas = self.text.count(b",")
         if commas > self._max_values and STRING.sub(b"", self.text).count(b",") > self._max_values:
             raise self._too_many_values()
-        return _loads(bytes(self.text))
+        return _parsed(bytes(self.text.lstrip(SPACE)))
 
     def _is_object(self, block: bytes, start: int) -> bool:
         """Return whether an object begins here, as a request does; False: there is only white space."""
-        rest = block[start:].lstrip(b" \t\r\n")
+        rest = block[start:].lstrip(SPACE)
         if rest and not self._begun and rest[:1] != b"{":
             begins = shown(rest[:1].decode("latin-1"))
             raise not_json(f"the body of an infer request is an object, this begins with {begins}")
@@ -120,8 +121,6 @@ class Skeleton:
 
     def _append(self, part: bytes) -> None:
         self.text += part
-        if self._n_values > self._max_values:
-            raise self._too_many_values()
         if len(self.text) > _MAX_BYTES:
             raise TooLargeError(
                 f"the body without its data is over the limit of {_MAX_BYTES} bytes"
@@ -133,14 +132,14 @@ class Skeleton:
     def _end_key(self, key: bytes) -> None:
         """Note that the string ``key`` was a key of the innermost object."""
         if b"\\" in key:
-            key = orjson.dumps(_loads(key))
+            key = orjson.dumps(_parsed(key))
         key = key[1:-1]
-        if not self._keys or self._stack[-1:] != b"{":
+        if not self._stack or self._stack[-1] != _OBJECT:
             raise not_json("a colon outside of an object")
         if key in self._keys[-1]:
             raise InvalidRequestError(f"{shown(key.decode(errors='replace'))} is given twice")
         self._keys[-1].add(key)
-        self._n_values += 1
+        self._count()
         if len(self._stack) == 1:
             self._root_key, self._key = key, b""
         elif len(self._stack) == len(_IN_TENSOR):
@@ -152,9 +151,9 @@ class Skeleton:
         self._begun = True
         if len(self._stack) == _MAX_DEPTH:
             raise InvalidRequestError(f"the body is nested over {_MAX_DEPTH} deep")
-        self._n_values += 1
+        self._count()
         self._stack.append(bracket)
-        if bracket != ord("{"):
+        if bracket != _OBJECT:
             return
         self._keys.append(set())
         if self._stack == _IN_TENSOR and self._root_key == b"inputs":
@@ -165,8 +164,13 @@ class Skeleton:
     def _close(self, bracket: int) -> None:
         if not self._stack or self._stack.pop() != _PAIRS[bracket]:
             raise not_json("its brackets do not match")
-        if bracket == ord("}"):
+        if _PAIRS[bracket] == _OBJECT:
             self._keys.pop()
+
+    def _count(self) -> None:
+        self._n_values += 1
+        if self._n_values > self._max_values:
+            raise self._too_many_values()
 
     def _too_many_values(self) -> InvalidRequestError:
         return InvalidRequestError(
@@ -174,9 +178,9 @@ class Skeleton:
         )
 
 
-def _loads(text: bytes) -> Any:
+def _parsed(text: bytes) -> Any:
     try:
-        return orjson.loads(text)
+        return parse(text)
     except orjson.JSONDecodeError as exc:
         raise not_json(exc.msg) from None
 

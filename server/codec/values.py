@@ -13,16 +13,17 @@ import orjson
 
 from models.manifest import Port
 from server.codec.layout import Layout, layouts
-from server.codec.strings import STRING, OpenString
+from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError
 
 _MAX_NUMBER = 4096
 #: What may wait for its end, strings aside: a number, and brackets with spaces.
 _MAX_CARRY = _MAX_NUMBER + 512
 _STEP = _MAX_NUMBER // 2
-_SPACE = b" \t\r\n"
 _SPACES = re.compile(rb"[ \t\r\n]+")
 _HEAD = re.compile(rb"(?:\[[ \t\r\n]*+)++")
+# Stands for a string of several chunks, so that it is not searched again.
+_PLACEHOLDER = b'""'
 _LONG_NUMBER = re.compile(rb"[^\[\], \t\r\n]{%d}" % (_MAX_NUMBER + 1))
 _NOT_NUMBERS = re.compile(rb'-?(?:NaN|Infinity)|["{\[]')
 # Neighbours where a value or a comma is missing; "0" and '"' stand for values. (A pattern that begins
@@ -57,8 +58,9 @@ class DataText:
         self._where = where
         self._ports = ports
         self._sink = sink
-        self._carry: bytes | bytearray = b"["
-        self._string: OpenString | None = None  # at the end of what is carried
+        self._carry = b"["
+        self._string: OpenString | None = None  # behind what is carried
+        self._string_text = bytearray()
         self._depth = 0  # 0: the first value has not come
         self._has_strings = False
         self._layouts: list[Layout] = []
@@ -68,7 +70,7 @@ class DataText:
 
     @property
     def held_bytes(self) -> int:
-        return len(self._carry)
+        return len(self._carry) + len(self._string_text)
 
     def fits(self, port: Port) -> bool:
         """Return whether the data, read to the end, are flat or nested as ``port`` is."""
@@ -81,11 +83,14 @@ class DataText:
             InvalidRequestError: they are not JSON, or not what any of the ports takes.
         """
         if self._string is not None:
-            if self._string.find_end(block, start) < 0:
-                self._carry += block[start:]
+            end = self._string.find_end(block, start)
+            self._string_text += block[start : end if end >= 0 else len(block)]
+            if end < 0:
                 return -1
             self._string = None
-        buffer = bytes(self._carry) + block[start:]
+            self._carry += _PLACEHOLDER
+            start = end
+        buffer = self._carry + block[start:]
         if not self._depth and not self._begin(buffer):
             self._keep(buffer)
             return -1
@@ -93,13 +98,13 @@ class DataText:
         if done:
             self._carry = b""
             return len(block) - (len(buffer) - stop)
-        self._keep(buffer[stop:])
+        self._keep(buffer[stop : len(buffer) - self._open_bytes()])
         return -1
 
+    def _open_bytes(self) -> int:
+        return len(self._string_text) if self._string is not None else 0
+
     def _keep(self, rest: bytes) -> None:
-        if self._string is not None:
-            self._carry = bytearray(rest)
-            return
         if len(rest) > _MAX_CARRY:
             rest = _SPACES.sub(b" ", rest)
             if len(rest) > _MAX_CARRY:
@@ -154,7 +159,7 @@ class DataText:
 
     def _layout_of(self, piece: bytes) -> bytes:
         """Return brackets and commas of numbers in rows."""
-        marks = piece.translate(_VALUES_TO_ZEROS, _SPACE)
+        marks = piece.translate(_VALUES_TO_ZEROS, SPACE)
         joined = self._last_mark + marks
         if _NUMBER_BEFORE.search(joined) or _NUMBER_BEHIND.search(joined):
             raise self._not_json("a comma is missing")
@@ -171,7 +176,7 @@ class DataText:
         bare = b'"'.join(between)
         end = _closed(self._depth).search(bare)
         stop = end.end() if end else len(bare.rstrip(b"[] \t\r\n"))
-        marks = bare[:stop].translate(None, _SPACE)
+        marks = bare[:stop].translate(None, SPACE)
         others = marks.translate(None, b'[],"')
         if others:
             # With a brace the data were over before as many brackets closed as had opened.
@@ -182,16 +187,19 @@ class DataText:
             raise self._not_json("a value or a comma is missing")
         self._last_mark = marks[-1:] or self._last_mark
         taken = strings[: marks.count(b'"')]
+        stop += sum(map(len, taken)) - len(taken)  # from marks to strings
+        if self._string_text:
+            taken[0], self._string_text = bytes(self._string_text), bytearray()
         values = self._parse(b",".join(taken))
         self._advance(marks.translate(None, b'"'), len(values), end is not None)
         self._sink.add(values)
         if opened >= 0 and end is None:
-            self._string = OpenString(tail[opened:])
-        return stop - len(taken) + sum(map(len, taken)), end is not None
+            self._string, self._string_text = OpenString(tail[opened:]), bytearray(tail[opened:])
+        return stop, end is not None
 
     def _parse(self, text: bytes) -> list[object]:
         try:
-            values: list[object] = orjson.loads(b"[" + text + b"]")
+            values: list[object] = parse(b"[" + text + b"]")
         except orjson.JSONDecodeError as exc:
             raise self._not_values(text, exc.msg) from None
         return values

@@ -12,6 +12,7 @@ from server.tensors import DATATYPES, datatype
 OUTPUTS = tuple(Port(name=name, dtype="float32", shape=(2,), value=9) for name in ("y", "z"))
 
 _SHAPES = [(), (1,), (3,), (1, 4), (2, 3), (4, 1), (2, 1, 3), (1, 1, 1, 2), (17,), (1, 40)]
+_LARGE = [(2, 1500), (3000,), (1500, 1, 2)]
 _TEXTS = ["", "a", 'quo"te', "back\\slash", "[1, 2]", "{", "ä€😀", "\0\n", "]" * 9, "x" * 40]
 _FLOATS = [0.0, -0.0, 0.1, 1.5, -3e5, 1e-7, 65504.0, 65520.0, 3.4e38, 1e39, 5e-324, 1e308, 1e22]
 _INTEGERS = [0, 1, -1, 127, 128, 255, 256, -129, 2**15, 2**31, 2**53 + 1, 2**63, 2**64 - 1, 2**64]
@@ -28,7 +29,7 @@ def draw_ports(rng: random.Random) -> tuple[Port, ...]:
         Port(
             name=name,
             dtype=rng.choice([*DATATYPES.values(), "float32", "float32"]),
-            shape=rng.choice(_SHAPES),
+            shape=rng.choice(_SHAPES) if rng.random() < 0.97 else rng.choice(_LARGE),
             value=0,
         )
         for name in rng.choice((["x"], ["x"], ["x", "ä"], ["x", "in 1", '"']))
@@ -95,6 +96,10 @@ def draw_body(rng: random.Random, ports: Sequence[Port]) -> bytes:
         ({}, {"separators": (",", ":")}, {"indent": 1}, {"separators": (" ,\r\n", "\t: ")})
     )
     text = json.dumps(draw_document(rng, ports), ensure_ascii=rng.random() < 0.5, **style)
+    if rng.random() < 0.2:
+        text = text.replace(
+            *rng.choice((("[", "[\n  "), ("{", "{  \t"), (",", " ,"), ("]", "\r]")))
+        )
     body = bytearray(text.encode(rng.choice(["utf-8"] * 40 + ["utf-16", "utf-32-le", "utf-8-sig"])))
     for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
         damage(rng, body)

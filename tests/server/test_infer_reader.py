@@ -329,6 +329,18 @@ def test_long_numbers_are_judged_alike_in_all_chunks(length: int, step: int) -> 
         assert read(body, step=step).inputs["x"][0, 0] == 0
 
 
+@pytest.mark.parametrize("spaces", ["", " ", "  ", "\n    "])
+def test_indented_brackets_around_dense_values(spaces: str) -> None:
+    """Where orjson expects few values in many bytes: in data, in rows, and in everything else."""
+    port = Port(name="x", dtype="int8", shape=(2, 3000), value=0)
+    ones = ",".join(["1"] * 3000)
+    parameters = f'{{{spaces}"a":[{",".join(["1"] * 900)}]}}'
+    for data in (f"[{spaces}{ones},{ones}]", f"[{spaces}[{spaces}{ones}],[{ones}]]"):
+        body = tensor(data, shape=[2, 3000], datatype="INT8")
+        body = f'{{{spaces}"parameters":{parameters},'.encode() + body[1:]
+        assert (read(body, port).inputs["x"] == 1).all()
+
+
 @pytest.mark.parametrize("step", [1, 3, 1000, 0])
 def test_long_strings_come_in_many_chunks(step: int) -> None:
     words = ["\\" * 3000 + '"]' * 3000, "ä€😀" * 2000]
