@@ -182,7 +182,7 @@ def _filled(where: str, data: _Data, port: Port) -> NDArray[Any]:
     values = data.values
     if isinstance(values, PortArray):
         return values.array
-    if not data.text.fits(port):
+    if not data.text.layouts.fits(port):
         raise InvalidRequestError(
             f"{where}: data is neither flat nor in rows of shape {list(port.shape)}"
         )

@@ -12,7 +12,7 @@ from typing import Protocol
 import orjson
 
 from models.manifest import Port
-from server.codec.layout import Layout, layouts
+from server.codec.layout import Layouts
 from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError
 
@@ -55,26 +55,18 @@ class DataText:
     """Reads the data of one of ``ports``; ``where`` names the input in errors."""
 
     def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
+        self.layouts = Layouts(where, ports)
         self._where = where
-        self._ports = ports
         self._sink = sink
         self._carry = b"["
         self._string: OpenString | None = None  # behind what is carried
         self._string_text = bytearray()
-        self._depth = 0  # 0: the first value has not come
         self._has_strings = False
-        self._layouts: list[Layout] = []
-        self._n_layout = 0  # characters of the layouts that were seen
-        self._n_values = 0
         self._last_mark = b""
 
     @property
     def held_bytes(self) -> int:
         return len(self._carry) + len(self._string_text)
-
-    def fits(self, port: Port) -> bool:
-        """Return whether the data, read to the end, are flat or nested as ``port`` is."""
-        return any(layout in layouts(port.shape, self._depth) for layout in self._layouts)
 
     def feed(self, block: bytes, start: int) -> int:
         """Take ``block`` from ``start``; return where the data end in it, -1: they go on.
@@ -91,7 +83,7 @@ class DataText:
             self._carry += _PLACEHOLDER
             start = end
         buffer = self._carry + block[start:]
-        if not self._depth and not self._begin(buffer):
+        if not self.layouts.depth and not self._begin(buffer):
             self._keep(buffer)
             return -1
         stop, done = self._strings(buffer) if self._has_strings else self._numbers(buffer)
@@ -116,24 +108,19 @@ class DataText:
         head = _HEAD.match(buffer)
         assert head is not None
         depth = head[0].count(b"[")
-        deepest = max(1, *(len(port.shape) for port in self._ports))
-        if len(buffer) == head.end() and depth <= deepest:
+        if len(buffer) == head.end() and depth <= self.layouts.deepest:
             return False
-        self._depth = depth
-        for port in self._ports:
-            self._layouts += layouts(port.shape, depth)
-        if not self._layouts:
-            raise self._not_nested_so()
+        self.layouts.begin(depth)
         self._has_strings = buffer[head.end() : head.end() + 1] == b'"'
         return True
 
     def _numbers(self, buffer: bytes) -> tuple[int, bool]:
         """Take values up to the last comma or the end; return where it is, and whether it is the end."""
-        is_flat = self._depth == 1
+        is_flat = self.layouts.depth == 1
         if is_flat:
             end = buffer.find(b"]") + 1
         else:
-            match = _closed(self._depth).search(buffer)
+            match = _closed(self.layouts.depth).search(buffer)
             end = match.end() if match else 0
         stop, done = end or buffer.rfind(b",") + 1, end > 0
         if not stop:
@@ -141,19 +128,19 @@ class DataText:
         piece = buffer[:stop]
         if stop > _MAX_NUMBER and _has_long_number(piece):
             raise self._too_long(piece)
-        first = self._n_layout == 0
+        first = not self.layouts.begun
         if is_flat:
             text = piece[1:-1] if first else piece[:-1]
         else:
             text = (piece if done else piece[:-1]).translate(_BRACKETS_TO_SPACES)
         values = self._parse(text)
-        if not values and (self._n_values or not done):
+        if not values and (self.layouts.n_values or not done):
             raise self._not_json("a value is missing")
         if is_flat:
             layout = b"[" * first + b"," * (len(values) - done) + b"]" * done
         else:
             layout = self._layout_of(piece)
-        self._advance(layout, len(values), done)
+        self.layouts.advance(layout, len(values), done)
         self._sink.add(values)
         return stop, done
 
@@ -174,14 +161,14 @@ class DataText:
         if opened >= 0:
             between[-1] = tail[:opened]
         bare = b'"'.join(between)
-        end = _closed(self._depth).search(bare)
+        end = _closed(self.layouts.depth).search(bare)
         stop = end.end() if end else len(bare.rstrip(b"[] \t\r\n"))
         marks = bare[:stop].translate(None, SPACE)
         others = marks.translate(None, b'[],"')
         if others:
             # With a brace the data were over before as many brackets closed as had opened.
             if b"}" in others:
-                raise self._not_nested_so()
+                raise self.layouts.not_nested_so()
             raise self._sink.holds("other values than strings")
         if _MISPLACED_STRING.search(self._last_mark + marks):
             raise self._not_json("a value or a comma is missing")
@@ -191,7 +178,7 @@ class DataText:
         if self._string_text:
             taken[0], self._string_text = bytes(self._string_text), bytearray()
         values = self._parse(b",".join(taken))
-        self._advance(marks.translate(None, b'"'), len(values), end is not None)
+        self.layouts.advance(marks.translate(None, b'"'), len(values), end is not None)
         self._sink.add(values)
         if opened >= 0 and end is None:
             self._string, self._string_text = OpenString(tail[opened:]), bytearray(tail[opened:])
@@ -204,39 +191,6 @@ class DataText:
             raise self._not_values(text, exc.msg) from None
         return values
 
-    def _advance(self, layout: bytes, n_values: int, done: bool) -> None:
-        """Keep the layouts that go on with ``layout``."""
-        start, stop = self._n_layout, self._n_layout + len(layout)
-        self._n_layout = stop
-        self._n_values += n_values
-        self._layouts = [
-            item
-            for item in self._layouts
-            if item.part(start, stop) == layout
-            # No value and one value have the same brackets and commas.
-            and not (done and item.n_elements != self._n_values)
-        ]
-        if self._layouts:
-            return
-        if self._depth > 1:
-            raise self._not_nested_so()
-        raise self._of_another_length(done)
-
-    def _of_another_length(self, done: bool) -> InvalidRequestError:
-        count = f"{self._n_values}" if done else f"{self._n_values} or more"
-        if len(self._ports) > 1:
-            return InvalidRequestError(f"{self._where}: {count} elements, as no input has")
-        shape, (layout,) = self._ports[0].shape, layouts(self._ports[0].shape, 1)
-        return InvalidRequestError(
-            f"{self._where}: {count} elements, shape {list(shape)} has {layout.n_elements}"
-        )
-
-    def _not_nested_so(self) -> InvalidRequestError:
-        shapes = " or ".join(str(list(port.shape)) for port in self._ports[:4])
-        return InvalidRequestError(
-            f"{self._where}: data is neither flat nor in rows of shape {shapes}"
-        )
-
     def _not_values(self, text: bytes, why: str) -> InvalidRequestError:
         """Return the error of ``text`` that is not numbers, or not JSON for the reason ``why``."""
         found = None if self._has_strings else _NOT_NUMBERS.search(text)
@@ -248,7 +202,7 @@ class DataText:
             case b"{":
                 return self._sink.holds("objects")
             case b"[":
-                return self._not_nested_so()
+                return self.layouts.not_nested_so()
             case word:
                 return InvalidRequestError(
                     f"{self._where}: data has {word.decode()}, which is not JSON"
