@@ -19,7 +19,7 @@ from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.budget import Budget
 from server.entry import Entry
-from server.errors import NotFoundError, NotServingError, RefusedError
+from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.minima import Minima
 from server.opening import Opener
 from server.presence import Presence, is_folder
@@ -93,7 +93,7 @@ class Repository:
         async with self._lock:
             folder = self._settings.repository / name
             if not name or name[0] == "." or "/" in name or not is_folder(folder):
-                raise NotFoundError(f"model {name!r}: not in the repository")
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
             entry = self._entries.setdefault(name, Entry(name))
             if entry.serves:
                 return entry
@@ -124,7 +124,7 @@ class Repository:
         """
         async with self._lock:
             if name not in self._entries:
-                raise NotFoundError(f"model {name!r}: not in the repository")
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
             await self._close(self._entries[name], "unloaded")
 
     async def _close(self, entry: Entry, why: str) -> None:
@@ -149,9 +149,9 @@ class Repository:
         """
         entry = self._entries.get(name)
         if entry is None:
-            raise NotFoundError(f"model {name!r}: not found")
-        if entry.pack is not None and version not in (None, entry.pack.version):
-            raise NotFoundError(f"model {name!r}: version {version!r} not found")
+            raise NotFoundError(f"model {shown(name)}: not found")
+        if version is not None and entry.pack is not None and version != entry.pack.version:
+            raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         if not entry.serves or entry.pack is None:
             raise (RefusedError if entry.refused else NotServingError)(entry.message)
         return entry, entry.pack

@@ -73,7 +73,7 @@ class RequestReader:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is held, from above; while ``feed`` runs it is half a MiB more at most."""
+        """Memory that is held, from above; while ``feed`` runs it is a MiB more at most."""
         held = len(self._head) + len(self._skeleton.text)
         return held + sum(
             data.values.held_bytes + data.text.held_bytes for data in self._data.values()
@@ -109,8 +109,9 @@ class RequestReader:
         """
         if not self._n_bytes:
             raise InvalidRequestError("the body is empty; an infer request is a JSON object")
-        _check_encoding(self._head)
-        self._feed(self._head)
+        if self._head:
+            _check_encoding(self._head)
+            self._feed(self._head)
         if self._reading is not None:
             raise not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
@@ -181,7 +182,7 @@ def _filled(where: str, data: _Data, port: Port) -> NDArray[Any]:
     values = data.values
     if isinstance(values, PortArray):
         return values.array
-    if not data.text.fits(port):
+    if not data.text.layouts.fits(port):
         raise InvalidRequestError(
             f"{where}: data is neither flat nor in rows of shape {list(port.shape)}"
         )

@@ -9,15 +9,18 @@ from typing import Any
 
 import orjson
 
-from server.codec.strings import STRING, OpenString
+from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 _MAX_BYTES = 128 << 10
 _MAX_DEPTH = 32
-_MAX_VALUES = 4096
+_MAX_VALUES = 1024
 _VALUES_A_PORT = 64
-_TOKEN = re.compile(STRING.pattern + rb'|["{}\[\]:]', re.DOTALL)
-_PAIRS = {ord("}"): ord("{"), ord("]"): ord("[")}
+# A string with the colon behind it, where both are there, is one token.
+_TOKEN = re.compile(STRING.pattern + rb'(?:[ \t\r\n]*+:)?|["{}\[\]:]', re.DOTALL)
+_COLON = ord(":")
+_OBJECT = ord("{")
+_PAIRS = {ord("}"): _OBJECT, ord("]"): ord("[")}
 #: What is open inside an entry of "inputs".
 _IN_TENSOR = b"{[{"
 
@@ -63,21 +66,25 @@ class Skeleton:
         for match in _TOKEN.finditer(block, position):
             token = match[0]
             if len(token) > 1:
-                self._last_string = token
-            elif token == b":":
-                self._end_key()
-            elif token == b"[" and self._is_data():
+                if token[-1] == _COLON:
+                    self._end_key(token[: token.rindex(b'"') + 1])
+                else:
+                    self._last_string = token
+                continue
+            if token == b"[" and self._is_data():
                 self._append(block[start : match.end()])
                 self.at_data, self._key = True, b""
                 return match.end()
-            elif token in b"{[":
+            if token in b"{[":
                 self._open(token[0], offset + match.start())
-            elif token == b'"':
+            elif token in b"}]":
+                self._close(token[0])
+            elif token == b":":  # in another chunk than its key
+                self._end_key(self._last_string)
+            else:
                 self._string = OpenString(block[match.start() :])
                 self._string_start = offset + match.start()
                 break
-            else:
-                self._close(token[0])
         self._append(block[start:])
         return len(block)
 
@@ -88,7 +95,7 @@ class Skeleton:
 
     def tensor_fields(self) -> dict[str, Any]:
         """Return the fields of the entry of "inputs" that come before its data."""
-        fields: dict[str, Any] = _loads(bytes(self.text[self._tensor_start :]) + b"]}")
+        fields: dict[str, Any] = _parsed(bytes(self.text[self._tensor_start :]) + b"]}")
         return fields
 
     def document(self) -> Any:
@@ -100,11 +107,11 @@ class Skeleton:
         commas = self.text.count(b",")
         if commas > self._max_values and STRING.sub(b"", self.text).count(b",") > self._max_values:
             raise self._too_many_values()
-        return _loads(bytes(self.text))
+        return _parsed(bytes(self.text.lstrip(SPACE)))
 
     def _is_object(self, block: bytes, start: int) -> bool:
         """Return whether an object begins here, as a request does; False: there is only white space."""
-        rest = block[start:].lstrip(b" \t\r\n")
+        rest = block[start:].lstrip(SPACE)
         if rest and not self._begun and rest[:1] != b"{":
             begins = shown(rest[:1].decode("latin-1"))
             raise not_json(f"the body of an infer request is an object, this begins with {begins}")
@@ -122,13 +129,12 @@ class Skeleton:
     def _is_data(self) -> bool:
         return self._key == b"data" and self._root_key == b"inputs" and self._stack == _IN_TENSOR
 
-    def _end_key(self) -> None:
-        """Note that the last string was a key of the innermost object."""
-        key = self._last_string
+    def _end_key(self, key: bytes) -> None:
+        """Note that the string ``key`` was a key of the innermost object."""
         if b"\\" in key:
-            key = orjson.dumps(_loads(key))
+            key = orjson.dumps(_parsed(key))
         key = key[1:-1]
-        if not self._keys or self._stack[-1:] != b"{":
+        if not self._stack or self._stack[-1] != _OBJECT:
             raise not_json("a colon outside of an object")
         if key in self._keys[-1]:
             raise InvalidRequestError(f"{shown(key.decode(errors='replace'))} is given twice")
@@ -147,7 +153,7 @@ class Skeleton:
             raise InvalidRequestError(f"the body is nested over {_MAX_DEPTH} deep")
         self._count()
         self._stack.append(bracket)
-        if bracket != ord("{"):
+        if bracket != _OBJECT:
             return
         self._keys.append(set())
         if self._stack == _IN_TENSOR and self._root_key == b"inputs":
@@ -158,7 +164,7 @@ class Skeleton:
     def _close(self, bracket: int) -> None:
         if not self._stack or self._stack.pop() != _PAIRS[bracket]:
             raise not_json("its brackets do not match")
-        if bracket == ord("}"):
+        if _PAIRS[bracket] == _OBJECT:
             self._keys.pop()
 
     def _count(self) -> None:
@@ -172,9 +178,9 @@ class Skeleton:
         )
 
 
-def _loads(text: bytes) -> Any:
+def _parsed(text: bytes) -> Any:
     try:
-        return orjson.loads(text)
+        return parse(text)
     except orjson.JSONDecodeError as exc:
         raise not_json(exc.msg) from None
 

@@ -12,18 +12,24 @@ from typing import Protocol
 import orjson
 
 from models.manifest import Port
-from server.codec.layout import Layout, layouts
-from server.codec.strings import STRING, OpenString
+from server.codec.layout import Layouts
+from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError
 
-#: What may wait for its end, strings aside: a number, brackets, white space.
-_MAX_CARRY = 4096
-_SPACE = b" \t\r\n"
+_MAX_NUMBER = 4096
+#: What may wait for its end, strings aside: a number, and brackets with spaces.
+_MAX_CARRY = _MAX_NUMBER + 512
+_STEP = _MAX_NUMBER // 2
 _SPACES = re.compile(rb"[ \t\r\n]+")
 _HEAD = re.compile(rb"(?:\[[ \t\r\n]*+)++")
+# Stands for a string of several chunks, so that it is not searched again.
+_PLACEHOLDER = b'""'
+_LONG_NUMBER = re.compile(rb"[^\[\], \t\r\n]{%d}" % (_MAX_NUMBER + 1))
 _NOT_NUMBERS = re.compile(rb'-?(?:NaN|Infinity)|["{\[]')
-# Neighbours where a value or a comma is missing; "0" and '"' stand for values.
-_MISPLACED_NUMBER = re.compile(rb"0\[|\]0")
+# Neighbours where a value or a comma is missing; "0" and '"' stand for values. (A pattern that begins
+# with one byte is searched for fifty times as fast as one that does not.)
+_NUMBER_BEFORE = re.compile(rb"\[(?<=0\[)")
+_NUMBER_BEHIND = re.compile(rb"\]0")
 _MISPLACED_STRING = re.compile(rb'[\[,][,\]]|["\]]["\[]')
 _BRACKETS_TO_SPACES = bytes.maketrans(b"[]", b"  ")
 _VALUES_TO_ZEROS = bytes(byte if byte in b"[]," else ord("0") for byte in range(256))
@@ -49,25 +55,18 @@ class DataText:
     """Reads the data of one of ``ports``; ``where`` names the input in errors."""
 
     def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
+        self.layouts = Layouts(where, ports)
         self._where = where
-        self._ports = ports
         self._sink = sink
-        self._carry: bytes | bytearray = b"["
-        self._string: OpenString | None = None  # at the end of what is carried
-        self._depth = 0  # 0: the first value has not come
+        self._carry = b"["
+        self._string: OpenString | None = None  # behind what is carried
+        self._string_text = bytearray()
         self._has_strings = False
-        self._layouts: list[Layout] = []
-        self._n_layout = 0  # characters of the layouts that were seen
-        self._n_values = 0
         self._last_mark = b""
 
     @property
     def held_bytes(self) -> int:
-        return len(self._carry)
-
-    def fits(self, port: Port) -> bool:
-        """Return whether the data, read to the end, are flat or nested as ``port`` is."""
-        return any(layout in layouts(port.shape, self._depth) for layout in self._layouts)
+        return len(self._carry) + len(self._string_text)
 
     def feed(self, block: bytes, start: int) -> int:
         """Take ``block`` from ``start``; return where the data end in it, -1: they go on.
@@ -76,29 +75,32 @@ class DataText:
             InvalidRequestError: they are not JSON, or not what any of the ports takes.
         """
         if self._string is not None:
-            if self._string.find_end(block, start) < 0:
-                self._carry += block[start:]
+            end = self._string.find_end(block, start)
+            self._string_text += block[start : end if end >= 0 else len(block)]
+            if end < 0:
                 return -1
             self._string = None
-        buffer = bytes(self._carry) + block[start:]
-        if not self._depth and not self._begin(buffer):
+            self._carry += _PLACEHOLDER
+            start = end
+        buffer = self._carry + block[start:]
+        if not self.layouts.depth and not self._begin(buffer):
             self._keep(buffer)
             return -1
         stop, done = self._strings(buffer) if self._has_strings else self._numbers(buffer)
         if done:
             self._carry = b""
             return len(block) - (len(buffer) - stop)
-        self._keep(buffer[stop:])
+        self._keep(buffer[stop : len(buffer) - self._open_bytes()])
         return -1
 
+    def _open_bytes(self) -> int:
+        return len(self._string_text) if self._string is not None else 0
+
     def _keep(self, rest: bytes) -> None:
-        if self._string is not None:
-            self._carry = bytearray(rest)
-            return
         if len(rest) > _MAX_CARRY:
             rest = _SPACES.sub(b" ", rest)
             if len(rest) > _MAX_CARRY:
-                raise self._not_values(rest, f"a number of over {_MAX_CARRY} characters")
+                raise self._too_long(rest)
         self._carry = rest
 
     def _begin(self, buffer: bytes) -> bool:
@@ -106,49 +108,47 @@ class DataText:
         head = _HEAD.match(buffer)
         assert head is not None
         depth = head[0].count(b"[")
-        if len(buffer) == head.end() and depth <= max(len(port.shape) for port in self._ports):
+        if len(buffer) == head.end() and depth <= self.layouts.deepest:
             return False
-        self._depth = depth
-        self._layouts = list(
-            dict.fromkeys(layout for port in self._ports for layout in layouts(port.shape, depth))
-        )
-        if not self._layouts:
-            raise self._not_nested_so()
+        self.layouts.begin(depth)
         self._has_strings = buffer[head.end() : head.end() + 1] == b'"'
         return True
 
     def _numbers(self, buffer: bytes) -> tuple[int, bool]:
         """Take values up to the last comma or the end; return where it is, and whether it is the end."""
-        is_flat = self._depth == 1
+        is_flat = self.layouts.depth == 1
         if is_flat:
             end = buffer.find(b"]") + 1
         else:
-            match = _closed(self._depth).search(buffer)
+            match = _closed(self.layouts.depth).search(buffer)
             end = match.end() if match else 0
         stop, done = end or buffer.rfind(b",") + 1, end > 0
         if not stop:
             return 0, False
         piece = buffer[:stop]
-        first = self._n_layout == 0
+        if stop > _MAX_NUMBER and _has_long_number(piece):
+            raise self._too_long(piece)
+        first = not self.layouts.begun
         if is_flat:
             text = piece[1:-1] if first else piece[:-1]
         else:
             text = (piece if done else piece[:-1]).translate(_BRACKETS_TO_SPACES)
         values = self._parse(text)
-        if not values and (self._n_values or not done):
+        if not values and (self.layouts.n_values or not done):
             raise self._not_json("a value is missing")
         if is_flat:
             layout = b"[" * first + b"," * (len(values) - done) + b"]" * done
         else:
             layout = self._layout_of(piece)
-        self._advance(layout, len(values), done)
+        self.layouts.advance(layout, len(values), done)
         self._sink.add(values)
         return stop, done
 
     def _layout_of(self, piece: bytes) -> bytes:
         """Return brackets and commas of numbers in rows."""
-        marks = piece.translate(_VALUES_TO_ZEROS, _SPACE)
-        if _MISPLACED_NUMBER.search(self._last_mark + marks):
+        marks = piece.translate(_VALUES_TO_ZEROS, SPACE)
+        joined = self._last_mark + marks
+        if _NUMBER_BEFORE.search(joined) or _NUMBER_BEHIND.search(joined):
             raise self._not_json("a comma is missing")
         self._last_mark = marks[-1:]
         return marks.translate(None, b"0")
@@ -161,55 +161,35 @@ class DataText:
         if opened >= 0:
             between[-1] = tail[:opened]
         bare = b'"'.join(between)
-        end = _closed(self._depth).search(bare)
+        end = _closed(self.layouts.depth).search(bare)
         stop = end.end() if end else len(bare.rstrip(b"[] \t\r\n"))
-        marks = bare[:stop].translate(None, _SPACE)
-        if marks.translate(None, b'[],"'):
+        marks = bare[:stop].translate(None, SPACE)
+        others = marks.translate(None, b'[],"')
+        if others:
+            # With a brace the data were over before as many brackets closed as had opened.
+            if b"}" in others:
+                raise self.layouts.not_nested_so()
             raise self._sink.holds("other values than strings")
         if _MISPLACED_STRING.search(self._last_mark + marks):
             raise self._not_json("a value or a comma is missing")
         self._last_mark = marks[-1:] or self._last_mark
         taken = strings[: marks.count(b'"')]
+        stop += sum(map(len, taken)) - len(taken)  # from marks to strings
+        if self._string_text:
+            taken[0], self._string_text = bytes(self._string_text), bytearray()
         values = self._parse(b",".join(taken))
-        self._advance(marks.translate(None, b'"'), len(values), end is not None)
+        self.layouts.advance(marks.translate(None, b'"'), len(values), end is not None)
         self._sink.add(values)
         if opened >= 0 and end is None:
-            self._string = OpenString(tail[opened:])
-        return stop - len(taken) + sum(map(len, taken)), end is not None
+            self._string, self._string_text = OpenString(tail[opened:]), bytearray(tail[opened:])
+        return stop, end is not None
 
     def _parse(self, text: bytes) -> list[object]:
         try:
-            values: list[object] = orjson.loads(b"[" + text + b"]")
+            values: list[object] = parse(b"[" + text + b"]")
         except orjson.JSONDecodeError as exc:
             raise self._not_values(text, exc.msg) from None
         return values
-
-    def _advance(self, layout: bytes, n_values: int, done: bool) -> None:
-        """Keep the layouts that go on with ``layout``."""
-        start, stop = self._n_layout, self._n_layout + len(layout)
-        self._layouts = [item for item in self._layouts if item.part(start, stop) == layout]
-        self._n_layout = stop
-        self._n_values += n_values
-        if self._layouts:
-            return
-        if self._depth > 1:
-            raise self._not_nested_so()
-        raise self._of_another_length(done)
-
-    def _of_another_length(self, done: bool) -> InvalidRequestError:
-        count = f"{self._n_values}" if done else f"{self._n_values} or more"
-        if len(self._ports) > 1:
-            return InvalidRequestError(f"{self._where}: {count} elements, as no input has")
-        shape, (layout,) = self._ports[0].shape, layouts(self._ports[0].shape, 1)
-        return InvalidRequestError(
-            f"{self._where}: {count} elements, shape {list(shape)} has {layout.n_elements}"
-        )
-
-    def _not_nested_so(self) -> InvalidRequestError:
-        shapes = " or ".join(str(list(port.shape)) for port in self._ports[:4])
-        return InvalidRequestError(
-            f"{self._where}: data is neither flat nor in rows of shape {shapes}"
-        )
 
     def _not_values(self, text: bytes, why: str) -> InvalidRequestError:
         """Return the error of ``text`` that is not numbers, or not JSON for the reason ``why``."""
@@ -222,11 +202,26 @@ class DataText:
             case b"{":
                 return self._sink.holds("objects")
             case b"[":
-                return self._not_nested_so()
+                return self.layouts.not_nested_so()
             case word:
                 return InvalidRequestError(
                     f"{self._where}: data has {word.decode()}, which is not JSON"
                 )
 
+    def _too_long(self, text: bytes) -> InvalidRequestError:
+        found = _LONG_NUMBER.search(text)
+        why = f"a number of over {_MAX_NUMBER} characters"
+        return self._not_values(found[0] if found else text, why)
+
     def _not_json(self, why: str) -> InvalidRequestError:
         return InvalidRequestError(f"{self._where}: data is not JSON: {why}")
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Return whether a number has over _MAX_NUMBER characters, wherever chunks were cut."""
+    # Such a one fills one of these steps; so nearly always a few searches for a comma are enough.
+    if all(
+        text.find(b",", start, start + _STEP) >= 0 for start in range(0, len(text) - _STEP, _STEP)
+    ):
+        return False
+    return _LONG_NUMBER.search(text) is not None

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +14,7 @@ from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
+from server.codec.fields import first_error
 from server.errors import (
     BusyError,
     DisconnectedError,
@@ -29,6 +31,9 @@ from server.errors import (
 _log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
+
+# What errors quote is cut by ``shown``; this is for what libraries say.
+_LONGEST_MESSAGE = 600
 
 # The most derived class that is listed decides.
 STATUSES: dict[type[Exception], int] = {
@@ -104,7 +109,7 @@ def answer_error(request: Request, exc: Exception) -> JSONResponse:
     status = status_of(exc)
     if status >= 500 and not isinstance(exc, BusyError):
         _log.warning("%s: %s", type(exc).__name__, exc)
-    return JSONResponse({"error": public(exc, request)}, status, _headers(exc))
+    return _answer(public(exc, request), status, _headers(exc))
 
 
 def _headers(exc: Exception) -> dict[str, str]:
@@ -120,11 +125,13 @@ async def _known(request: Request, exc: Exception) -> JSONResponse:
 
 async def _validation(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, RequestValidationError)
-    first = exc.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    return JSONResponse({"error": f"{field}: {first['msg']}"}, 400)
+    return _answer(first_error(exc.errors()), 400)
 
 
 async def _http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
-    return JSONResponse({"error": str(exc.detail)}, exc.status_code, exc.headers)
+    return _answer(str(exc.detail), exc.status_code, exc.headers)
+
+
+def _answer(message: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)

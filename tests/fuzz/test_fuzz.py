@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import cfg as cfg_fuzzer
+from tests.fuzz import infer as infer_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
 
@@ -30,7 +31,14 @@ def test_cfg_reader(tmp_path: Path) -> None:
     assert 0 < sum(accepted) < EXAMPLES
 
 
-@pytest.mark.parametrize("main", [pack_fuzzer.main, onnx_fuzzer.main, cfg_fuzzer.main])
+def test_infer_reader() -> None:
+    accepted = [infer_fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+@pytest.mark.parametrize(
+    "main", [pack_fuzzer.main, onnx_fuzzer.main, cfg_fuzzer.main, infer_fuzzer.main]
+)
 def test_command_reports(main: pack_fuzzer.Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0.05", "7"]) == 0
     assert "no fault found" in capsys.readouterr().out

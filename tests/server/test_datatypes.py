@@ -134,11 +134,19 @@ async def test_every_datatype_of_the_protocol_is_tried() -> None:
 async def test_extremes_come_back(service: Service, datatype: str) -> None:
     data = EXTREMES[datatype]
     found = outputs(await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data)))
-    if datatype == "FP16":
-        data = [float(np.float16(number)) for number in data]
-    assert found["y"] == {"datatype": datatype, "shape": [2], "data": data}
-    for copied in (found[name] for name in found if name == "z"):
-        assert copied == {"datatype": datatype, "shape": [4], "data": data * 2}
+    for name, copies in (("y", 1), ("z", 2)):
+        if name in found:
+            values = found[name].pop("data")
+            assert found[name] == {"datatype": datatype, "shape": [2 * copies]}
+            assert same_values(datatype, values, data * copies)
+
+
+def same_values(datatype: str, values: list[Any], expected: list[Any]) -> bool:
+    """JSON has as many digits of a float as its type needs: the values are the same in that type."""
+    if not datatype.startswith("FP"):
+        return values == expected
+    kind = DATATYPES[datatype]
+    return np.array(values, kind).tobytes() == np.array(expected, kind).tobytes()
 
 
 @pytest.mark.parametrize("datatype", EXTREMES)
@@ -152,15 +160,15 @@ BEYOND: dict[str, tuple[list[Any], str]] = {
     "UINT8": ([0, 256], "cannot hold"),
     "UINT16": ([-1, 0], "cannot hold"),
     "UINT32": ([0, 2**32], "cannot hold"),
-    "UINT64": ([0, 2**64], "data holds"),
+    "UINT64": ([0, 2**64], "cannot hold"),
     "INT8": ([-129, 0], "cannot hold"),
     "INT16": ([0, 2**15], "cannot hold"),
     "INT32": ([0, 2**31], "cannot hold"),
     "INT64": ([0, 2**63], "cannot hold"),
     "FP16": ([0.0, 65520.0], "cannot hold"),
     "FP32": ([0.0, 1e39], "cannot hold"),
-    "BOOL": ([0, 1], "data holds int64"),
-    "BYTES": (["a", 1], "data holds int, not strings"),
+    "BOOL": ([0, 1], "data holds integers, not bool"),
+    "BYTES": (["a", 1], "data holds other values than strings"),
     "FP64": (["a", "b"], "data holds strings"),
 }
 
@@ -210,10 +218,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "shape": ({**LEFT, "shape": [4]}, ["'left'", "[4]", "[2, 2]"]),
     "too few": ({**LEFT, "data": ["a"]}, ["'left'", "1 elements"]),
     "too many": ({**LEFT, "data": ["a"] * 5}, ["'left'", "5 elements"]),
-    "ragged": ({**LEFT, "data": [["a", "b"], "c", "d"]}, ["'left'", "list, not strings"]),
-    "null": ({**LEFT, "data": ["a", None, "b", "c"]}, ["'left'", "NoneType, not strings"]),
+    "ragged": ({**LEFT, "data": [["a", "b"], "c", "d"]}, ["'left'", "neither flat nor in rows"]),
+    "null": ({**LEFT, "data": ["a", None, "b", "c"]}, ["'left'", "other values than strings"]),
     "half a character": ({**LEFT, "data": ["a", "b", "c", "\ud800"]}, ["'left'", "surrogate"]),
-    "deep": ({**LEFT, "data": [[[]]]}, ["'left'", "0 elements"]),
+    "deep": ({**LEFT, "data": [[[]]]}, ["'left'", "neither flat nor in rows"]),
 }
 
 
