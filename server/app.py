@@ -28,10 +28,10 @@ class Application(FastAPI):
         answer = self.front if scope["type"] == "http" else super().__call__
         await answer(scope, receive, send)
 
-    def put_together(self, exchanges: Exchanges) -> None:
+    def put_together(self, exchanges: Exchanges, log_all: bool) -> None:
         """Order what a request goes through: its exchange, HEAD as GET, infer, everything else."""
         others = HeadMiddleware(super().__call__)
-        self.front = RequestMiddleware(Front(self, others), exchanges)
+        self.front = RequestMiddleware(Front(self, others), exchanges, log_all)
 
 
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
@@ -59,5 +59,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     for group in (infer, classify, detect, health, metadata, repository, docs):
         app.include_router(group.router)
     register_handlers(app)
-    app.put_together(context.exchanges)
+    app.put_together(context.exchanges, settings.access_log == "all")
     return app

@@ -58,6 +58,11 @@ class Exchange:
         """How much of the body has come."""
         return self._received
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the body has come to its end."""
+        return self._complete
+
     async def receive(self) -> Message:
         """Return the next ASGI event; a part of a body is paid for before it is handed on.
 
@@ -101,7 +106,7 @@ class Exchange:
             TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
         """
         self.keeps_body = False
-        early: list[bytes] = []
+        early = b""
         more = True
         while more:
             message = await self.receive()
@@ -110,14 +115,13 @@ class Exchange:
             more = message.get("more_body", False)
             if self._received > limit:
                 raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
-            early.append(message.get("body", b""))
+            early += message.get("body", b"")
             if more and self._received <= FREE_BYTES:
                 continue
             if self.lease.held_bytes < need_bytes:
                 await self.hold(need_bytes)
-            for part in early:
-                yield part
-            early.clear()
+            yield early
+            early = b""
 
     @contextlib.asynccontextmanager
     async def turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:

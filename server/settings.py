@@ -63,6 +63,9 @@ class Settings(BaseSettings):
         10.0, description="without progress of a body or an answer"
     )
     max_image_pixels: PositiveInt = 64_000_000
+    access_log: Literal["errors", "all"] = Field(
+        "errors", description="a line for requests that failed, or for all but probes and scrapes"
+    )
     log_format: Literal["json", "text"] = "json"
 
     @field_validator("budget", "request_memory", "max_body", mode="before")

@@ -64,6 +64,9 @@ def serve(
         float | None, typer.Option(help="Seconds without progress of a body or an answer.")
     ] = None,
     max_image_pixels: Annotated[int | None, typer.Option(help="Largest image.")] = None,
+    access_log: Annotated[
+        str | None, typer.Option(help="Requests with a line of their own: errors (default) or all.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="json (default) or text.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same settings.")] = None,
 ) -> None:
@@ -97,6 +100,7 @@ def serve(
         "idle_timeout": idle_timeout,
         "stall_timeout": stall_timeout,
         "max_image_pixels": max_image_pixels,
+        "access_log": access_log,
         "log_format": log_format,
     }
     settings = load_settings(flags, config)

@@ -49,6 +49,11 @@ class PortArray:
         self._string_bytes = 0
 
     @property
+    def n_values(self) -> int:
+        """How many values the port has."""
+        return self._values.size
+
+    @property
     def held_bytes(self) -> int:
         return self._values.nbytes + self._string_bytes
 

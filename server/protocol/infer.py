@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from models.pack import Pack
-from server.codec import Request, RequestReader, write_response
+from server.codec import Request, RequestReader, read_plain, write_response
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model
 from server.request_needs import infer_bytes
@@ -22,12 +22,18 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
 
     async def read(pack: Pack) -> Request:
         manifest = pack.manifest
+        parts = exchange.body(infer_bytes(manifest), body_limit(manifest.inputs))
+        first = await anext(parts)
+        if exchange.is_read:
+            plain = read_plain(first, manifest.inputs, manifest.outputs)
+            if plain is not None:
+                return plain
         reader = RequestReader(manifest.inputs, manifest.outputs)
-        need = infer_bytes(manifest)
-        async for part in exchange.body(need, body_limit(manifest.inputs)):
+        reader.feed(first)
+        async for part in parts:
             reader.feed(part)
-            if reader.held_bytes > exchange.lease.held_bytes > 0:
-                await exchange.hold(reader.held_bytes + need)
+            if reader.held_bytes > exchange.lease.held_bytes:
+                await exchange.hold(reader.held_bytes + infer_bytes(manifest))
         return reader.finish()
 
     async def respond(asked: Request, answer: Answer, pack: Pack) -> Response:
