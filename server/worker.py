@@ -9,6 +9,7 @@ is given out only if the file of the weights is still the one that was loaded.
 import asyncio
 import errno
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 # up for longer, and the change to another thread and back costs a tenth to a half of that.
 _QUICK_SECONDS = 0.0005
 _QUICK_LIMIT_SECONDS = 1.0
+# What is usual is the least of late, as a busy machine makes single sweeps longer; it grows by so much each.
+_FORGETTING = 1.02
 
 # What the kernel says of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
@@ -72,7 +75,7 @@ class Worker:
         self._fault = ""
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
-        self._is_quick = False
+        self._usual_seconds = math.inf
         self._thread = threading.Thread(
             target=self._work, name=f"engine-{engine.pack.name}", daemon=True
         )
@@ -113,7 +116,8 @@ class Worker:
     @property
     def is_quick(self) -> bool:
         """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
-        return self._is_quick and self._line.idle
+        is_short = self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
+        return is_short and self._line.idle
 
     def infer_at_once(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
         """Compute on this thread, the event loop's, while the worker's own sleeps; raises as Engine.run."""
@@ -175,7 +179,7 @@ class Worker:
                 _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
             job.future.set_exception(exc)
             return
-        self._is_quick = self.engine.reads_nothing and statistics.delay_seconds < _QUICK_SECONDS
+        self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
         job.future.set_result(Answer(outputs, statistics, waited))
         self._judge(events, statistics.delay_seconds)
 
