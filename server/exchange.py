@@ -6,6 +6,7 @@ after the time that the settings give, or after a second where somebody else wai
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 
@@ -49,7 +50,7 @@ class Exchange:
         self._waits_since: float | None = None
         self._waited = 0.0
         #: Of what happens now, if it has a limit.
-        self.timeout: asyncio.Timeout | None = None
+        self.limit: _Within | None = None
         #: Why it was ended.
         self.evicted: ServiceError | None = None
 
@@ -71,6 +72,8 @@ class Exchange:
         """
         if self._complete:
             return await self._receive()  # whether the client leaves: nothing is expected of it
+        if self._connection is None or not self._connection.body_has_come:
+            await self._arm()
         since = self._waits_since = self._loop.time()
         message = await self._receive()
         self._waited += self._loop.time() - since
@@ -94,6 +97,8 @@ class Exchange:
 
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault."""
+        if not self.lease.fits(n_bytes):
+            await self._arm()
         await self.lease.hold(n_bytes)
         self._moved(PROGRESS_BYTES)
 
@@ -126,6 +131,7 @@ class Exchange:
     @contextlib.asynccontextmanager
     async def turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:
         """Hold ``lock`` inside; who waits for it with memory in his hands waits for memory."""
+        await self._arm()
         self.lease.waiting = True
         try:
             await lock.acquire()
@@ -157,10 +163,14 @@ class Exchange:
         if self.evicted is not None:
             return
         self.evicted = why
-        if self.timeout is not None:
-            self.timeout.reschedule(self._loop.time())
+        if self.limit is not None:
+            self.limit.end()
         elif self._connection is not None:
             self._connection.abort()
+
+    async def _arm(self) -> None:
+        if self.limit is not None:
+            await self.limit.arm()
 
     def _moved(self, n_bytes: int) -> None:
         self._progress += n_bytes
@@ -169,15 +179,27 @@ class Exchange:
 
 
 class _Within:
-    """The time limit of ``Exchange.within``; a class, since every request passes it."""
+    """The time limit of ``Exchange.within``: a timer is set only where something must be waited for."""
 
     def __init__(self, exchange: Exchange, seconds: float) -> None:
         self._exchange = exchange
         self._seconds = seconds
-        self._timeout = asyncio.timeout(seconds)
+        self._began = time.monotonic()
+        self._timeout: asyncio.Timeout | None = None
 
     async def __aenter__(self) -> None:
-        self._exchange.timeout = await self._timeout.__aenter__()
+        self._exchange.limit = self
+
+    async def arm(self) -> None:
+        """Set the timer, once."""
+        if self._timeout is None:
+            left = self._seconds - (time.monotonic() - self._began)
+            self._timeout = await asyncio.timeout(left).__aenter__()
+
+    def end(self) -> None:
+        """Let the time be over."""
+        if self._timeout is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
     async def __aexit__(
         self,
@@ -185,7 +207,9 @@ class _Within:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._exchange.timeout = None
+        self._exchange.limit = None
+        if self._timeout is None:
+            return
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:

@@ -25,9 +25,13 @@ class RequestMemory:
         """Requests that wait for memory."""
         return len(self._line)
 
+    def has(self, n_bytes: int, first: bool) -> bool:
+        """Return whether ``take`` would give ``n_bytes`` at once."""
+        return (first or not self._line) and self.used_bytes + n_bytes <= self.capacity_bytes
+
     async def take(self, n_bytes: int, first: bool = False) -> None:
         """Take ``n_bytes`` as soon as they are free; unless ``first``, who came before has his before."""
-        if (first or not self._line) and self.used_bytes + n_bytes <= self.capacity_bytes:
+        if self.has(n_bytes, first):
             self.used_bytes += n_bytes
             return
         place = n_bytes, asyncio.get_running_loop().create_future()
@@ -76,6 +80,16 @@ class Lease:
         """The most that this lease could ever hold."""
         return self._memory.capacity_bytes
 
+    def fits(self, n_bytes: int) -> bool:
+        """Return whether ``n_bytes`` can be held without waiting."""
+        return n_bytes <= self.held_bytes or self._memory.has(
+            n_bytes - self.held_bytes, self._first
+        )
+
+    @property
+    def _first(self) -> bool:
+        return self.held_bytes > 0
+
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` from now on, waiting for what is missing.
 
@@ -92,7 +106,7 @@ class Lease:
         else:
             self.waiting = True
             try:
-                await self._memory.take(n_bytes - self.held_bytes, first=self.held_bytes > 0)
+                await self._memory.take(n_bytes - self.held_bytes, first=self._first)
             finally:
                 self.waiting = False
         self.held_bytes = n_bytes

@@ -118,6 +118,11 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
 
+    @property
+    def body_has_come(self) -> bool:
+        """Whether the body of the request that runs is here to its end."""
+        return not self.cycle.more_body
+
     def abort(self) -> None:
         """Cut the connection off."""
         self.transport.abort()
