@@ -102,31 +102,26 @@ class Exchange:
         await self.lease.hold(n_bytes)
         self._moved(PROGRESS_BYTES)
 
-    async def body(self, need_bytes: int, limit: int) -> AsyncIterator[bytes]:
-        """Yield the body part by part, for a reader that keeps none of it.
+    async def part(self, need_bytes: int) -> bytes:
+        """Return the next part of the body, for a reader that keeps none of it; ``is_read`` after the last.
 
         ``need_bytes`` are held before the first part that does not fit beside many others.
 
         Raises:
-            TooLargeError: it is over ``limit`` bytes. DisconnectedError: the client went away.
+            TooLargeError: it is over the limit. DisconnectedError: the client went away.
         """
         self.keeps_body = False
-        early = b""
-        more = True
-        while more:
+        part = bytearray()
+        while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise DisconnectedError("the client went away while sending")
-            more = message.get("more_body", False)
-            if self._received > limit:
-                raise TooLargeError(f"the body is over this model's limit of {limit} bytes")
-            early += message.get("body", b"")
-            if more and self._received <= FREE_BYTES:
-                continue
-            if self.lease.held_bytes < need_bytes:
-                await self.hold(need_bytes)
-            yield early
-            early = b""
+            part += message.get("body", b"")
+            if self._complete or self._received > FREE_BYTES:
+                break
+        if self.lease.held_bytes < need_bytes:
+            await self.hold(need_bytes)
+        return bytes(part)
 
     @contextlib.asynccontextmanager
     async def turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:

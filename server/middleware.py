@@ -3,9 +3,9 @@
 import logging
 import re
 import time
+from collections.abc import Mapping
 from random import getrandbits
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,8 +38,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        offered = headers.get("x-request-id", "")
+        headers = dict(scope["headers"])
+        offered = headers.get(b"x-request-id", b"").decode("latin-1")
         identity = offered if _ID.fullmatch(offered) else f"{getrandbits(128):032x}"
         token = request_id.set(identity)
         try:
@@ -51,11 +51,11 @@ class RequestMiddleware:
             request_id.reset(token)
 
     async def _answer(
-        self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer"
+        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, answer: "_Answer"
     ) -> None:
         started = time.perf_counter()
         try:
-            if _declared_length(headers) > self._exchanges.max_body:
+            if _declared_length(headers.get(b"content-length", b"")) > self._exchanges.max_body:
                 message = f"the body is over the limit of {self._exchanges.max_body} bytes"
                 response = JSONResponse({"error": message}, 413, {"connection": "close"})
                 await response(scope, receive, answer.send)
@@ -84,7 +84,8 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.begun = message["status"], True
-            MutableHeaders(scope=message)["x-request-id"] = self._identity
+            headers = [*message["headers"], (b"x-request-id", self._identity.encode())]
+            message = {**message, "headers": headers}
         await self._send(message)
 
 
@@ -103,6 +104,5 @@ def _write(scope: Scope, status: int, seconds: float) -> None:
     )
 
 
-def _declared_length(headers: Headers) -> int:
-    text = headers.get("content-length", "0")
-    return int(text[:20]) if text.isdecimal() else 0  # int() refuses thousands of digits
+def _declared_length(text: bytes) -> int:
+    return int(text[:20]) if text.isdigit() else 0  # int() refuses thousands of digits

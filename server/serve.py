@@ -48,6 +48,7 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=int(settings.drain_timeout) or 1,
     )
     registry = Registry(_limits(settings))

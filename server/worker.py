@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 # up for longer, and the change to another thread and back costs a tenth to a half of that.
 _QUICK_SECONDS = 0.0005
 _QUICK_LIMIT_SECONDS = 1.0
-# What is usual is the least of late, as a busy machine makes single sweeps longer; it grows by so much each.
+# What is usual is the least of late: a busy machine makes single sweeps longer. It grows with each.
 _FORGETTING = 1.02
 
 # What the kernel says of a disk that is not there any more.
@@ -213,7 +213,8 @@ class Worker:
         except LoaderError:
             self._reader.check()
             raise
-        self._reader.check()
+        if not self.engine.reads_nothing:
+            self._reader.check()
         return answer
 
     def _out_of_service(self) -> NotServingError:

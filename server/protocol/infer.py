@@ -7,8 +7,7 @@ from models.pack import Pack
 from server.codec import Request, RequestReader, read_plain, write_response
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model
-from server.request_needs import infer_bytes
-from server.tensors import body_limit
+from server.request_needs import CODEC_BYTES, infer_bytes
 from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
@@ -22,18 +21,18 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
 
     async def read(pack: Pack) -> Request:
         manifest = pack.manifest
-        parts = exchange.body(infer_bytes(manifest), body_limit(manifest.inputs))
-        first = await anext(parts)
+        need = infer_bytes(manifest)
+        part = await exchange.part(need)
         if exchange.is_read:
-            plain = read_plain(first, manifest.inputs, manifest.outputs)
+            plain = read_plain(part, manifest.inputs, manifest.outputs)
             if plain is not None:
                 return plain
         reader = RequestReader(manifest.inputs, manifest.outputs)
-        reader.feed(first)
-        async for part in parts:
-            reader.feed(part)
-            if reader.held_bytes > exchange.lease.held_bytes:
-                await exchange.hold(reader.held_bytes + infer_bytes(manifest))
+        reader.feed(part)
+        while not exchange.is_read:
+            reader.feed(await exchange.part(need))
+            if reader.held_bytes + CODEC_BYTES > exchange.lease.held_bytes:
+                await exchange.hold(reader.held_bytes + need)
         return reader.finish()
 
     async def respond(asked: Request, answer: Answer, pack: Pack) -> Response:

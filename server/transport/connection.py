@@ -23,11 +23,8 @@ from uvicorn.server import ServerState
 from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, LINGER_SECONDS, READ_BYTES
 from server.transport.registry import Registry
 
-# Between get_buffer and buffer_updated nothing else runs: all connections may share one.
-_BUFFER = memoryview(bytearray(READ_BYTES))
 
-
-class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
+class Connection(HttpToolsProtocol):
     """A connection that ``registry`` counts."""
 
     def __init__(
@@ -40,6 +37,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._since = self.loop.time()
         self._heading = False
         self._header_bytes = 0
+        self._head = b""
+        self._head_written = False
         self._blocked_since: float | None = None
         self._ends_at: float | None = None
 
@@ -54,14 +53,9 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     # Reading
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._ends_at is None:
-            self.data_received(bytes(_BUFFER[:nbytes]))
-
     def data_received(self, data: bytes) -> None:
+        if self._ends_at is not None:
+            return
         self._header_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -92,7 +86,22 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     # Answering
 
+    def write(self, data: bytes) -> None:
+        """Write ``data``; the head of an answer goes with what follows it, as one segment."""
+        if self._runs and self.cycle.response_started and not self._head_written:
+            self._head_written, self._head = True, data
+            return
+        self.transport.write(self._head + data)
+        self._head = b""
+
+    def flush(self) -> None:
+        """Write the head of an answer that has no body."""
+        if self._head:
+            self.write(b"")
+
     def on_response_complete(self) -> None:
+        self.flush()
+        self._head_written = False
         self.used = True
         self._since = self.loop.time()
         super().on_response_complete()
@@ -110,6 +119,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Close behind what was written; while the client still sends, read on without looking."""
         if self._ends_at is not None or self.transport.is_closing():
             return
+        self.flush()
         self._ends_at = self.loop.time() + LINGER_SECONDS
         cycle = self._latest
         if cycle is not None and not cycle.more_body:
@@ -198,8 +208,35 @@ class _Ending:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.write = connection.transport.write
+        self.write = connection.write
         self.is_closing = connection.transport.is_closing
 
     def close(self) -> None:
         self._connection.end()
+
+
+# Between get_buffer and buffer_updated nothing else runs: all connections may share one.
+_BUFFER = memoryview(bytearray(READ_BYTES))
+
+
+class BoundedReads(asyncio.BufferedProtocol):
+    """What the event loop sees of a connection: it says how much may be read at a time.
+
+    A class of its own, since to event loops a protocol is of one kind or the other.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
+        self.eof_received = connection.eof_received  # type: ignore[method-assign]
+        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.connection_made(cast(asyncio.Transport, transport))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.data_received(bytes(_BUFFER[:nbytes]))

@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 
-from server.transport.connection import Connection
+from server.transport.connection import BoundedReads, Connection
 from server.transport.listener import accept
 from server.transport.registry import Registry
 
@@ -68,8 +68,9 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
         super().handle_exit(sig, frame)
 
-    def _connection(self) -> Connection:
-        return Connection(self.config, self.server_state, self.lifespan.state, self._registry)
+    def _connection(self) -> BoundedReads:
+        state = self.server_state
+        return BoundedReads(Connection(self.config, state, self.lifespan.state, self._registry))
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()
