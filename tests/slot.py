@@ -1,7 +1,7 @@
 """A bounded time for tests that may take longer: ``-p tests.slot --slot SECONDS --slot-seed WORD``.
 
-Files come in an order that the seed decides, so that what one run has no time for another one runs. No test
-starts when the time is over; those that are left are named at the end as not run.
+Slow tests come first, then drawn ones; files in an order that the seed decides, so that what one run has
+no time for another one runs. No test starts when the time is over; those left are named at the end.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed = config.getoption("slot_seed")
 
-    def place(item: pytest.Item) -> str:
-        return hashlib.sha256(f"{seed} {item.path.name}".encode()).hexdigest()
+    def place(item: pytest.Item) -> tuple[bool, str]:
+        digest = hashlib.sha256(f"{seed} {item.path.name}".encode()).hexdigest()
+        return item.get_closest_marker("slow") is None, digest
 
     items.sort(key=place)
 

@@ -38,7 +38,7 @@ from pipeline.sweeps import opened
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels
 
-SIDE = 20
+SIDE = 13
 TARGET = cuda_target(72)
 Tensor = NDArray[np.float32]
 
