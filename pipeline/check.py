@@ -95,8 +95,10 @@ class _Checker:
             if self.device is None:
                 return ""
             fault = self._fault(inputs, expected, self._answer(inputs, self.device))
-            if not fault or self.traits.random:
-                return f"not compared, since {self.traits.random} draws numbers" * bool(fault)
+            if self.traits.random:
+                return f"ran, but was not compared: node {self.traits.random} draws numbers"
+            if not fault:
+                return ""
             if fault == _AMPLIFIED:
                 return f"not compared: {fault}"
             faults.append(fault)
