@@ -5,7 +5,7 @@ to be an input; exporters kept that habit for years, and nobody overrides the we
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def fix_inputs(
     if unknown:
         raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}")
     defaults = default_tensors(model)
-    _check_batch(path, model, batch, {*shapes, *defaults})
+    _check_batch(path, model, batch, shapes, defaults)
     for value in model.graph.input:
         if not value.type.HasField("tensor_type"):
             raise OnnxError(f"{path}: input {value.name!r} is not a tensor")
@@ -138,16 +138,25 @@ def fix_inputs(
     _forget_shapes(model)
 
 
-def _check_batch(path: Path, model: onnx.ModelProto, batch: int | None, given: set[str]) -> None:
+def _check_batch(
+    path: Path,
+    model: onnx.ModelProto,
+    batch: int | None,
+    shapes: Collection[str],
+    defaults: Collection[str],
+) -> None:
     """Refuse a ``batch`` that no input takes."""
     if batch is None:
         return
     fixed = []
     for value in model.graph.input:
         dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if dims and value.name not in given and (not dims[0] or dims[0] == batch):
-            return
-        fixed.append(f"{value.name!r}{' by --shape' if value.name in given else f' is {dims}'}")
+        if value.name in shapes:
+            fixed.append(f"{value.name!r} by --shape")
+        elif value.name not in defaults:
+            if dims and dims[0] in (0, batch):
+                return
+            fixed.append(f"{value.name!r} is {dims}")
     raise OnnxError(
         f"{path}: --batch {batch} changes nothing, since the first dimension of every input is fixed "
         f"({', '.join(fixed[:3]) or 'there is none'}); --shape NAME={batch},... replaces it"

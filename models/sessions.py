@@ -149,7 +149,7 @@ def reason(exc: Exception) -> str:
     text = re.sub(r"\s+", " ", str(exc)).strip()
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
     text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
-    return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", text)[:400]
+    return re.sub(r"/onnxruntime_src/\S+ .*?\)(?: const)? (?=\S)", "", text)[:400]
 
 
 def open_resident(path: str) -> ort.InferenceSession:

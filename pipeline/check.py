@@ -18,6 +18,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import CompileError
 from models.heap import trim_heap
+from models.manifest import UNKNOWN
 from models.pack import Pack
 from models.sessions import SessionError, open_reference, run_session
 from models.traits import Traits, read_traits
@@ -92,11 +93,14 @@ class _Checker:
         """
         faults = []
         for inputs, expected in itertools.islice(self._questions(required_only), self._draws):
+            self._check_declared(expected)
             if self.device is None:
                 return ""
             fault = self._fault(inputs, expected, self._answer(inputs, self.device))
-            if not fault or self.traits.random:
-                return f"not compared, since {self.traits.random} draws numbers" * bool(fault)
+            if self.traits.random:
+                return f"ran, but was not compared: node {self.traits.random} draws numbers"
+            if not fault:
+                return ""
             if fault == _AMPLIFIED:
                 return f"not compared: {fault}"
             faults.append(fault)
@@ -106,6 +110,17 @@ class _Checker:
                 "nothing was written; please report this (--no-check compiles without comparing)"
             )
         return "not compared with optional inputs: ONNX Runtime refuses those that were drawn"
+
+    def _check_declared(self, expected: Arrays) -> None:
+        """Refuse a file that says of an output what is not so when it is run."""
+        for port in self.pack.manifest.outputs:
+            shape = expected[port.name].shape
+            known = [own in (UNKNOWN, real) for own, real in zip(port.shape, shape, strict=False)]
+            if len(shape) != len(port.shape) or not all(known):
+                raise CompileError(
+                    f"{self.reference.source}: output {port.name!r} has shape {list(shape)} in ONNX "
+                    f"Runtime; what the file declares makes it {list(port.shape)}"
+                )
 
     @property
     def _draws(self) -> int:

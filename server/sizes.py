@@ -41,7 +41,8 @@ def format_least(n_bytes: int) -> str:
     rounded = -(-n_bytes * parts // factor)
     text = f"{rounded / parts:.{digits}f} {unit}"
     # As a float, 0.1 may be a little less than it says.
-    return text if parse_size(text) >= n_bytes else f"{(rounded + 1) / parts:.{digits}f} {unit}"
+    enough = not n_bytes or parse_size(text) >= n_bytes
+    return text if enough else f"{(rounded + 1) / parts:.{digits}f} {unit}"
 
 
 def _unit(n_bytes: int) -> tuple[str, int, int]:

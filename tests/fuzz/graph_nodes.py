@@ -11,6 +11,8 @@ from tests.fuzz.graphs import Scope, Shape, Value, port
 
 Add = Callable[[Scope], object]
 
+# Square weights of more rows would be hundreds of megabytes.
+_WIDEST = 256
 UNARY = (
     "Relu",
     "Sigmoid",
@@ -344,11 +346,11 @@ def loop(s: Scope) -> None:
 def _same_shape(body: Scope, x: Value) -> Value:
     """Add nodes that read ``x`` and end in its shape."""
     y = x
-    if len(x.shape) == 4 and body.chance(0.7):
+    if len(x.shape) == 4 and x.shape[1] <= _WIDEST and body.chance(0.7):
         channels = body.size(x.shape[1])
         weight = body.weight((x.shape[1], channels, 3, 3))
         y = body.node("Conv", [x.name, weight], x.shape, pads=[1, 1, 1, 1])
-    elif x.shape and body.chance(0.7):
+    elif x.shape and x.shape[-1] <= _WIDEST and body.chance(0.7):
         y = body.node("MatMul", [x.name, body.weight((x.shape[-1], x.shape[-1]))], x.shape)
     if body.chance(0.3):
         body.rng.choice((branch, loop))(body)

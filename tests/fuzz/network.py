@@ -34,9 +34,9 @@ from tests.models.streamed import streamed
 
 Outputs = dict[str, NDArray[Any]]
 
-# What no protocol can describe is refused, though ONNX Runtime answers. A body that uses a name from
-# outside again is refused, as the standard says; ONNX Runtime does so or not, depending on the order of nodes.
-_OTHERWISE = ("has a rank that is known only at run time", "static single assignment")
+# What no protocol can describe is refused, though ONNX Runtime answers. A body that uses an outer name
+# again is refused, as the standard says; ONNX Runtime does so or not, depending on the order of nodes.
+_OTHERWISE = ("has a rank that is known only at run time", "single static assignment")
 _REFUSALS = (ModelError, EngineError, DeviceError, LoaderError)
 
 

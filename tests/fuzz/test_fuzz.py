@@ -1,11 +1,15 @@
 """A bounded run of each fuzzer; ``python -m tests.fuzz.cfg --minutes 10`` runs one longer."""
 
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 from tests.fuzz import cfg as cfg_fuzzer
 from tests.fuzz import infer as infer_fuzzer
+from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
 
@@ -36,8 +40,49 @@ def test_infer_reader() -> None:
     assert 0 < sum(accepted) < EXAMPLES
 
 
+# Drawn and not shrunk: a smaller graph is another graph, and each takes a compilation.
+_PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+def _compare(examples: int, folder: Path, first: int) -> None:
+    folder.mkdir()
+    answered: list[bool] = []
+
+    @seed(first)
+    @given(rng=st.randoms(use_true_random=True))
+    @settings(
+        max_examples=examples,
+        phases=_PHASES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def compare(rng: random.Random) -> None:
+        answered.append(network_fuzzer.attempt(rng, folder))
+
+    compare()
+    assert examples // 3 < sum(answered) < examples  # most answer, some are refused by both
+
+
+def test_graphs_answer_as_in_onnx_runtime(tmp_path: Path) -> None:
+    _compare(30, tmp_path / "drawn", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 21))
+def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path) -> None:
+    _compare(100, tmp_path / "drawn", part)
+
+
 @pytest.mark.parametrize(
-    "main", [pack_fuzzer.main, onnx_fuzzer.main, cfg_fuzzer.main, infer_fuzzer.main]
+    "main",
+    [
+        pack_fuzzer.main,
+        onnx_fuzzer.main,
+        cfg_fuzzer.main,
+        infer_fuzzer.main,
+        network_fuzzer.main,
+    ],
 )
 def test_command_reports(main: pack_fuzzer.Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0.05", "7"]) == 0

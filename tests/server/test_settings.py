@@ -179,6 +179,10 @@ def test_small_sizes_need_a_unit(n_bytes: int) -> None:
     assert parse_size(f"{n_bytes}B") == n_bytes
 
 
+def test_no_minimum_can_be_shown() -> None:
+    assert format_least(0) == "0 B"
+
+
 @given(n_bytes=st.integers(1, 1 << 50))
 @example(n_bytes=16_921_311)  # 16.1 MiB when rounded down
 def test_a_minimum_that_is_shown_is_enough_when_typed_back(n_bytes: int) -> None:
