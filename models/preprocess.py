@@ -99,14 +99,15 @@ class Preprocess(BaseModel):
         pixels = self._placed(picture)[:, :, : self.channels]
         if self.color == "BGR":
             pixels = pixels[:, :, ::-1]
-        factor = np.float32(self.scale) / np.asarray(self.std, np.float32)
-        tensor = (pixels - np.asarray(self.mean, np.float32)) * factor
+        # In place: for a large network each copy would be megabytes of every request.
+        pixels -= np.asarray(self.mean, np.float32)
+        pixels *= np.float32(self.scale) / np.asarray(self.std, np.float32)
         if self.layout == "NCHW":
-            tensor = tensor.transpose(2, 0, 1)
-        return np.ascontiguousarray(tensor[None])
+            pixels = pixels.transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels[None])
 
     def _placed(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return ``image`` (RGB) at the network's size, [rows, columns, 3] from 0 to 255."""
+        """Return ``image`` (RGB) at the network's size, a new array [rows, columns, 3] from 0 to 255."""
         width, height = self.size
         if self.resize == "stretch":
             return self._resized(image, self.size)
@@ -121,7 +122,7 @@ class Preprocess(BaseModel):
     def _resized(self, image: Image.Image, size: Size) -> NDArray[np.float32]:
         if self.filter == "darknet":
             return resize_corners(image, size)
-        return np.asarray(image.resize(size, _FILTERS[self.filter]), np.float32)
+        return np.array(image.resize(size, _FILTERS[self.filter]), np.float32)
 
     def _cut(self, image: Image.Image) -> NDArray[np.float32]:
         # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
@@ -131,7 +132,7 @@ class Preprocess(BaseModel):
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
             return resize_corners(image, outer, (left, top, left + width, top + height))
         box = centre(self.size, image.size)
-        return np.asarray(image.resize(self.size, _FILTERS[self.filter], box), np.float32)
+        return np.array(image.resize(self.size, _FILTERS[self.filter], box), np.float32)
 
 
 def read_preprocess(path: Path) -> Preprocess:

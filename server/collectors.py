@@ -9,6 +9,7 @@ from loader.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from server.budget import Budget
 from server.entry import Entry
+from server.exchange import Exchanges
 from server.repository import Repository
 
 _LOST = "1 when the device works again only after a restart of the process"
@@ -25,6 +26,8 @@ class ModelCollector(Collector):
         """Yield gauges of the budget and of every model."""
         yield _gauge("budget_bytes", "The budget", value=self._budget.total_bytes)
         yield _gauge("budget_used_bytes", "Reserved of it", value=self._budget.used_bytes)
+        aside = self._budget.request_bytes
+        yield _gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
         entries = self._repository.entries()
         yield from self._states(entries)
         yield from _held(entries)
@@ -44,6 +47,25 @@ class ModelCollector(Collector):
             if entry.worker is not None:
                 queue.add_metric([entry.name], entry.worker.waiting)
         yield from (ready, weights, queue, refusals)
+
+
+class TrafficCollector(Collector):
+    """What requests in flight hold, and how many were ended because their clients stalled."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield figures of the pool and of the exchanges."""
+        memory = self._exchanges.memory
+        yield _gauge("request_memory_used_bytes", "Held by requests", value=memory.used_bytes)
+        yield _gauge("request_memory_waiting", "Requests that wait for it", value=memory.waiting)
+        yield _gauge(
+            "requests_in_flight", "Requests, whatever they ask", value=len(self._exchanges)
+        )
+        stalled = _counter("stalled_requests", "Ended: their clients made no progress")
+        stalled.add_metric([], self._exchanges.stalled)
+        yield stalled
 
 
 class ReadCollector(Collector):

@@ -60,7 +60,7 @@ class Context:
         self.request_memory = RequestMemory(0)
         self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
         self.repository = Repository(settings, self.budget, device, self.pool)
-        self.metrics.watch(self.repository, self.budget, self.pool, device)
+        self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None

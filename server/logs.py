@@ -1,11 +1,10 @@
 """Structured logs: one JSON object a line (or text), each with the id of the request it belongs to."""
 
 import contextvars
+import json
 import logging
 import sys
 from datetime import UTC, datetime
-
-import orjson
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
@@ -33,7 +32,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return json.dumps(line, default=str)  # ASCII: no character in it ends a line
 
 
 class TextFormatter(logging.Formatter):

@@ -18,7 +18,8 @@ from loader.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.statistics import SweepStatistics
 from server.budget import Budget
-from server.collectors import DeviceCollector, ModelCollector, ReadCollector
+from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
+from server.exchange import Exchanges
 from server.repository import Repository
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
@@ -27,6 +28,11 @@ METRIC_NAMES = frozenset(
         "layerstream_memory_bytes",
         "layerstream_budget_bytes",
         "layerstream_budget_used_bytes",
+        "layerstream_request_memory_bytes",
+        "layerstream_request_memory_used_bytes",
+        "layerstream_request_memory_waiting",
+        "layerstream_requests_in_flight",
+        "layerstream_stalled_requests_total",
         "layerstream_process_base_bytes",
         "layerstream_request_seconds",
         "layerstream_stage_seconds",
@@ -116,9 +122,17 @@ class Metrics:
             registry=self.registry,
         )
 
-    def watch(self, repository: Repository, budget: Budget, pool: ReadPool, device: Device) -> None:
-        """Read memory, states and what reading took at each scrape."""
+    def watch(
+        self,
+        repository: Repository,
+        budget: Budget,
+        exchanges: Exchanges,
+        pool: ReadPool,
+        device: Device,
+    ) -> None:
+        """Read memory, states, traffic and what reading took at each scrape."""
         self.registry.register(ModelCollector(repository, budget))
+        self.registry.register(TrafficCollector(exchanges))
         self.registry.register(ReadCollector(pool))
         self._device = DeviceCollector(device)
         self.registry.register(self._device)

@@ -19,7 +19,7 @@ from pipeline.watch import BoundWatch
 from server.budget import Budget, fit
 from server.errors import NotServingError, RefusedError
 from server.profiles import prepared
-from server.request_needs import least_bytes, tight_bytes
+from server.request_needs import Need
 from server.settings import Settings
 from server.sizes import format_size
 from server.worker import Worker
@@ -45,9 +45,9 @@ class Opener:
         pack = self._device.fitted(self._checked(folder))
         return smallest_plan(pack.manifest, self._architecture()).total_bytes
 
-    def request_bytes(self, folder: Path) -> int:
-        """Return what a request to the latest version in ``folder`` needs; blocks; raises as above."""
-        return least_bytes(self._checked(folder).manifest)
+    def need(self, folder: Path) -> Need:
+        """Return what requests to the latest version in ``folder`` take; blocks; raises as above."""
+        return Need.of(self._checked(folder).manifest)
 
     async def open(self, name: str, folder: Path, share: int) -> Opened:
         """Reserve, read and start the latest version in ``folder`` within ``share`` bytes of the budget.
@@ -110,7 +110,7 @@ def _check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
     Raises:
         RefusedError: the memory of requests is too small for one.
     """
-    needed = tight_bytes(manifest)
+    needed = Need.of(manifest).tight_bytes
     if needed > budget.request_bytes:
         raise RefusedError(
             f"model {name!r}: one request to it takes {format_size(needed)} of memory, and all "

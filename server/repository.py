@@ -23,6 +23,7 @@ from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.minima import Minima
 from server.opening import Opener
 from server.presence import Presence, is_folder
+from server.request_needs import Need
 from server.settings import Settings
 from server.sharing import even_share
 from server.worker import Worker
@@ -61,12 +62,12 @@ class Repository:
         found = (path for path in root.iterdir() if is_folder(path) and path.name[0] != ".")
         return sorted(path.name for path in found if _has_versions(path))
 
-    def request_needs(self) -> list[int]:
-        """Return what a request to each model needs; blocks."""
+    def request_needs(self) -> list[Need]:
+        """Return what requests to each model take; blocks."""
         needs = []
         for name in self._served():
             with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
-                needs.append(self._opener.request_bytes(self._settings.repository / name))
+                needs.append(self._opener.need(self._settings.repository / name))
         return needs
 
     async def load_all(self) -> None:

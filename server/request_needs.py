@@ -4,6 +4,7 @@ Pure figures of manifests; docs/architecture.md, "What requests may take".
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from models.manifest import Array, Manifest
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
-#: A photograph of a megapixel: what is left for pictures in the smallest pool.
+#: For pictures, file and pixels: a photograph of a megapixel, or in a small budget a part of that.
 PICTURE_BYTES = 4 << 20
+_PICTURE_SHARE = 4
 #: Bytes a value that turning a picture into a tensor takes, the tensor included.
-_PREPROCESS_BYTES = 16
+_PREPROCESS_BYTES = 11
 #: Of the budget, and at most so much, where the settings do not say.
 _SHARE = 8
 _MOST_BYTES = 64 << 20
@@ -37,27 +39,39 @@ def preprocess_bytes(manifest: Manifest) -> int:
     return int(np.prod(manifest.preprocess.shape)) * _PREPROCESS_BYTES
 
 
-def tight_bytes(manifest: Manifest) -> int:
-    """Return what a request to the model takes at least, however small its picture."""
-    return infer_bytes(manifest) + preprocess_bytes(manifest)
+class Need(NamedTuple):
+    """What requests to one model take: to be answered from tensors; to make a picture a tensor, or 0."""
+
+    infer_bytes: int
+    preprocess_bytes: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return what requests to the model of ``manifest`` take."""
+        return cls(infer_bytes(manifest), preprocess_bytes(manifest))
+
+    @property
+    def tight_bytes(self) -> int:
+        """What one request takes at least; a picture and its like are gone before there are outputs."""
+        return max(self)
+
+    def least_bytes(self, budget_bytes: int) -> int:
+        """Return the smallest pool that is chosen: a request fits, a photograph if the model takes any."""
+        picture = min(PICTURE_BYTES, budget_bytes // _PICTURE_SHARE)
+        return max(
+            self.infer_bytes, self.preprocess_bytes + picture if self.preprocess_bytes else 0
+        )
 
 
-def least_bytes(manifest: Manifest) -> int:
-    """Return the smallest pool chosen for a model: a request fits, and a photograph if it takes any."""
-    return tight_bytes(manifest) + (PICTURE_BYTES if manifest.preprocess else 0)
+def pool_bytes(budget_bytes: int, needs: Iterable[Need]) -> int:
+    """Return the size of the pool where no setting does: an eighth of the budget, or what is needed."""
+    share = min(budget_bytes // _SHARE, _MOST_BYTES)
+    return max(share, CODEC_BYTES, *(need.least_bytes(budget_bytes) for need in needs))
 
 
-def pool_bytes(budget_bytes: int, needs: Iterable[int]) -> int:
-    """Return the size of the pool where the settings do not say.
-
-    An eighth of the budget (at most 64 MiB), or the largest of ``needs``: ``least_bytes`` of each model.
-    """
-    return max(min(budget_bytes // _SHARE, _MOST_BYTES), CODEC_BYTES, *needs)
-
-
-def smallest_budget(model_bytes: int, needs: Sequence[int]) -> int:
+def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
     """Return the smallest budget in which models that take ``model_bytes`` and their requests fit."""
     total = model_bytes + pool_bytes(0, needs)
-    while total - pool_bytes(total, needs) < model_bytes:
-        total = model_bytes + pool_bytes(total, needs) + 1
+    while (pool := pool_bytes(total, needs)) > total - model_bytes:
+        total = model_bytes + pool
     return total

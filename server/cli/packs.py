@@ -20,6 +20,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
 from server.cli.output import console, errors, print_json, warn
+from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
 
 if TYPE_CHECKING:
@@ -171,7 +172,9 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "spans": len(manifest.spans),
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
-        "smallest_budget_bytes": smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes,
+        "smallest_budget_bytes": smallest_budget(
+            smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes, [Need.of(manifest)]
+        ),
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
         "session_bytes": session_bytes(manifest, manifest.pieces),

@@ -27,6 +27,7 @@ from server.cli.options import (
 from server.cli.output import console, errors, print_json, print_table
 from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.weights import Weights, weight_bytes
+from server.request_needs import Need, pool_bytes
 from server.sharing import Candidate, share_budget
 from server.sizes import format_size
 
@@ -39,6 +40,9 @@ def plan(
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
     budget: Annotated[
         str | None, typer.Option(help="Memory for all of them together, e.g. 64MiB.")
+    ] = None,
+    request_memory: Annotated[
+        str | None, typer.Option(help="Of it, for requests in flight (default: as serve has it).")
     ] = None,
     delay: Annotated[
         str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
@@ -68,13 +72,18 @@ def plan(
         opened, profile, hint = _profiled_or_hint(opened, device, needed=target is not None)
         candidates.append(Candidate(opened, device.adapt(chosen), wanted, profile))
         hints.append(hint)
+    shared = Budget(budget_bytes or UNLIMITED_BYTES)
+    needs = [Need.of(candidate.pack.manifest) for candidate in candidates]
+    if budget_bytes is not None:  # as the service does; without a budget there is no service
+        requested = size(request_memory, "--request-memory")
+        shared.set_aside(requested or pool_bytes(budget_bytes, needs))
     with errors.status("planning"):
-        plans = share_budget(candidates, Budget(budget_bytes or UNLIMITED_BYTES))
+        plans = share_budget(candidates, shared)
         rows = [
             _planned(candidate, item, hint)
             for candidate, item, hint in zip(candidates, plans, hints, strict=True)
         ]
-    document = _document(budget_bytes, rows)
+    document = _document(budget_bytes, shared.request_bytes, rows)
     if as_json:
         print_json(document)
         return
@@ -129,14 +138,20 @@ def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
     }
 
 
-def _document(budget_bytes: int | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return rows and totals; times add up to one request of each, one after the other."""
+def _document(
+    budget_bytes: int | None, request_bytes: int, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return rows and totals; times add up to one request of each, one after the other.
+
+    ``request_bytes``: set aside in the budget for requests, beside the total of the models.
+    """
     totals = {part: sum(row[part] for row in rows) for part in ("total_bytes", *PARTS)}
     times = {
         name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows)
         for name in ("delay_ms", "bound_ms")
     }
-    return {"budget_bytes": budget_bytes, **totals, **times, "packs": rows}
+    budget = {"budget_bytes": budget_bytes, "request_bytes": request_bytes}
+    return {**budget, **totals, **times, "packs": rows}
 
 
 def _print_plans(document: dict[str, Any], explain: bool) -> None:
@@ -155,6 +170,9 @@ def _print_plans(document: dict[str, Any], explain: bool) -> None:
             for row in shown
         ),
     )
+    if document["request_bytes"]:
+        aside = format_size(document["request_bytes"])
+        console.print(f"{aside} of the budget are for requests in flight", highlight=False)
     for row in rows:
         notes = [row["hint"]] if row["hint"] else []
         for note in [*notes, *(row["reasons"] if explain else [])]:

@@ -29,7 +29,7 @@ def read_plain(body: bytes, ports: Sequence[Port], outputs: Sequence[Port]) -> R
     try:
         document = orjson.loads(body)
         return _request(document, body.count(b'"') // 2, ports, outputs)
-    except (orjson.JSONDecodeError, InvalidRequestError, KeyError, TypeError):
+    except (InvalidRequestError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -344,7 +344,7 @@ async def test_the_drain_answers_what_was_accepted(
         error(await service.infer("pair", inputs_for("pair")), 503, "'pair'")
     assert service_threads() == []
     assert all(reader.closed for reader in faults.readers.values())
-    assert service.context.budget.used_bytes == 0
+    assert service.context.budget.held() == {}
 
 
 async def test_start_and_stop_again_and_again(settings: SettingsFactory, packs: Packs) -> None:

@@ -49,7 +49,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, SwitchedReader]:
 async def service(
     request: pytest.FixtureRequest, settings: SettingsFactory, disks: dict[str, SwitchedReader]
 ) -> AsyncIterator[Service]:
-    changes = {"architecture": request.param, "verify": "always", "budget": 2 << 20}
+    changes = {"architecture": request.param, "verify": "always", "models_budget": 2 << 20}
     async with serving(settings(**changes)) as started:
         yield started
 

@@ -29,7 +29,16 @@ from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
 from server.sizes import format_least
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+from tests.server.support import (
+    REQUEST_MEMORY,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
 
 TWO = ("tiny", "twin")
 ROOM = 16 << 10
@@ -65,9 +74,11 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
 ) -> None:
     async with serving(settings(models_budget=budget, models=TWO)) as service:
         await all_right(service, packs, 100)
-        assert await service.metric("layerstream_budget_bytes") == budget
+        total = budget + REQUEST_MEMORY
+        assert await service.metric("layerstream_budget_bytes") == total
+        assert await service.metric("layerstream_request_memory_bytes") == REQUEST_MEMORY
         used = await service.metric("layerstream_budget_used_bytes")
-        assert used == service.context.budget.used_bytes <= budget
+        assert used == service.context.budget.used_bytes <= total
         for name in TWO:
             ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
             assert ok == 50

@@ -120,12 +120,16 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     alone = cli("plan", profiled.folder, "--budget", "64MiB", "--json").document
     least = smallest_plan(profiled.manifest, ARCHITECTURES["auto"]).total_bytes
     both = (profiled.folder, other)
-    together = cli("plan", *both, "--budget", 2 * least + 4096, "--json").document
+    requests = 1 << 20
+    budget = (f"--budget={2 * least + 4096 + requests}", f"--request-memory={requests}")
+    together = cli("plan", *both, *budget, "--json").document
+    assert together["request_bytes"] == requests
     assert together["total_bytes"] == sum(row["total_bytes"] for row in together["packs"])
     assert together["total_bytes"] <= 2 * least + 4096
     assert together["delay_ms"] == pytest.approx(sum(row["delay_ms"] for row in together["packs"]))
     assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
-    cli("plan", *both, "--budget", 2 * least - 1).refuses(BAD, "does not fit", "free")
+    less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
+    cli("plan", *both, *less).refuses(BAD, "does not fit", "free")
 
 
 def test_explain_says_why(cli: Cli, profiled: Pack) -> None:
@@ -162,14 +166,14 @@ def test_other_bad_input_is_named(cli: Cli, profiled: Pack) -> None:
     folder = profiled.folder
     largest = profiled.manifest.largest_chunk_bytes
     cli("plan", folder).refuses(BAD, "--budget")
-    cli("plan", folder, "--budget", 1).refuses(BAD, "needs", "free 1 B")
-    small = cli("plan", folder, "--ring", 4096, "--architecture", "2s")
+    cli("plan", folder, "--budget", "1B").refuses(BAD, "requests take", "free are 1 B")
+    small = cli("plan", folder, "--ring", "4096B", "--architecture", "2s")
     small.refuses(BAD, "4096", str(largest), "--chunk")
     cli("plan", folder, "--budget", "1GiB", "--architecture", "9s").refuses(BAD, "'9s'", "2s-md")
     cli("simulate", folder, "--architectures", "pre,9s").refuses(BAD, "'9s'", "2s-md")
     cli("plan", folder / "none", "--budget", "1GiB").refuses(BAD, "no such folder")
-    cli("plan", folder, "--weights", 1).refuses(BAD, "1 bytes", "the least", "--chunk")
-    cli("simulate", folder, "--weights", 1).refuses(BAD, "1 bytes", "the least", "--chunk")
+    cli("plan", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least", "--chunk")
+    cli("simulate", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least", "--chunk")
     cli("profile", folder, "--iterations", 0).refuses(BAD, "--iterations")
 
 

@@ -40,7 +40,8 @@ PHOTO = Preprocess(size=(16, 16))
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(repository: Path) -> AsyncIterator[Service]:
-    settings = Settings.model_validate({"repository": repository, "budget": 64 << 20, "threads": 1})
+    budget, requests = 320 << 20, 256 << 20  # eight thousand pixels a side, decoded
+    settings = Settings(repository=repository, budget=budget, request_memory=requests, threads=1)
     async with serving(settings) as started:
         yield started
 

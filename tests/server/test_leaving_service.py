@@ -91,7 +91,7 @@ async def test_a_pack_changed_under_a_loaded_model(
 ) -> None:
     weights = repository / "tiny" / "1" / "weights.bin"
     whole = weights.read_bytes()
-    changes = {"repository": repository, "architecture": architecture, "budget": 8 << 20}
+    changes = {"repository": repository, "architecture": architecture, "models_budget": 8 << 20}
     async with serving(settings(**changes)) as service:
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
         held = service.context.budget.used_bytes

@@ -217,14 +217,27 @@ def parsed(lines: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines.getvalue().splitlines()]
 
 
-async def test_every_request_is_one_line_with_its_id(service: Service, lines: io.StringIO) -> None:
-    calls = [("GET", "/v2", 200), ("GET", "/v2/models/none", 404), ("POST", "/v2", 405)]
-    for number, (method, path, _) in enumerate(calls):
-        headers = {"X-Request-ID": f"id-{number}"}
-        await service.client.request(method, path, headers=headers)
+@pytest.mark.parametrize("chosen", ["all", "errors"])
+async def test_requests_are_lines_with_their_ids(
+    settings: SettingsFactory, lines: io.StringIO, chosen: str
+) -> None:
+    """Probes and scrapes never, what was answered well if all are asked for, what failed always."""
+    calls = [
+        ("GET", "/metrics", 200),
+        ("GET", "/v2", 200),
+        ("GET", "/v2/health/live", 200),
+        ("GET", "/v2/models/none", 404),
+        ("GET", "/v2/health/ready", 200),
+        ("POST", "/v2", 405),
+    ]
+    async with serving(settings(access_log=chosen)) as service:
+        for method, path, status in calls:
+            answer = await service.client.request(method, path, headers={"X-Request-ID": path[1:3]})
+            assert answer.status_code == status
     access = [line for line in parsed(lines) if line["logger"] == "server.access"]
-    for number, (line, (method, path, status)) in enumerate(zip(access, calls, strict=True)):
-        assert line["request_id"] == f"id-{number}"
+    written = [call for call in calls[1::2] if chosen == "all" or call[2] >= 400]
+    for line, (method, path, status) in zip(access, written, strict=True):
+        assert line["request_id"] == path[1:3]
         assert (line["method"], line["path"], line["status"]) == (method, path, status)
         assert isinstance(line["seconds"], float)
         assert {"time", "level", "message"} <= line.keys()

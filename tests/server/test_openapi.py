@@ -55,11 +55,16 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
-    values = {"repository": repository, "budget": 64 << 20, "threads": 1, "max_body": 1 << 20}
+    values = {
+        "repository": repository,
+        "threads": 1,
+        "max_body": 1 << 20,
+        "request_memory": 8 << 20,
+    }
     served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
     auto = ARCHITECTURES["auto"]
     least = sum(smallest_plan(pack.manifest, auto).total_bytes for pack in served)
-    async with serving(Settings.model_validate({**values, "budget": least})) as started:
+    async with serving(Settings.model_validate({**values, "budget": least + (8 << 20)})) as started:
         await started.client.post("/v2/repository/models/idle/unload")
         yield started
 

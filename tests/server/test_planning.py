@@ -55,7 +55,7 @@ async def test_every_architecture_serves(
     settings: SettingsFactory, packs: Packs, profiled: Save, name: str
 ) -> None:
     repository = profiled()
-    changes = {"repository": repository, "architecture": name, "budget": 8 << 20}
+    changes = {"repository": repository, "architecture": name, "models_budget": 8 << 20}
     async with serving(settings(models=("tiny",), **changes)) as service:
         for _ in range(2):
             answer = arrays(await service.infer("tiny", TINY))
