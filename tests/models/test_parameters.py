@@ -44,8 +44,8 @@ def as_constant_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
         for tensor in model.graph.initializer
     ]
     nodes.extend(model.graph.node)
-    graph = helper.make_graph(nodes, "g", model.graph.input, model.graph.output)
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=9)
+    graph = helper.make_graph(nodes, "g", list(model.graph.input), list(model.graph.output))
+    return helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=9)
 
 
 def dense() -> onnx.ModelProto:
