@@ -1,10 +1,12 @@
 """What counts as a parameter and as bytes of weights, wherever a file keeps them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.parameters import count_parameters
@@ -14,7 +16,7 @@ from tests.models.streamed import compiled
 
 def quantised() -> onnx.ModelProto:
     """A convolution of 8 x 3 x 3 x 3 bytes between scales and zero points."""
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "w": np.ones((8, 3, 3, 3), np.int8),
         "s": np.array(0.05, np.float32),
         "scales": np.full(8, 0.05, np.float32),
