@@ -79,6 +79,20 @@ def test_reshapes_that_agree_answer(shape: list[int], tmp_path: Path) -> None:
     same(streamed(compiled(source, tmp_path), inputs), answers(source, inputs))
 
 
+def test_a_contradiction_that_is_never_run_is_none(tmp_path: Path) -> None:
+    """Only the shape of what cannot be reshaped is read, and ONNX Runtime folds that."""
+    model = parsed(
+        """f (float[1,32] x) => (float[n] y) {
+            z = Reshape(x, s)
+            n = Shape(z)
+            y = Cast<to=1>(n)
+        }"""
+    )
+    source = written(integers(model, s=[1, 2, 8]), tmp_path / "m.onnx")
+    inputs = inputs_for({"x": (1, 32)})
+    same(streamed(compiled(source, tmp_path), inputs), answers(source, inputs, optimise=True))
+
+
 def test_an_empty_batch_is_an_answer_where_onnx_runtime_has_one(tmp_path: Path) -> None:
     source = written(parsed(CONV, {"w": (4, 3, 3, 3)}), tmp_path / "m.onnx")
     pack = compiled(source, tmp_path, CompileOptions(shapes={"x": (0, 3, 8, 8)}))
