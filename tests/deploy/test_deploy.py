@@ -24,7 +24,7 @@ DASHBOARD = DEPLOY / "grafana" / "layerstream.json"
 
 MIB = 1 << 20
 PROCESS_BASE = 104 * MIB  # what the unit takes the process base to be
-MARGIN = 128 * MIB
+MARGIN = 64 * MIB
 
 PROMQL_WORDS = {"and", "or", "unless", "by", "on", "without", "ignoring", "group_left", "bool"}
 

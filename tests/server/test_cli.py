@@ -317,7 +317,8 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--repository": "."}, ["no packs"]),
         ({"--port": "70000"}, ["port"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
-        ({"--budget": "64KiB", "--model": "tiny"}, ["'tiny'", "needs", "free 64.0 KiB"]),
+        ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
+        ({"--budget": "600KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 600.0 KiB"]),
         ({"--model": "none"}, ["'none'"]),
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),
@@ -360,6 +361,7 @@ def test_the_process_ends_with_that_status_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_until_told_to_stop(packs: Packs, number: signal.Signals) -> None:
     options = ["--repository", packs.repository, "--budget", "4MiB", "--port", 0, "--threads", 1]
+    options += ["--access-log", "all"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command("serve", *options, "--model", "tiny"),

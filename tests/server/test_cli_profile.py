@@ -168,7 +168,7 @@ def test_other_bad_input_is_named(cli: Cli, profiled: Pack) -> None:
     cli("plan", folder).refuses(BAD, "--budget")
     cli("plan", folder, "--budget", "1B").refuses(BAD, "requests take", "free are 1 B")
     small = cli("plan", folder, "--ring", "4096B", "--architecture", "2s")
-    small.refuses(BAD, "4096", str(largest), "--chunk")
+    small.refuses(BAD, "4096", str(largest), "largest chunk")
     cli("plan", folder, "--budget", "1GiB", "--architecture", "9s").refuses(BAD, "'9s'", "2s-md")
     cli("simulate", folder, "--architectures", "pre,9s").refuses(BAD, "'9s'", "2s-md")
     cli("plan", folder / "none", "--budget", "1GiB").refuses(BAD, "no such folder")
