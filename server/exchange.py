@@ -1,7 +1,7 @@
 """One request's dealings with its client: the body within limits, time, and the memory it holds.
 
 A request waits for its client while a body comes or an answer goes. One that makes no progress is ended:
-after the time that the settings give, or after a second where somebody else waits for what it holds.
+after the time that the settings give, or after half a second where somebody else waits for what it holds.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from server.errors import (
 from server.request_memory import Lease, RequestMemory
 
 #: Silence after which a request gives way to others that wait for what it holds.
-GRACE_SECONDS = 1.0
-#: Bytes that count as progress: fewer in a second are as good as none.
+GRACE_SECONDS = 0.5
+#: Bytes that count as progress: fewer in the time that is given are as good as none.
 PROGRESS_BYTES = 4096
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
@@ -102,10 +102,10 @@ class Exchange:
         await self.lease.hold(n_bytes)
         self._moved(PROGRESS_BYTES)
 
-    async def part(self, need_bytes: int) -> bytes:
+    async def part(self, need_bytes: int, short_bytes: int) -> bytes:
         """Return the next part of the body, for a reader that keeps none of it; ``is_read`` after the last.
 
-        ``need_bytes`` are held before the first part that does not fit beside many others.
+        ``need_bytes`` are held once more has come than anybody may send; ``short_bytes`` where it was all.
 
         Raises:
             TooLargeError: it is over the limit. DisconnectedError: the client went away.
@@ -119,8 +119,9 @@ class Exchange:
             part += message.get("body", b"")
             if self._complete or self._received > FREE_BYTES:
                 break
-        if self.lease.held_bytes < need_bytes:
-            await self.hold(need_bytes)
+        need = short_bytes if self._received <= FREE_BYTES else need_bytes
+        if self.lease.held_bytes < need:
+            await self.hold(need)
         return bytes(part)
 
     @contextlib.asynccontextmanager
@@ -230,7 +231,7 @@ class Exchanges:
     @contextlib.contextmanager
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Iterator[Exchange]:
         """Yield the exchange of one request; at the end it gives back what it holds."""
-        with Lease(self.memory) as lease:
+        with Lease(self.memory, client[0] if (client := scope.get("client")) else "") as lease:
             exchange = Exchange(scope, receive, send, lease, self.max_body)
             self._open.add(exchange)
             try:
@@ -239,7 +240,7 @@ class Exchanges:
                 self._open.discard(exchange)
 
     def sweep(self, now: float, hurry: bool) -> None:
-        """End who has stalled for too long; in a ``hurry``, or where memory is short, after a second.
+        """End who has stalled for too long; in a ``hurry``, or where memory is short, after half a second.
 
         Where all that hold memory wait for more, the last of them gives way: none of them would ever go on.
         """

@@ -1,15 +1,30 @@
 """The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
 
-Invariant: what is held never exceeds the capacity. Who finds too little waits his turn, first come first
-served, and before all newcomers who holds some already; a deadline around the call ends the wait.
+Invariant: what is held never exceeds the capacity. Who finds too little waits: before all others who holds
+some already, then whose client (by address) holds least, then who came first. What takes next to nothing
+waits for nobody: a part is kept for it. A deadline around the call ends the wait.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter
+from dataclasses import dataclass
 from typing import Self
 
 from server.errors import TooLargeError
 from server.sizes import format_size
+
+#: What takes no more may take it from all that is free, and at once.
+SMALL_BYTES = 128 << 10
+#: Kept for that: others leave so much free.
+KEPT_BYTES = 256 << 10
+
+
+@dataclass(eq=False)
+class _Waiter:
+    n_bytes: int
+    client: str
+    holds: bool
+    granted: asyncio.Future[None]
 
 
 class RequestMemory:
@@ -18,52 +33,74 @@ class RequestMemory:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._held: Counter[str] = Counter()
+        self._line: list[_Waiter] = []
 
     @property
     def waiting(self) -> int:
         """Requests that wait for memory."""
         return len(self._line)
 
-    def has(self, n_bytes: int, first: bool) -> bool:
-        """Return whether ``take`` would give ``n_bytes`` at once."""
-        return (first or not self._line) and self.used_bytes + n_bytes <= self.capacity_bytes
+    @property
+    def room_bytes(self) -> int:
+        """The most that one request can ever hold."""
+        return self.capacity_bytes - KEPT_BYTES
 
-    async def take(self, n_bytes: int, first: bool = False) -> None:
-        """Take ``n_bytes`` as soon as they are free; unless ``first``, who came before has his before."""
-        if self.has(n_bytes, first):
-            self.used_bytes += n_bytes
+    def has(self, n_bytes: int, holds: bool) -> bool:
+        """Return whether ``take`` would give ``n_bytes`` at once."""
+        passes = n_bytes <= SMALL_BYTES or holds or not self._line
+        return passes and self._is_free(n_bytes)
+
+    async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
+        """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not."""
+        if self.has(n_bytes, holds):
+            self._grant(n_bytes, client)
             return
-        place = n_bytes, asyncio.get_running_loop().create_future()
-        (self._line.appendleft if first else self._line.append)(place)
+        waiter = _Waiter(n_bytes, client, holds, asyncio.get_running_loop().create_future())
+        self._line.append(waiter)
         try:
-            await place[1]
+            await waiter.granted
         except asyncio.CancelledError:
-            if place[1].done() and not place[1].cancelled():
-                self.give(n_bytes)
-            else:
-                self._line.remove(place)
+            if waiter.granted.done() and not waiter.granted.cancelled():
+                self.give(n_bytes, client)
+            elif waiter in self._line:  # and not already taken out by somebody who gave memory back
+                self._line.remove(waiter)
                 self._serve()
             raise
 
-    def give(self, n_bytes: int) -> None:
+    def give(self, n_bytes: int, client: str = "") -> None:
         """Give ``n_bytes`` back."""
         self.used_bytes -= n_bytes
+        self._held[client] -= n_bytes
+        if not self._held[client]:
+            del self._held[client]
         self._serve()
 
+    def _is_free(self, n_bytes: int) -> bool:
+        kept = 0 if n_bytes <= SMALL_BYTES else KEPT_BYTES
+        return self.used_bytes + n_bytes + kept <= self.capacity_bytes
+
+    def _grant(self, n_bytes: int, client: str) -> None:
+        self.used_bytes += n_bytes
+        self._held[client] += n_bytes
+
     def _serve(self) -> None:
-        while self._line and self.used_bytes + self._line[0][0] <= self.capacity_bytes:
-            n_bytes, future = self._line.popleft()
-            if not future.done():
-                self.used_bytes += n_bytes
-                future.set_result(None)
+        while self._line:
+            waiter = min(self._line, key=lambda each: (not each.holds, self._held[each.client]))
+            if not self._is_free(waiter.n_bytes):
+                return  # nobody behind may pass, or what needs much would never come
+            self._line.remove(waiter)
+            if not waiter.granted.done():
+                self._grant(waiter.n_bytes, waiter.client)
+                waiter.granted.set_result(None)
 
 
 class Lease:
     """What one request holds of ``memory``; a context manager that gives it back."""
 
-    def __init__(self, memory: RequestMemory) -> None:
+    def __init__(self, memory: RequestMemory, client: str = "") -> None:
         self._memory = memory
+        self._client = client
         self.held_bytes = 0
         #: It waits for more.
         self.waiting = False
@@ -72,22 +109,22 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._memory.give(self.held_bytes)
+        self._memory.give(self.held_bytes, self._client)
         self.held_bytes = 0
 
     @property
     def room_bytes(self) -> int:
         """The most that this lease could ever hold."""
-        return self._memory.capacity_bytes
+        return self._memory.room_bytes
 
     def fits(self, n_bytes: int) -> bool:
         """Return whether ``n_bytes`` can be held without waiting."""
         return n_bytes <= self.held_bytes or self._memory.has(
-            n_bytes - self.held_bytes, self._first
+            n_bytes - self.held_bytes, self._holds
         )
 
     @property
-    def _first(self) -> bool:
+    def _holds(self) -> bool:
         return self.held_bytes > 0
 
     async def hold(self, n_bytes: int) -> None:
@@ -102,11 +139,12 @@ class Lease:
                 f"take {format_size(self.room_bytes)} (setting request_memory)"
             )
         if n_bytes <= self.held_bytes:
-            self._memory.give(self.held_bytes - n_bytes)
+            self._memory.give(self.held_bytes - n_bytes, self._client)
         else:
+            more = n_bytes - self.held_bytes
             self.waiting = True
             try:
-                await self._memory.take(n_bytes - self.held_bytes, first=self._first)
+                await self._memory.take(more, self._client, self._holds)
             finally:
                 self.waiting = False
         self.held_bytes = n_bytes

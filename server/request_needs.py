@@ -9,9 +9,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from models.manifest import Array, Manifest
+from server.request_memory import KEPT_BYTES
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
+#: The same of a short body.
+SHORT_CODEC_BYTES = 64 << 10
 #: For pictures, file and pixels: a photograph of a megapixel, or in a small budget a part of that.
 PICTURE_BYTES = 4 << 20
 _PICTURE_SHARE = 4
@@ -30,6 +33,11 @@ def tensor_bytes(ports: Iterable[Array]) -> int:
 def infer_bytes(manifest: Manifest) -> int:
     """Return what one infer request holds from its body on: inputs, outputs, and what decodes them."""
     return tensor_bytes((*manifest.inputs, *manifest.outputs)) + CODEC_BYTES
+
+
+def short_infer_bytes(manifest: Manifest) -> int:
+    """Return what an infer request holds whose body is so short that it came before anything was held."""
+    return tensor_bytes((*manifest.inputs, *manifest.outputs)) + SHORT_CODEC_BYTES
 
 
 def preprocess_bytes(manifest: Manifest) -> int:
@@ -53,7 +61,7 @@ class Need(NamedTuple):
     @property
     def tight_bytes(self) -> int:
         """What one request takes at least; a picture and its like are gone before there are outputs."""
-        return max(self)
+        return max(self) + KEPT_BYTES
 
     def least_bytes(self, budget_bytes: int) -> int:
         """Return the smallest pool that is chosen: a request fits, a photograph if the model takes any."""
@@ -66,7 +74,7 @@ class Need(NamedTuple):
 def pool_bytes(budget_bytes: int, needs: Iterable[Need]) -> int:
     """Return the size of the pool where no setting does: an eighth of the budget, or what is needed."""
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
-    return max(share, CODEC_BYTES, *(need.least_bytes(budget_bytes) for need in needs))
+    return max(share, CODEC_BYTES, *(need.least_bytes(budget_bytes) for need in needs)) + KEPT_BYTES
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:

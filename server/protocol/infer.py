@@ -7,7 +7,7 @@ from models.pack import Pack
 from server.codec import Request, RequestReader, read_plain, write_response
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model
-from server.request_needs import CODEC_BYTES, infer_bytes
+from server.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
 from server.worker import Answer
 
 router = APIRouter(tags=["inference"])
@@ -21,8 +21,8 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
 
     async def read(pack: Pack) -> Request:
         manifest = pack.manifest
-        need = infer_bytes(manifest)
-        part = await exchange.part(need)
+        need, short = infer_bytes(manifest), short_infer_bytes(manifest)
+        part = await exchange.part(need, short)
         if exchange.is_read:
             plain = read_plain(part, manifest.inputs, manifest.outputs)
             if plain is not None:
@@ -30,7 +30,7 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         reader = RequestReader(manifest.inputs, manifest.outputs)
         reader.feed(part)
         while not exchange.is_read:
-            reader.feed(await exchange.part(need))
+            reader.feed(await exchange.part(need, short))
             if reader.held_bytes + CODEC_BYTES > exchange.lease.held_bytes:
                 await exchange.hold(reader.held_bytes + need)
         return reader.finish()

@@ -14,7 +14,7 @@ from server.context import Context
 from server.errors import DisconnectedError
 from server.exchange import Exchange
 from server.protocol.errors import outcome_of
-from server.request_needs import CODEC_BYTES
+from server.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.worker import Answer
 
 T = TypeVar("T")
@@ -120,7 +120,8 @@ def _held_bytes(outputs: Mapping[str, NDArray[Any]]) -> int:
     strings = sum(
         len(text) for array in outputs.values() if array.dtype == object for text in array.flat
     )
-    return sum(array.nbytes for array in outputs.values()) + strings + CODEC_BYTES
+    n_bytes = sum(array.nbytes for array in outputs.values()) + strings
+    return n_bytes + (CODEC_BYTES if n_bytes > SHORT_CODEC_BYTES else SHORT_CODEC_BYTES)
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

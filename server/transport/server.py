@@ -16,14 +16,14 @@ from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
 
-_SWEEP_SECONDS = 0.5
+_SWEEP_SECONDS = 0.25
 
 
 class Server(uvicorn.Server):
     """Serves on ``listener``.
 
-    ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` twice
-    a second with the time of the loop, from the first moment to the end of draining.
+    ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` every
+    quarter of a second with the time of the loop, from the first moment to the end of draining.
     """
 
     def __init__(

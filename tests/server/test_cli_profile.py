@@ -172,8 +172,8 @@ def test_other_bad_input_is_named(cli: Cli, profiled: Pack) -> None:
     cli("plan", folder, "--budget", "1GiB", "--architecture", "9s").refuses(BAD, "'9s'", "2s-md")
     cli("simulate", folder, "--architectures", "pre,9s").refuses(BAD, "'9s'", "2s-md")
     cli("plan", folder / "none", "--budget", "1GiB").refuses(BAD, "no such folder")
-    cli("plan", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least", "--chunk")
-    cli("simulate", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least", "--chunk")
+    cli("plan", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least")
+    cli("simulate", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least")
     cli("profile", folder, "--iterations", 0).refuses(BAD, "--iterations")
 
 
