@@ -15,8 +15,19 @@ from server.sizes import format_size
 
 #: What takes no more may take it from all that is free, and at once.
 SMALL_BYTES = 128 << 10
-#: Kept for that: others leave so much free.
-KEPT_BYTES = 256 << 10
+# Kept for that: others leave so much free, or an eighth of a small pool.
+_KEPT_BYTES = 256 << 10
+_KEPT_SHARE = 8
+
+
+def kept_bytes(capacity_bytes: int) -> int:
+    """Return what is kept of a pool for what takes next to nothing."""
+    return min(_KEPT_BYTES, capacity_bytes // _KEPT_SHARE)
+
+
+def capacity_for(n_bytes: int) -> int:
+    """Return the smallest pool in which one request can hold ``n_bytes``."""
+    return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)
 
 
 @dataclass(eq=False)
@@ -44,7 +55,7 @@ class RequestMemory:
     @property
     def room_bytes(self) -> int:
         """The most that one request can ever hold."""
-        return self.capacity_bytes - KEPT_BYTES
+        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
 
     def has(self, n_bytes: int, holds: bool) -> bool:
         """Return whether ``take`` would give ``n_bytes`` at once."""
@@ -77,7 +88,7 @@ class RequestMemory:
         self._serve()
 
     def _is_free(self, n_bytes: int) -> bool:
-        kept = 0 if n_bytes <= SMALL_BYTES else KEPT_BYTES
+        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
         return self.used_bytes + n_bytes + kept <= self.capacity_bytes
 
     def _grant(self, n_bytes: int, client: str) -> None:

@@ -9,14 +9,14 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from models.manifest import Array, Manifest
-from server.request_memory import KEPT_BYTES
+from server.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
 #: The same of a short body.
 SHORT_CODEC_BYTES = 64 << 10
-#: For pictures, file and pixels: a photograph of a megapixel, or in a small budget a part of that.
-PICTURE_BYTES = 4 << 20
+# For pictures, file and pixels: a quarter of the budget, but from 256 to a thousand kilopixels.
+_PICTURE_BYTES = (1 << 20, 4 << 20)
 _PICTURE_SHARE = 4
 #: Bytes a value that turning a picture into a tensor takes, the tensor included.
 _PREPROCESS_BYTES = 11
@@ -61,11 +61,12 @@ class Need(NamedTuple):
     @property
     def tight_bytes(self) -> int:
         """What one request takes at least; a picture and its like are gone before there are outputs."""
-        return max(self) + KEPT_BYTES
+        return capacity_for(max(self))
 
     def least_bytes(self, budget_bytes: int) -> int:
         """Return the smallest pool that is chosen: a request fits, a photograph if the model takes any."""
-        picture = min(PICTURE_BYTES, budget_bytes // _PICTURE_SHARE)
+        fewest, most = _PICTURE_BYTES
+        picture = min(max(budget_bytes // _PICTURE_SHARE, fewest), most)
         return max(
             self.infer_bytes, self.preprocess_bytes + picture if self.preprocess_bytes else 0
         )
@@ -74,7 +75,8 @@ class Need(NamedTuple):
 def pool_bytes(budget_bytes: int, needs: Iterable[Need]) -> int:
     """Return the size of the pool where no setting does: an eighth of the budget, or what is needed."""
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
-    return max(share, CODEC_BYTES, *(need.least_bytes(budget_bytes) for need in needs)) + KEPT_BYTES
+    least = max((need.least_bytes(budget_bytes) for need in needs), default=CODEC_BYTES)
+    return max(share, capacity_for(least))
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:

@@ -66,7 +66,7 @@ def test_every_query_of_the_dashboard_returns_data(
     )
     compile_onnx(FOLDER / "cifar10.onnx", tmp_path / "repository" / "cifar10", options)
     port, monitor = free_port(), free_port()
-    serve = ["serve", "--repository", f"{tmp_path}/repository", "--budget", "2048KiB"]
+    serve = ["serve", "--repository", f"{tmp_path}/repository", "--budget", "2560KiB"]
     processes.append(
         subprocess.Popen([sys.executable, "-m", "server.cli", *serve, "--port", str(port)])
     )

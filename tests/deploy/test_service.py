@@ -30,7 +30,7 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
 ) -> None:
     compile_onnx(FOLDER / "cifar10.onnx", tmp_path / "repository" / "cifar10")
     port = free_port()
-    command = [sys.executable, "-m", "server.cli", "serve", "--budget", "2048KiB"]
+    command = [sys.executable, "-m", "server.cli", "serve", "--budget", "2560KiB"]
     process = subprocess.Popen(
         [*command, "--repository", f"{tmp_path}/repository", "--port", str(port)],
         env={
@@ -64,7 +64,7 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
         < total(metrics, "layerstream_memory_bytes{")
         <= total(metrics, "layerstream_budget_used_bytes")
     )
-    assert total(metrics, "layerstream_budget_used_bytes") <= 2048 << 10
+    assert total(metrics, "layerstream_budget_used_bytes") <= 2560 << 10
 
 
 def total(metrics: str, prefix: str) -> float:
