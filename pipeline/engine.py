@@ -219,6 +219,8 @@ class Engine:
         self._sweeps += 1
         self._read_bytes += self.plan.read_bytes
         self._stall_seconds += statistics.stall_seconds
+        if not verified and not self.plan.read_bytes:
+            return statistics
         return replace(statistics, read_bytes=self.plan.read_bytes, verified=verified)
 
     def _hurry(self) -> None:

@@ -7,8 +7,9 @@ after the time that the settings give, or after half a second where somebody els
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
+from typing import Self
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -34,7 +35,13 @@ class Exchange:
     """Wraps ``receive`` and ``send`` of one request; ``lease`` is what it holds of the pool."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, lease: Lease, max_body: int
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        lease: Lease,
+        max_body: int,
+        closed: Callable[["Exchange"], None] = lambda _: None,
     ) -> None:
         self.lease = lease
         #: Whether the body is kept as it comes, so that every byte is taken from the pool.
@@ -42,6 +49,7 @@ class Exchange:
         self._connection = scope.get("connection")
         self._receive, self._send = receive, send
         self._max_body = max_body
+        self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self._received = 0
@@ -53,6 +61,13 @@ class Exchange:
         self.limit: _Within | None = None
         #: Why it was ended.
         self.evicted: ServiceError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed(self)
+        self.lease.close()
 
     @property
     def received_bytes(self) -> int:
@@ -228,16 +243,13 @@ class Exchanges:
     def __len__(self) -> int:
         return len(self._open)
 
-    @contextlib.contextmanager
-    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Iterator[Exchange]:
-        """Yield the exchange of one request; at the end it gives back what it holds."""
-        with Lease(self.memory, client[0] if (client := scope.get("client")) else "") as lease:
-            exchange = Exchange(scope, receive, send, lease, self.max_body)
-            self._open.add(exchange)
-            try:
-                yield exchange
-            finally:
-                self._open.discard(exchange)
+    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """Return the exchange of one request, a context manager: at its end all that is held is free."""
+        client = scope.get("client")
+        lease = Lease(self.memory, client[0] if client else "")
+        exchange = Exchange(scope, receive, send, lease, self.max_body, self._open.discard)
+        self._open.add(exchange)
+        return exchange
 
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled for too long; in a ``hurry``, or where memory is short, after half a second.

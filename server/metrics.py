@@ -10,7 +10,6 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
-    Summary,
     generate_latest,
 )
 
@@ -21,6 +20,7 @@ from server.budget import Budget
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
 from server.exchange import Exchanges
 from server.repository import Repository
+from server.stages import StageCollector
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -63,7 +63,6 @@ METRIC_NAMES = frozenset(
 PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
 #: Those of a device with memory of its own account: none with the CPU.
 DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"})
-STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
 OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (
@@ -77,7 +76,6 @@ class _Series:
     """The series of one model."""
 
     outcomes: dict[str, Counter]
-    stages: dict[str, Summary]
     seconds: Histogram
     read: Counter
 
@@ -103,13 +101,8 @@ class Metrics:
             buckets=_DELAY_BUCKETS,
             registry=self.registry,
         )
-        # Sums and counts: a histogram of each stage would be twenty series of every model and stage.
-        self._stages = Summary(
-            "layerstream_stage_seconds",
-            "Time of requests by stage; read sums over reads, which overlap",
-            ["model", "stage"],
-            registry=self.registry,
-        )
+        self._stages = StageCollector()
+        self.registry.register(self._stages)
         self._read = Counter(
             "layerstream_read_bytes",
             "Weight bytes read from the disk",
@@ -140,6 +133,7 @@ class Metrics:
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""
         self._series(model)
+        self._stages.expect(model)
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request of a known model; ``outcome`` is one of OUTCOMES.
@@ -153,20 +147,20 @@ class Metrics:
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
-        series = self._series(model)
-        for stage, seconds in (
-            ("queue", queue_seconds),
-            ("read", statistics.read_seconds),
-            ("copy", statistics.copy_seconds),
-            ("kernel", statistics.kernel_seconds),
-            ("stall", statistics.stall_seconds),
-        ):
-            series.stages[stage].observe(seconds)
-        series.read.inc(statistics.read_bytes)
+        times = {
+            "queue": queue_seconds,
+            "read": statistics.read_seconds,
+            "copy": statistics.copy_seconds,
+            "kernel": statistics.kernel_seconds,
+            "stall": statistics.stall_seconds,
+        }
+        self._stages.add(model, times)
+        if statistics.read_bytes:
+            self._series(model).read.inc(statistics.read_bytes)
 
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
-        self._series(model).stages["preprocess"].observe(seconds)
+        self._stages.add(model, {"preprocess": seconds})
 
     def _series(self, model: str) -> "_Series":
         """Return the series of ``model``: looked up by label once, not a dozen times a request."""
@@ -174,7 +168,6 @@ class Metrics:
         if found is None:
             found = self._models[model] = _Series(
                 {outcome: self._requests.labels(model, outcome) for outcome in OUTCOMES},
-                {stage: self._stages.labels(model, stage) for stage in STAGES},
                 self._seconds.labels(model),
                 self._read.labels(model),
             )

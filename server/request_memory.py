@@ -8,7 +8,6 @@ waits for nobody: a part is kept for it. A deadline around the call ends the wai
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import Self
 
 from server.errors import TooLargeError
 from server.sizes import format_size
@@ -107,7 +106,7 @@ class RequestMemory:
 
 
 class Lease:
-    """What one request holds of ``memory``; a context manager that gives it back."""
+    """What one request holds of ``memory``, until it is closed."""
 
     def __init__(self, memory: RequestMemory, client: str = "") -> None:
         self._memory = memory
@@ -116,12 +115,11 @@ class Lease:
         #: It waits for more.
         self.waiting = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._memory.give(self.held_bytes, self._client)
-        self.held_bytes = 0
+    def close(self) -> None:
+        """Give back all that is held."""
+        if self.held_bytes:
+            self._memory.give(self.held_bytes, self._client)
+            self.held_bytes = 0
 
     @property
     def room_bytes(self) -> int:

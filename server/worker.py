@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,13 +117,15 @@ class Worker:
     def is_quick(self) -> bool:
         """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
         is_short = self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
-        return is_short and self._line.idle
+        return is_short and self.watch is None and self._line.idle
 
     def infer_at_once(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
         """Compute on this thread, the event loop's, while the worker's own sleeps; raises as Engine.run."""
-        job = _Job(inputs, time.monotonic() + _QUICK_LIMIT_SECONDS)
-        self._compute(job)
-        return job.future.result()
+        self._running_since = time.monotonic()
+        try:
+            return self._answer(inputs, self._running_since + _QUICK_LIMIT_SECONDS)
+        finally:
+            self._running_since = None
 
     async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.
@@ -158,30 +160,46 @@ class Worker:
             del job  # a request must not live on while the worker waits for the next one
 
     def _compute(self, job: _Job) -> None:
-        """Run ``job``, unless it was cancelled; only one thread at a time does."""
-        if job.future.set_running_or_notify_cancel():
-            self._running_since = time.monotonic()
-            self._run(job)
-            self._running_since = None
-
-    def _run(self, job: _Job) -> None:
-        if self.fault:
-            job.future.set_exception(self._out_of_service())
+        """Answer ``job``, unless it was cancelled."""
+        if not job.future.set_running_or_notify_cancel():
             return
-        waited = time.monotonic() - job.queued_at
+        self._running_since = time.monotonic()
+        waited = self._running_since - job.queued_at
         events: list[TraceEvent] = []
         record = events.append if self.watch is not None else None
         try:
-            outputs, statistics = self._swept(job, record)
+            answer = self._answer(job.inputs, job.deadline, job.cancelled.is_set, record, waited)
         except Exception as exc:  # noqa: BLE001  the thread outlives every fault of one request
+            job.future.set_exception(exc)
+        else:
+            job.future.set_result(answer)
+            self._judge(events, answer.statistics.delay_seconds)
+        self._running_since = None
+
+    def _answer(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        deadline: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        waited: float = 0.0,
+    ) -> Answer:
+        """Run the engine, one thread at a time; a fault that lasts takes the model out of service.
+
+        Raises:
+            NotServingError: it is. Otherwise see ``_swept``.
+        """
+        if self.fault:
+            raise self._out_of_service()
+        try:
+            outputs, statistics = self._swept(inputs, deadline, cancelled, record)
+        except Exception as exc:
             self._fault = self.engine.broken or _lasting(exc)
             if self._fault:
                 _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
-            job.future.set_exception(exc)
-            return
+            raise
         self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
-        job.future.set_result(Answer(outputs, statistics, waited))
-        self._judge(events, statistics.delay_seconds)
+        return Answer(outputs, statistics, waited)
 
     def _judge(self, events: list[TraceEvent], delay_seconds: float) -> None:
         """Say when a sweep contradicts the analysis of the bound; its answer has gone out by now."""
@@ -201,7 +219,11 @@ class Worker:
             )
 
     def _swept(
-        self, job: _Job, record: Recorder | None
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        deadline: float,
+        cancelled: Callable[[], bool],
+        record: Recorder | None,
     ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
         """Run the engine; its answer and its errors count only if the file is the same to the end.
 
@@ -209,7 +231,7 @@ class Worker:
             FileChangedError: it is not. Otherwise see Engine.run.
         """
         try:
-            answer = self.engine.run(job.inputs, job.deadline, job.cancelled.is_set, record)
+            answer = self.engine.run(inputs, deadline, cancelled, record)
         except LoaderError:
             self._reader.check()
             raise

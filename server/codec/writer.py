@@ -7,15 +7,20 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.manifest import STRINGS
 from server.codec.fields import RequestedOutput
 from server.errors import NotFiniteError
-from server.tensors import datatype
+from server.tensors import DATATYPES
 
 #: The longest piece of text.
 PIECE_BYTES = 128 << 10
 # Whatever the dtype, so many numbers stay below that: none takes more than 25 bytes and a comma.
 _NUMBERS = 4096
 _CHARACTERS = 16 << 10
+# By dtype: its name takes NumPy as long as writing a small array.
+_DATATYPES = {
+    np.dtype(object if name == STRINGS else name): kind for kind, name in DATATYPES.items()
+}
 
 
 def write_response(
@@ -36,6 +41,8 @@ def write_response(
     for name in names:
         _check_finite(name, outputs[name])
     chosen = {name: outputs[name] for name in names}
+    if sum(array.size for array in chosen.values()) <= _NUMBERS and not _has_strings(chosen):
+        return iter((_whole(model, version, identity, chosen),))
     return _gathered(_texts(model, version, identity, chosen))
 
 
@@ -48,14 +55,37 @@ def _check_finite(name: str, array: NDArray[Any]) -> None:
         raise NotFiniteError(f"output {name!r} has NaN or infinite values; JSON cannot carry them")
 
 
+def _has_strings(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    return any(array.dtype.kind == "O" for array in outputs.values())
+
+
+def _whole(
+    model: str, version: str, identity: str | None, outputs: Mapping[str, NDArray[Any]]
+) -> bytes:
+    """Return a small response at once; the same bytes as its pieces."""
+    document: dict[str, Any] = {
+        "model_name": model,
+        "model_version": version,
+        "outputs": [
+            {**_fields(name, array), "data": array.ravel()} for name, array in outputs.items()
+        ],
+    }
+    if identity is not None:
+        document["id"] = identity
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _fields(name: str, array: NDArray[Any]) -> dict[str, Any]:
+    return {"name": name, "datatype": _DATATYPES[array.dtype], "shape": array.shape}
+
+
 def _texts(
     model: str, version: str, identity: str | None, outputs: Mapping[str, NDArray[Any]]
 ) -> Iterator[bytes]:
     head = orjson.dumps({"model_name": model, "model_version": version})
     before = head[:-1] + b',"outputs":['
     for name, array in outputs.items():
-        fields = {"name": name, "datatype": datatype(array.dtype.name), "shape": array.shape}
-        yield before + orjson.dumps(fields)[:-1] + b',"data":['
+        yield before + orjson.dumps(_fields(name, array))[:-1] + b',"data":['
         yield from _values(array.ravel())
         before = b"]},"
     if not outputs:

@@ -14,6 +14,7 @@ from server.context import Context
 from server.errors import DisconnectedError
 from server.exchange import Exchange
 from server.protocol.errors import outcome_of
+from server.request_memory import SMALL_BYTES
 from server.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.worker import Answer
 
@@ -90,7 +91,9 @@ async def run_model(
             answer = worker.infer_at_once(question.inputs)
         else:
             answer = await _until_disconnect(request, worker.infer(question.inputs, left))
-        await exchange.hold(_held_bytes(answer.outputs))
+        held = _held_bytes(answer.outputs)
+        if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
+            await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
         response = await respond(question, answer, pack)
         outcome = "ok"
@@ -117,10 +120,9 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
 
 def _held_bytes(outputs: Mapping[str, NDArray[Any]]) -> int:
     """Return what an answer takes until it is sent."""
-    strings = sum(
-        len(text) for array in outputs.values() if array.dtype == object for text in array.flat
-    )
-    n_bytes = sum(array.nbytes for array in outputs.values()) + strings
+    n_bytes = 0
+    for array in outputs.values():
+        n_bytes += array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
     return n_bytes + (CODEC_BYTES if n_bytes > SHORT_CODEC_BYTES else SHORT_CODEC_BYTES)
 
 

@@ -1,0 +1,40 @@
+"""Where the time of requests went, summed by stage: counted often, looked at only by a scrape."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
+
+
+class StageCollector(Collector):
+    """Counts and sums by model and stage; plain numbers, since all of it happens on the event loop."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, dict[str, list[float]]] = {}
+
+    def expect(self, model: str) -> None:
+        """Have the series of ``model`` there from now on."""
+        self._models.setdefault(model, {stage: [0, 0.0] for stage in STAGES})
+
+    def add(self, model: str, seconds: Mapping[str, float]) -> None:
+        """Add one request's ``seconds`` by stage."""
+        self.expect(model)
+        found = self._models[model]
+        for stage, more in seconds.items():
+            figures = found[stage]
+            figures[0] += 1
+            figures[1] += more
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the summary: a histogram of each stage would be twenty series of every model and stage."""
+        summary = SummaryMetricFamily(
+            "layerstream_stage_seconds",
+            "Time of requests by stage; read sums over reads, which overlap",
+            labels=["model", "stage"],
+        )
+        for model, stages in self._models.items():
+            for stage, (count, total) in stages.items():
+                summary.add_metric([model, stage], int(count), total)
+        yield summary
