@@ -17,10 +17,9 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
-from server import logs
+from server import logs, stages
 from server.metrics import DEVICE, METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.process import resident_bytes
-from server.stages import STAGES
 from tests.pipeline.profiles import profile
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -166,7 +165,7 @@ async def test_a_model_has_few_series(service: Service) -> None:
         for name, labels in await service.metrics()
         if ("model", "tiny") in labels
     )
-    assert counts["layerstream_stage_seconds"] == 2 * len(STAGES)
+    assert counts["layerstream_stage_seconds"] == 2 * len(stages.STAGES)
     assert max(counts.values()) <= 30
     assert sum(counts.values()) <= 80
 
