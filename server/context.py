@@ -12,7 +12,7 @@ from pipeline.devices.staged import copying
 from pipeline.sweep import DRAIN_SECONDS
 from server.budget import Budget
 from server.errors import RefusedError, ServiceError
-from server.exchange import Exchanges
+from server.exchange import Exchanges, Turns
 from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.process import resident_bytes
@@ -57,12 +57,12 @@ class Context:
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
         #: Its size is known when the models are.
-        self.request_memory = RequestMemory(0)
+        self.request_memory = RequestMemory(0, settings.queue_limit)
         self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
         self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         #: Held while a photograph is decoded: all of several at once would be half of each.
-        self.decoding = asyncio.Lock()
+        self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         self._heart: asyncio.Task[None] | None = None
 
     @property

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -29,6 +29,30 @@ GRACE_SECONDS = 0.5
 PROGRESS_BYTES = 4096
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
+
+
+class Turns(asyncio.Lock):
+    """A lock for which ``limit`` may wait."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__()
+        self._what = what
+        self._limit = limit
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock.
+
+        Raises:
+            BusyError: too many wait.
+        """
+        if self._waiting >= self._limit:
+            raise BusyError(f"{self._limit} requests wait for {self._what}")
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1
 
 
 class Exchange:
@@ -139,19 +163,32 @@ class Exchange:
             await self.hold(need)
         return bytes(part)
 
+    def check_room(self) -> None:
+        """Check before the body is read that it will find memory, or a place in line for it.
+
+        Raises:
+            BusyError: it will not.
+        """
+        if self._connection is not None and not self._connection.body_has_come:
+            self.lease.check_room()
+
     @contextlib.asynccontextmanager
-    async def turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:
-        """Hold ``lock`` inside; who waits for it with memory in his hands waits for memory."""
+    async def turn(self, line: Turns) -> AsyncIterator[None]:
+        """Be the one of ``line`` inside; who waits for that with memory in his hands waits for memory.
+
+        Raises:
+            BusyError: too many wait.
+        """
         await self._arm()
         self.lease.waiting = True
         try:
-            await lock.acquire()
+            await line.acquire()
         finally:
             self.lease.waiting = False
         try:
             yield
         finally:
-            lock.release()
+            line.release()
 
     def within(self, seconds: float) -> "_Within":
         """Limit what happens inside to ``seconds``; inside, the exchange can be ended.

@@ -2,14 +2,15 @@
 
 Invariant: what is held never exceeds the capacity. Who finds too little waits: before all others who holds
 some already, then whose client (by address) holds least, then who came first. What takes next to nothing
-waits for nobody: a part is kept for it. A deadline around the call ends the wait.
+waits for nobody: a part is kept for it. A deadline around the call ends the wait. The line has a limit: if
+it is full, the last of the client with most requests in it is turned away, even the one that comes.
 """
 
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from server.errors import TooLargeError
+from server.errors import BusyError, TooLargeError
 from server.sizes import format_size
 
 #: What takes no more may take it from all that is free, and at once.
@@ -38,10 +39,11 @@ class _Waiter:
 
 
 class RequestMemory:
-    """A pool of ``capacity_bytes``; counts, and allocates nothing."""
+    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
         self.capacity_bytes = capacity_bytes
+        self._limit = limit
         self.used_bytes = 0
         self._held: Counter[str] = Counter()
         self._line: list[_Waiter] = []
@@ -61,11 +63,26 @@ class RequestMemory:
         passes = n_bytes <= SMALL_BYTES or holds or not self._line
         return passes and self._is_free(n_bytes)
 
+    def check_room(self, client: str) -> None:
+        """Check that a request of ``client`` that had to wait would find a place in line.
+
+        Raises:
+            BusyError: it would be turned away.
+        """
+        if len(self._line) >= self._limit and self._victim(client) is None:
+            raise _busy()
+
     async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
-        """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not."""
+        """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not.
+
+        Raises:
+            BusyError: too many wait.
+        """
         if self.has(n_bytes, holds):
             self._grant(n_bytes, client)
             return
+        if not holds:
+            self._make_room(client)
         waiter = _Waiter(n_bytes, client, holds, asyncio.get_running_loop().create_future())
         self._line.append(waiter)
         try:
@@ -86,6 +103,30 @@ class RequestMemory:
             del self._held[client]
         self._serve()
 
+    def _make_room(self, client: str) -> None:
+        """Where the line is full, turn somebody away for ``client``.
+
+        Raises:
+            BusyError: nobody has more in line than it.
+        """
+        if len(self._line) < self._limit:
+            return
+        victim = self._victim(client)
+        if victim is None:
+            raise _busy()
+        self._line.remove(victim)
+        if not victim.granted.done():
+            victim.granted.set_exception(_busy())
+
+    def _victim(self, client: str) -> _Waiter | None:
+        """Return the last of the client with most in line, if that is more than ``client`` would have."""
+        newcomers = [waiter for waiter in self._line if not waiter.holds]
+        waiting = Counter(waiter.client for waiter in newcomers)
+        for greediest, count in waiting.most_common(1):
+            if count > waiting[client] + 1:
+                return next(each for each in reversed(newcomers) if each.client == greediest)
+        return None
+
     def _is_free(self, n_bytes: int) -> bool:
         kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
         return self.used_bytes + n_bytes + kept <= self.capacity_bytes
@@ -103,6 +144,10 @@ class RequestMemory:
             if not waiter.granted.done():
                 self._grant(waiter.n_bytes, waiter.client)
                 waiter.granted.set_result(None)
+
+
+def _busy() -> BusyError:
+    return BusyError("too many requests wait for memory (setting request_memory)")
 
 
 class Lease:
@@ -126,6 +171,10 @@ class Lease:
         """The most that this lease could ever hold."""
         return self._memory.room_bytes
 
+    def check_room(self) -> None:
+        """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
+        self._memory.check_room(self._client)
+
     def fits(self, n_bytes: int) -> bool:
         """Return whether ``n_bytes`` can be held without waiting."""
         return n_bytes <= self.held_bytes or self._memory.has(
@@ -140,7 +189,7 @@ class Lease:
         """Hold ``n_bytes`` from now on, waiting for what is missing.
 
         Raises:
-            TooLargeError: more than there is for all requests together.
+            TooLargeError: more than there is for all requests together. BusyError: too many wait.
         """
         if n_bytes > self.room_bytes:
             raise TooLargeError(

@@ -83,7 +83,9 @@ async def run_model(
     exchange = exchange_of(request)
     outcome = "cancelled"
     try:
-        worker.check_room()  # a refusal costs least before the body is read
+        # A refusal costs least before the body is read.
+        worker.check_room()
+        exchange.check_room()
         async with exchange.within(limit):
             question = await prepare(pack)
         left = _left(question.timeout_seconds, time.perf_counter() - started, limit)

@@ -4,12 +4,16 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
 
+_Knocking = tuple[socket.socket, Any]
+
 _BACKLOG = 512
+_BATCH = 64
 _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
 
@@ -46,7 +50,7 @@ async def accept(
     said_at = -_QUIET_SECONDS
     while True:
         try:
-            sock, address = await loop.sock_accept(listener)
+            knocking = [await loop.sock_accept(listener), *_others(listener)]
         except ConnectionError:
             continue  # it left before its turn
         except OSError as exc:
@@ -57,25 +61,47 @@ async def accept(
             registry.drop_silent(loop.time())
             await asyncio.sleep(_RETRY_SECONDS)
             continue
-        await _take_in(sock, str(address[0]), registry, create)
+        await _take_in(knocking, registry, create)
+
+
+def _others(listener: socket.socket) -> list[_Knocking]:
+    """Return who else knocks: on a busy event loop a turn for each would keep the last for seconds."""
+    found: list[_Knocking] = []
+    while len(found) < _BATCH:
+        try:
+            found.append(listener.accept())
+        except OSError:
+            break
+    return found
 
 
 async def _take_in(
-    sock: socket.socket,
-    address: str,
-    registry: Registry,
-    create: Callable[[], asyncio.BaseProtocol],
+    knocking: list[_Knocking], registry: Registry, create: Callable[[], asyncio.BaseProtocol]
 ) -> None:
-    """Make ``sock`` a connection once there is a place for it; close it where its address has enough."""
+    """Make connections of ``knocking``, each once there is a place; close whose address has enough."""
     loop = asyncio.get_running_loop()
+    coming: list[asyncio.Task[None]] = []
     try:
-        if not registry.admits(address, loop.time()):
-            registry.dropped += 1
+        while knocking:
+            sock, address = knocking[0]
+            if registry.admits(str(address[0]), loop.time()):
+                await registry.place(len(coming))
+                coming.append(loop.create_task(_connect(sock, create)))
+            else:
+                registry.dropped += 1
+                sock.close()
+            del knocking[0]
+    finally:
+        for sock, _ in knocking:
             sock.close()
-            return
-        await registry.place()
+        await asyncio.gather(*coming)
+
+
+async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
+    try:
+        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await loop.connect_accepted_socket(create, sock)
+        await asyncio.get_running_loop().connect_accepted_socket(create, sock)
     except OSError:
         sock.close()  # the client left
     except BaseException:

@@ -68,11 +68,11 @@ class Registry:
             return True
         return self._give_way((m for m in self._members if m.address == address), now)
 
-    async def place(self) -> None:
-        """Wait for a place; the longest silent connection gives way."""
+    async def place(self, coming: int = 0) -> None:
+        """Wait for a place beside ``coming`` ones not yet counted; the longest silent gives way."""
         loop = asyncio.get_running_loop()
         try:
-            while len(self._members) >= self.limits.total:
+            while len(self._members) + coming >= self.limits.total:
                 self.waiting = True
                 if self._give_way(self._members, loop.time()):
                     return
