@@ -1,15 +1,24 @@
 """The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
 
 Invariant: what is held never exceeds the capacity. Who finds too little waits his turn, first come first
-served, and before all newcomers who holds some already; a deadline around the call ends the wait.
+served: those who hold some already, then the newcomers. A deadline around the call ends the wait.
 """
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Self
 
 from server.errors import TooLargeError
 from server.sizes import format_size
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """In line for ``n_bytes``; ``turn`` is done when they are taken."""
+
+    n_bytes: int
+    turn: asyncio.Future[None]
 
 
 class RequestMemory:
@@ -18,31 +27,35 @@ class RequestMemory:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._holders: deque[_Place] = deque()
+        self._newcomers: deque[_Place] = deque()
 
     @property
     def waiting(self) -> int:
         """Requests that wait for memory."""
-        return len(self._line)
+        return len(self._holders) + len(self._newcomers)
 
     def has(self, n_bytes: int, first: bool) -> bool:
         """Return whether ``take`` would give ``n_bytes`` at once."""
-        return (first or not self._line) and self.used_bytes + n_bytes <= self.capacity_bytes
+        return (first or not self.waiting) and self.used_bytes + n_bytes <= self.capacity_bytes
 
     async def take(self, n_bytes: int, first: bool = False) -> None:
-        """Take ``n_bytes`` as soon as they are free; unless ``first``, who came before has his before."""
+        """Take ``n_bytes`` as soon as they are free; who is ``first`` goes before all who are not."""
         if self.has(n_bytes, first):
             self.used_bytes += n_bytes
             return
-        place = n_bytes, asyncio.get_running_loop().create_future()
-        (self._line.appendleft if first else self._line.append)(place)
+        line = self._holders if first else self._newcomers
+        place = _Place(n_bytes, asyncio.get_running_loop().create_future())
+        line.append(place)
         try:
-            await place[1]
+            await place.turn
         except asyncio.CancelledError:
-            if place[1].done() and not place[1].cancelled():
+            if not place.turn.cancelled():
                 self.give(n_bytes)
             else:
-                self._line.remove(place)
+                # Whoever gave memory back meanwhile has taken it out of the line.
+                if place in line:
+                    line.remove(place)
                 self._serve()
             raise
 
@@ -52,11 +65,13 @@ class RequestMemory:
         self._serve()
 
     def _serve(self) -> None:
-        while self._line and self.used_bytes + self._line[0][0] <= self.capacity_bytes:
-            n_bytes, future = self._line.popleft()
-            if not future.done():
-                self.used_bytes += n_bytes
-                future.set_result(None)
+        while line := self._holders or self._newcomers:
+            if self.used_bytes + line[0].n_bytes > self.capacity_bytes:
+                return
+            place = line.popleft()
+            if not place.turn.done():
+                self.used_bytes += place.n_bytes
+                place.turn.set_result(None)
 
 
 class Lease:

@@ -99,6 +99,15 @@ def test_ordinary_requests_are_taken(
     assert taken(json.dumps(document, ensure_ascii=False, **style).encode(), ports)
 
 
+_NAMES: list[Any] = [1, None, [], {}, "y", True]
+_SHAPES: list[Any] = [[True, 2], [1.0, 2], [1, "2"], "12", 2, [2], [1, 2, 1], None, {}, [[1, 2]]]
+_KINDS: list[Any] = ["FP64", "fp32", 1, None, ["FP32"]]
+_DATA: list[Any] = [
+    *([], [1], [1, 2, 3], "12", None, 1, {}, [True, 1], ["1", 2], [None, 1], [1, [2]], [[1, 2]]),
+    *([[1], [2]], [[[1, 2]]], [{}, 1], [1e39, 0], [10**30, 0], [2**64, -(2**63)]),
+]
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -112,14 +121,10 @@ def test_ordinary_requests_are_taken(
         *(whole(outputs=[{"name": []}]), whole(outputs=[{"other": "y"}]), whole(outputs=[{}])),
         *(whole(outputs=[{"name": "y"}] * 2), whole(outputs=[{"name": "no"}])),
         whole(outputs=[{"name": "y", "parameters": {"binary_data": True}}]),
-        *({"inputs": [tensor(name=name)]} for name in (1, None, [], {}, "y", True)),
-        *({"inputs": [tensor(shape=shape)]} for shape in ([True, 2], [1.0, 2], [1, "2"], "12", 2)),
-        *({"inputs": [tensor(shape=shape)]} for shape in ([2], [1, 2, 1], None, {}, [[1, 2]])),
-        *({"inputs": [tensor(datatype=kind)]} for kind in ("FP64", "fp32", 1, None, ["FP32"])),
-        *({"inputs": [tensor(data=data)]} for data in ([], [1], [1, 2, 3], "12", None, 1, {})),
-        *({"inputs": [tensor(data=data)]} for data in ([True, 1], ["1", 2], [None, 1], [1, [2]])),
-        *({"inputs": [tensor(data=data)]} for data in ([[1, 2]], [[1], [2]], [[[1, 2]]], [{}, 1])),
-        *({"inputs": [tensor(data=data)]} for data in ([1e39, 0], [10**30, 0], [2**64, -(2**63)])),
+        *({"inputs": [tensor(name=name)]} for name in _NAMES),
+        *({"inputs": [tensor(shape=shape)]} for shape in _SHAPES),
+        *({"inputs": [tensor(datatype=kind)]} for kind in _KINDS),
+        *({"inputs": [tensor(data=data)]} for data in _DATA),
         *({"inputs": [tensor(parameters={})]}, {"inputs": [tensor(other=1)]}),
         whole(parameters={"timeout": 1}),
     ],
