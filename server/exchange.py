@@ -79,6 +79,7 @@ class Exchange:
         self._received = 0
         self._progress = 0
         self._complete = False
+        self._has_turn = False
         self._waits_since: float | None = None
         self._waited = 0.0
         #: Of what happens now, if it has a limit.
@@ -102,6 +103,11 @@ class Exchange:
     def is_read(self) -> bool:
         """Whether the body has come to its end."""
         return self._complete
+
+    @property
+    def has_what_others_want(self) -> bool:
+        """Whether others may wait for it: it holds memory, or the turn that others wait for."""
+        return self.lease.held_bytes > 0 or self._has_turn
 
     async def receive(self) -> Message:
         """Return the next ASGI event; a part of a body is paid for before it is handed on.
@@ -185,9 +191,11 @@ class Exchange:
             await line.acquire()
         finally:
             self.lease.waiting = False
+        self._has_turn = True
         try:
             yield
         finally:
+            self._has_turn = False
             line.release()
 
     def within(self, seconds: float) -> "_Within":
@@ -256,13 +264,15 @@ class _Within:
         traceback: TracebackType | None,
     ) -> None:
         self._exchange.limit = None
+        # Whoever was ended in the moment in which he could go on goes on, and may be ended again.
+        evicted, self._exchange.evicted = self._exchange.evicted, None
         if self._timeout is None:
             return
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
-            if self._exchange.evicted is not None:
-                raise self._exchange.evicted from None
+            if evicted is not None:
+                raise evicted from None
             raise DeadlineError(f"the request was not read within {self._seconds:g} s") from None
 
 
@@ -291,7 +301,7 @@ class Exchanges:
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled for too long; in a ``hurry``, or where memory is short, after half a second.
 
-        Where all that hold memory wait for more, the last of them gives way: none of them would ever go on.
+        Where all wait who have what others wait for, the last of them gives way: none would ever go on.
         """
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
@@ -299,7 +309,7 @@ class Exchanges:
             if exchange.stalled_seconds(now) >= limit:
                 self.stalled += 1
                 exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
-        holders = [exchange for exchange in self._open if exchange.lease.held_bytes]
+        holders = [exchange for exchange in self._open if exchange.has_what_others_want]
         if len(holders) > 1 and all(exchange.lease.waiting for exchange in holders):
             max(holders, key=lambda exchange: exchange.opened_at).end(
                 BusyError("the memory of requests is taken by others (setting request_memory)")

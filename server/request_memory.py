@@ -88,8 +88,9 @@ class RequestMemory:
         try:
             await waiter.granted
         except asyncio.CancelledError:
-            if waiter.granted.done() and not waiter.granted.cancelled():
-                self.give(n_bytes, client)
+            if not waiter.granted.cancelled():
+                if waiter.granted.exception() is None:
+                    self.give(n_bytes, client)
             elif waiter in self._line:  # and not already taken out by somebody who gave memory back
                 self._line.remove(waiter)
                 self._serve()

@@ -28,13 +28,15 @@ def read_plain(body: bytes, ports: Sequence[Port], outputs: Sequence[Port]) -> R
         return None
     try:
         document = orjson.loads(body)
+        if type(document) is not dict:
+            return None
         return _request(document, body.count(b'"') // 2, ports, outputs)
     except (InvalidRequestError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
 def _request(
-    document: Any, n_strings: int, ports: Sequence[Port], outputs: Sequence[Port]
+    document: dict[str, Any], n_strings: int, ports: Sequence[Port], outputs: Sequence[Port]
 ) -> Request | None:
     inputs = document.pop("inputs")
     identity, wanted = document.pop("id", None), document.pop("outputs", None)
@@ -48,11 +50,11 @@ def _request(
             return None
     asked: list[RequestedOutput] | None = None
     if wanted is not None:
-        known += 1 + 2 * len(wanted)
-        asked = [RequestedOutput(name=output.pop("name")) for output in wanted if len(output) == 1]
-        check_outputs(asked, outputs)
-        if len(asked) != len(wanted):
+        if not _only_names(wanted):
             return None
+        known += 1 + 2 * len(wanted)
+        asked = [RequestedOutput(name=output["name"]) for output in wanted]
+        check_outputs(asked, outputs)
     if known != n_strings:
         return None
     by_name = {port.name: port for port in ports}
@@ -63,6 +65,14 @@ def _request(
             return None
         arrays[tensor["name"]] = array
     return Request(arrays, asked, identity, None) if len(arrays) == len(ports) else None
+
+
+def _only_names(wanted: Any) -> bool:
+    """Return whether ``wanted`` is a list of outputs of which it says the name and nothing else."""
+    return type(wanted) is list and all(
+        type(output) is dict and len(output) == 1 and type(output.get("name")) is str
+        for output in wanted
+    )
 
 
 def _array(tensor: dict[str, Any], port: Port) -> NDArray[Any] | None:

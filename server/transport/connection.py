@@ -20,8 +20,17 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, LINGER_SECONDS, READ_BYTES
+from server.transport.limits import (
+    GRACE_SECONDS,
+    HEADER_BYTES,
+    HEADER_FIELDS,
+    LINGER_SECONDS,
+    PIPELINED_REQUESTS,
+    READ_BYTES,
+)
 from server.transport.registry import Registry
+
+_NO_HEADER = "the header did not come in time"
 
 
 class Connection(HttpToolsProtocol):
@@ -40,7 +49,7 @@ class Connection(HttpToolsProtocol):
         self._head = b""
         self._head_written = False
         self._blocked_since: float | None = None
-        self._ends_at: float | None = None
+        self._ended_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,17 +63,20 @@ class Connection(HttpToolsProtocol):
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        if self._ends_at is not None:
+        if self._ended_at is not None:
             return
         self._header_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # no other protocol is spoken; the request itself was parsed
-        except httptools.HttpParserError:
-            self._refuse(400, "this is not an HTTP request")
+        except httptools.HttpParserError as exc:
+            if isinstance(exc.__context__, _TooManyError):
+                self._refuse(431, str(exc.__context__))
+            else:
+                self._refuse(400, "this is not an HTTP request")
             return
-        if self._heading and self._header_bytes > HEADER_BYTES:
+        if self._header_bytes > HEADER_BYTES:
             self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
         elif self._runs and self.cycle.more_body and self.cycle.body:
             self.flow.pause_reading()  # until the application asks for more
@@ -75,10 +87,22 @@ class Connection(HttpToolsProtocol):
         self._heading = True
         self._since = self.loop.time()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= HEADER_FIELDS:
+            raise _TooManyError(f"the header has over {HEADER_FIELDS} fields")
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED_REQUESTS:
+            raise _TooManyError(f"over {PIPELINED_REQUESTS} requests wait for one that runs")
         self._heading = False
         super().on_headers_complete()
         self.cycle.transport = cast(asyncio.Transport, _Ending(self))
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        # What is between parts of a body, or behind it, is counted like a header.
+        self._header_bytes = 0
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -117,16 +141,30 @@ class Connection(HttpToolsProtocol):
 
     def end(self) -> None:
         """Close behind what was written; while the client still sends, read on without looking."""
-        if self._ends_at is not None or self.transport.is_closing():
+        if self._ended_at is not None or self.transport.is_closing():
             return
         self.flush()
-        self._ends_at = self.loop.time() + LINGER_SECONDS
         cycle = self._latest
-        if cycle is not None and not cycle.more_body:
-            self.transport.close()
+        is_read = cycle is not None and not cycle.more_body and not self._has_data()
+        self.pipeline.clear()  # who asked behind the last answer gets none
+        if is_read:
+            self._close()
             return
+        self._ended_at = self.loop.time()
         self.transport.write_eof()
         self.flow.resume_reading()
+
+    def shutdown(self) -> None:
+        """Close once nothing runs: the server ends."""
+        if self._runs:
+            super().shutdown()
+        elif self._ended_at is None:
+            self._close()
+
+    def _close(self) -> None:
+        """Close behind what was written, for which the client has as long as one that lingers."""
+        self._ended_at = self.loop.time()
+        self.transport.close()
 
     @property
     def body_has_come(self) -> bool:
@@ -139,19 +177,22 @@ class Connection(HttpToolsProtocol):
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""
-        return self._ends_at is not None or self.transport.is_closing()
+        return self._ended_at is not None or self.transport.is_closing()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what never became a request; an answer on its way is cut off instead."""
         if self._runs:
             self.transport.abort()
             return
+        self._say(status, message)
+        self.end()
+
+    def _say(self, status: int, message: str) -> None:
         body = json.dumps({"error": message}).encode()
         head = b"content-type: application/json\r\nconnection: close\r\n"
         length = b"content-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + length + body)
         self.cycle = None  # type: ignore[assignment]
-        self.end()
 
     # What the registry asks
 
@@ -164,17 +205,21 @@ class Connection(HttpToolsProtocol):
         return self._latest is not None and not self._latest.response_complete
 
     def silence(self, now: float) -> float | None:
-        if self._runs or self._ends_at is not None:
+        if self._ended_at is not None:
+            silence = now - self._ended_at
+        elif self._runs:
             return None
-        silence = now - self._since
-        return silence if not self._heading or silence >= GRACE_SECONDS else None
+        else:
+            silence = now - self._since
+        at_once = self._ended_at is None and not self._heading
+        return silence if at_once or silence >= GRACE_SECONDS else None
 
     def overdue(self, now: float) -> bool:
-        limits = self._registry.limits
-        if self._ends_at is not None:
-            return now >= self._ends_at
+        limits, hurry = self._registry.limits, self._registry.draining
+        if self._ended_at is not None:
+            return now - self._ended_at >= (GRACE_SECONDS if hurry else LINGER_SECONDS)
         if self._blocked_since is not None:
-            return now - self._blocked_since >= limits.stall_seconds
+            return now - self._blocked_since >= (GRACE_SECONDS if hurry else limits.stall_seconds)
         if self._runs:
             return False
         waits_for_header = self._heading or not self.used
@@ -182,15 +227,24 @@ class Connection(HttpToolsProtocol):
         return now - self._since >= limit
 
     def drop(self) -> bool:
-        if self._ends_at is not None or self._blocked_since is not None:
+        if self._ended_at is not None or self._blocked_since is not None:
             self.transport.abort()
         elif self._heading:
-            self._refuse(408, "the header did not come in time")
+            self._refuse(408, _NO_HEADER)
         elif self._has_data():
             return False
         else:
-            self._ends_at = self.loop.time() + LINGER_SECONDS
-            self.transport.close()
+            self._close()
+        return True
+
+    def give_way(self) -> bool:
+        if self._ended_at is not None or self.transport.get_write_buffer_size():
+            self.transport.abort()  # what is left of an answer may never be taken
+            return True
+        if not self._heading:
+            return self.drop()
+        self._say(408, _NO_HEADER)
+        self._close()
         return True
 
     def _has_data(self) -> bool:
@@ -201,6 +255,10 @@ class Connection(HttpToolsProtocol):
         except (AttributeError, OSError):
             return False
         return any(count)
+
+
+class _TooManyError(Exception):
+    """Raised inside of the parser: there are more of something than a connection may hold."""
 
 
 class _Ending:

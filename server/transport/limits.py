@@ -7,6 +7,10 @@ from dataclasses import dataclass
 READ_BYTES = 16 << 10
 #: Bytes that the header of a request may have, its URL included.
 HEADER_BYTES = 32 << 10
+#: Fields that it may have: each takes twenty times its bytes at worst. Those behind a body count, too.
+HEADER_FIELDS = 128
+#: Requests of a connection that may wait for the one that runs.
+PIPELINED_REQUESTS = 16
 #: Silence after which a connection gives way to another that finds no place.
 GRACE_SECONDS = 1.0
 #: How long an ended connection is read on, so that the answer is not lost to a reset.

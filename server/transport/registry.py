@@ -28,7 +28,10 @@ class Member(Protocol):
         """It has been silent for longer than it may."""
 
     def drop(self) -> bool:
-        """Close it; False where a request has just come."""
+        """Close it, or cut it off where it was closed before; False where a request has just come."""
+
+    def give_way(self) -> bool:
+        """Close it at once, for another; False where a request has just come."""
 
 
 class Registry:
@@ -37,10 +40,13 @@ class Registry:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._members: set[Member] = set()
+        self._leaving: set[Member] = set()  # gave way, and are not gone yet
         self._addresses: Counter[str] = Counter()
         self._left = asyncio.Event()
         #: Somebody waits for a place.
         self.waiting = False
+        #: The server ends: nobody is waited for longer than need be.
+        self.draining = False
         #: Connections that gave way, or found no place for their address.
         self.dropped = 0
 
@@ -54,6 +60,7 @@ class Registry:
 
     def discard(self, member: Member) -> None:
         """Forget ``member``, if it is counted: its place is free."""
+        self._leaving.discard(member)
         if member not in self._members:
             return
         self._members.discard(member)
@@ -83,7 +90,7 @@ class Registry:
 
     def sweep(self, now: float) -> None:
         """Drop who is overdue; let one give way where somebody waits."""
-        for member in list(self._members):
+        for member in [*self._members, *self._leaving]:
             if member.overdue(now):
                 member.drop()
         if self.waiting and self._give_way(self._members, now):
@@ -101,8 +108,9 @@ class Registry:
             if (silence := member.silence(now)) is not None
         ]
         for _, _, member in sorted(candidates, key=lambda item: item[:2], reverse=True):
-            if member.drop():
+            if member.give_way():
                 self.discard(member)
+                self._leaving.add(member)
                 self.dropped += 1
                 return True
         return False

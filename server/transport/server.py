@@ -52,14 +52,11 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping()
-        accepting, *others = self._tasks
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
+        self._registry.draining = True
+        await _ended(self._tasks[:1])  # it accepts; told to end while it started, there is none
         self._listener.close()
         await super().shutdown([])
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await _ended(self._tasks[1:])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal; at a second one end at once: nothing is written that could be lost."""
@@ -78,3 +75,9 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_SWEEP_SECONDS)
             self._registry.sweep(loop.time())
             self._sweep(loop.time())
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

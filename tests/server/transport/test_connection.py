@@ -1,0 +1,439 @@
+"""What one connection holds, says and waits for; the transport is a fake, nothing goes over a network."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from server.transport.limits import (
+    GRACE_SECONDS,
+    HEADER_BYTES,
+    HEADER_FIELDS,
+    LINGER_SECONDS,
+    PIPELINED_REQUESTS,
+    READ_BYTES,
+)
+from server.transport.registry import Registry
+from tests.server.transport.wire import (
+    LIMITS,
+    Application,
+    Wire,
+    answers_at_once,
+    reads_all,
+    reads_nothing,
+)
+
+GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+CHUNKED = b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+MIB = 1 << 20
+
+
+# Headers and times
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"x" * HEADER_BYTES,
+        b"GET / HTTP/1.1\r\n" + b"x" * HEADER_BYTES,
+        b"GET / HTTP/1.1\r\na: " + b"x" * HEADER_BYTES,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (HEADER_FIELDS + 1),
+        b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (2 * HEADER_FIELDS) + b"\r\n",
+    ],
+)
+async def test_a_header_has_a_limit(data: bytes) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(data + b"y" * READ_BYTES)
+    wire.refused(431, "header")
+
+
+async def test_a_header_within_the_limit_is_taken() -> None:
+    wire = Wire(answers_at_once)
+    fields = b"a: b\r\n" * (HEADER_FIELDS - 1) + b"c: " + b"x" * (HEADER_BYTES // 2)
+    await wire.sends(b"GET / HTTP/1.1\r\n" + fields + b"\r\n\r\n")
+    assert wire.answer == OK
+    assert not wire.transport.is_closing()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+        b"GET http://x HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_gets_400_as_json(data: bytes) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(data)
+    wire.refused(400, "not an HTTP request")
+
+
+async def test_a_header_has_a_time() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET[:10])
+    await wire.time_passes(LIMITS.header_seconds - 0.1)
+    assert wire.answer == b""
+    await wire.time_passes(0.1)
+    wire.refused(408, "header")
+    await wire.sends(GET[10:])
+    assert wire.answer.count(b"HTTP/1.1") == 1
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_silence_between_requests_has_a_time(used: bool) -> None:
+    wire = Wire(answers_at_once)
+    limit = LIMITS.idle_seconds if used else LIMITS.header_seconds
+    if used:
+        await wire.sends(GET)
+    await wire.time_passes(limit - 0.1)
+    assert not wire.transport.is_closing()
+    await wire.time_passes(0.1)
+    assert wire.transport.is_closed
+    assert wire.answer == (OK if used else b"")
+
+
+async def test_a_running_request_has_all_the_time() -> None:
+    wire = Wire(reads_nothing)
+    await wire.sends(GET)
+    await wire.time_passes(1000.0)
+    assert not wire.transport.is_closing()
+    assert wire.connection.silence(10_000.0) is None
+
+
+async def test_who_does_not_take_an_answer_is_cut_off() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    wire.connection.pause_writing()
+    await wire.time_passes(LIMITS.stall_seconds - 0.1)
+    wire.connection.resume_writing()
+    wire.connection.pause_writing()
+    await wire.time_passes(LIMITS.stall_seconds - 0.1)
+    assert not wire.transport.is_closing()
+    await wire.time_passes(0.1)
+    assert wire.transport.aborts
+
+
+async def test_what_a_closed_connection_has_left_to_send_has_a_time() -> None:
+    """Its client takes nothing, so that the transport never comes to its end by itself."""
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    await wire.time_passes(LIMITS.idle_seconds)
+    assert wire.transport.is_closed
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts
+
+
+# Giving way
+
+
+@pytest.mark.parametrize("data", [b"", GET[:10], GET])
+async def test_who_gives_way_is_closed_at_once(data: bytes) -> None:
+    """Or else places would be given twice, and descriptors run out."""
+    wire = Wire(answers_at_once)
+    await wire.sends(data)
+    await wire.time_passes(GRACE_SECONDS)
+    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert wire.transport.is_closing()
+    assert len(wire.registry) == 0
+    if data == GET[:10]:
+        wire.refused(408)
+
+
+async def test_who_gives_way_and_takes_nothing_is_cut_off() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    wire.transport.unsent_bytes = 1000
+    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert wire.transport.aborts
+
+
+async def test_who_gave_way_and_does_not_go_is_cut_off() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert wire.transport.aborts == 0
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts == 1
+    await wire.is_lost()
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts == 1
+
+
+async def test_who_lingers_gives_way_after_a_second() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(b"nonsense\r\n\r\n")
+    now = wire.connection.loop.time()
+    assert wire.connection.silence(now + GRACE_SECONDS - 0.1) is None
+    assert wire.registry.drop_silent(now + GRACE_SECONDS)
+    assert wire.transport.aborts
+
+
+async def test_a_header_that_comes_is_left_a_second() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET[:10])
+    now = wire.connection.loop.time()
+    assert not wire.registry.drop_silent(now + GRACE_SECONDS - 0.1)
+
+
+# What it holds
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_no_more_of_a_body_is_read_than_was_asked_for(framing: str) -> None:
+    wire = Wire(reads_nothing)
+    body = b"x" * MIB
+    if framing == "length":
+        await wire.sends(POST % MIB + body)
+    else:
+        await wire.sends(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (MIB, body))
+    assert wire.transport.is_reading_paused
+    assert 0 < len(wire.connection.cycle.body) <= READ_BYTES
+
+
+FLOODS = {
+    "requests": GET * 1000,
+    "short requests": b"GET / HTTP/1.1\r\n\r\n" * 1000,
+    "fields": GET[:-2] + b"a:\r\n" * 8000,
+    "a field": GET[:-2] + b"a: " + b"x" * MIB,
+    "a target": b"GET /" + b"x" * MIB,
+    "empty lines": b"\r\n" * (MIB // 2),
+    "fields behind a body": CHUNKED + b"1\r\nx\r\n0\r\n" + b"a:\r\n" * (MIB // 4),
+    "a field behind a body": CHUNKED + b"1\r\nx\r\n0\r\na: " + b"x" * MIB,
+    "a chunk extension": CHUNKED + b"1;" + b"x" * MIB,
+    "a body": POST % MIB + b"x" * MIB,
+    "small chunks": CHUNKED + b"1\r\nx\r\n" * (MIB // 6),
+    "requests behind a body": POST % 100 + b"x" * 100 + GET * 1000,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_whatever_comes_a_connection_holds_little(flood: str) -> None:
+    """The application reads what it can get of a body, and has no answer yet."""
+
+    async def reads_without_end(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    await Wire(answers_at_once).sends(GET)  # what the first one imports
+    wire = Wire(reads_without_end)
+    data = FLOODS[flood]
+    tracemalloc.start()
+    try:
+        for start in range(0, len(data), READ_BYTES):
+            await wire.sends(data[start : start + READ_BYTES])
+            assert tracemalloc.get_traced_memory()[0] < 256 << 10
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_few_requests_at_once_are_answered_in_order() -> None:
+    async def says_path(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0)
+        body = scope["path"].encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    wire = Wire(says_path)
+    await wire.sends(b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % i for i in range(PIPELINED_REQUESTS)))
+    for _ in range(PIPELINED_REQUESTS):
+        await wire.settled()
+    bodies = wire.answer.split(b"\r\n\r\n")[1:]
+    found = [body.split(b"HTTP")[0] for body in bodies]
+    assert found == [b"/%d" % i for i in range(PIPELINED_REQUESTS)]
+    assert not wire.transport.is_reading_paused
+
+
+# Answers
+
+
+def answering(*messages: dict[str, Any]) -> Application:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for message in messages:
+            kind = "http.response.start" if "status" in message else "http.response.body"
+            await send({"type": kind, **message})
+
+    return app
+
+
+LENGTH = {"status": 200, "headers": [(b"content-length", b"2")]}
+CLOSE = {"status": 200, "headers": [(b"content-length", b"2"), (b"connection", b"close")]}
+
+
+async def test_head_and_body_of_an_answer_are_one_write() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    await wire.sends(GET)
+    assert wire.transport.writes == [OK, OK]
+
+
+@pytest.mark.parametrize(
+    ("request_", "app", "end"),
+    [
+        (GET.replace(b"GET", b"HEAD"), answering(LENGTH, {"body": b"ok"}), b"length: 2\r\n\r\n"),
+        (GET, answering({"status": 204, "headers": []}, {"body": b""}), b"No Content\r\n\r\n"),
+        (GET, answering({"status": 304, "headers": []}, {}), b"Not Modified\r\n\r\n"),
+        (GET, answering({**LENGTH, "headers": [(b"content-length", b"0")]}, {}), b": 0\r\n\r\n"),
+    ],
+)
+async def test_an_answer_without_a_body_is_sent_and_the_next_one_follows(
+    request_: bytes, app: Application, end: bytes
+) -> None:
+    wire = Wire(app)
+    await wire.sends(request_)
+    assert wire.answer.endswith(end)
+    assert wire.answer.count(b"HTTP/1.1") == 1
+    await wire.sends(request_ * 3)
+    await wire.settled()
+    assert wire.answer.count(b"HTTP/1.1") == 4
+    assert wire.answer.endswith(end)
+
+
+async def test_an_answer_in_pieces() -> None:
+    parts = [{"body": b"one", "more_body": True}, {"body": b"", "more_body": True}]
+    wire = Wire(answering({"status": 200, "headers": []}, *parts, {"body": b"two"}))
+    await wire.sends(GET)
+    head, body = wire.answer.split(b"\r\n\r\n", 1)
+    assert b"transfer-encoding: chunked" in head
+    assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+    assert wire.transport.writes[0].endswith(b"one\r\n")
+
+
+async def test_an_answer_that_breaks_off_is_sent_as_far_as_it_came() -> None:
+    wire = Wire(answering(LENGTH))
+    await wire.sends(GET)
+    assert wire.answer.endswith(b"content-length: 2\r\n\r\n")
+    assert wire.transport.is_closed
+
+
+@pytest.mark.parametrize(
+    "data", [GET[:-2] + b"connection: close\r\n\r\n", GET.replace(b"1.1", b"1.0")]
+)
+async def test_an_answer_that_is_the_last_is_whole_and_ends_the_connection(data: bytes) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(data)
+    head, body = wire.answer.split(b"\r\n\r\n", 1)
+    assert b"connection: close" in head
+    assert body == b"ok"
+    assert wire.transport.is_closed
+
+
+@pytest.mark.parametrize("more", [GET, POST % 10, POST % 10 + b"x", GET[:10], b"nonsense"])
+@pytest.mark.parametrize("who", ["client", "application"])
+async def test_behind_the_last_answer_there_is_none(more: bytes, who: str) -> None:
+    started: list[str] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        started.append(scope["path"])
+        await (answers_at_once if who == "client" else answering(CLOSE, {"body": b"ok"}))(
+            scope, receive, send
+        )
+
+    wire = Wire(counting)
+    field = b"connection: close\r\n" if who == "client" else b""
+    await wire.sends(GET[:-2] + field + b"\r\n" + more)
+    await wire.settled()
+    if more != b"nonsense":
+        assert wire.answer.count(b"HTTP/1.1") == 1
+        assert len(started) == 1
+    assert wire.transport.has_eof or wire.transport.is_closing()
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.is_closing()
+
+
+async def test_who_asks_first_whether_to_send_is_told() -> None:
+    wire = Wire(reads_all)
+    await wire.sends((POST % 2).replace(b"host", b"expect: 100-continue\r\nhost"))
+    assert wire.answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await wire.sends(b"xy")
+    assert wire.answer.endswith(b"\r\n\r\n2")
+    refusing = Wire(answers_at_once)
+    await refusing.sends((POST % 2).replace(b"host", b"expect: 100-continue\r\nhost"))
+    assert b"100 Continue" not in refusing.answer
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+async def test_bodies_in_chunks_of_any_size(step: int) -> None:
+    wire = Wire(reads_all)
+    chunks = b"".join(b"%x\r\n%b\r\n" % (size, b"x" * size) for size in (1, 16, 300))
+    data = CHUNKED + chunks + b"0\r\ntrailer: x\r\n\r\n"
+    for start in range(0, len(data), step):
+        await wire.sends(data[start : start + step])
+    assert wire.answer.endswith(b"\r\n\r\n317")
+    await wire.sends(POST % 3 + b"xyz")
+    assert wire.answer.endswith(b"\r\n\r\n3")
+
+
+async def test_a_request_to_change_the_protocol_is_answered_in_this_one() -> None:
+    """As curl asks for HTTP/2; then the connection is used on."""
+    wire = Wire(answers_at_once)
+    fields = b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    await wire.sends(GET[:-2] + fields)
+    await wire.sends(GET[:-2] + fields)
+    await wire.sends(GET)
+    assert wire.answer == 3 * OK
+
+
+async def test_an_early_answer_with_close_lingers_and_takes_no_more() -> None:
+    wire = Wire(answering(CLOSE, {"body": b"ok"}))
+    await wire.sends(POST % (2 * MIB) + b"x" * 1000)
+    assert wire.transport.has_eof
+    assert not wire.transport.is_closing()
+    for _ in range(64):
+        await wire.sends(b"x" * READ_BYTES)
+    assert not wire.transport.is_reading_paused
+    assert wire.answer.endswith(b"ok")
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts
+
+
+# The end of the server
+
+
+@pytest.mark.parametrize(
+    ("data", "app"), [(b"", reads_nothing), (GET, answers_at_once), (GET[:9], reads_nothing)]
+)
+async def test_at_the_end_of_the_server_who_runs_nothing_is_closed(
+    data: bytes, app: Application
+) -> None:
+    wire = Wire(app)
+    await wire.sends(data)
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    assert wire.transport.is_closed
+    await wire.time_passes(GRACE_SECONDS)
+    assert wire.transport.aborts  # its client takes nothing: it holds up nobody
+
+
+async def test_at_the_end_of_the_server_who_runs_answers_and_is_closed() -> None:
+    wire = Wire(reads_all)
+    await wire.sends(POST % 2)
+    wire.connection.shutdown()
+    assert not wire.transport.is_closing()
+    await wire.sends(b"xy")
+    assert wire.answer.endswith(b"\r\n\r\n2")
+    assert b"connection: close" in wire.answer
+    assert wire.transport.is_closed
+
+
+async def test_who_lingers_at_the_end_of_the_server_lingers_a_second() -> None:
+    wire = Wire(answers_at_once, Registry(LIMITS))
+    await wire.sends(b"nonsense\r\n\r\n")
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    assert not wire.transport.is_closing()
+    await wire.time_passes(GRACE_SECONDS)
+    assert wire.transport.aborts

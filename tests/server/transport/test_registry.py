@@ -1,0 +1,167 @@
+"""Who may open a connection and who gives way, over members that only say how long they are silent."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.transport.limits import ConnectionLimits
+from server.transport.registry import Registry
+from tests.examples import examples
+
+TOTAL, PER_ADDRESS = 4, 2
+LIMITS = ConnectionLimits(
+    total=TOTAL, per_address=PER_ADDRESS, header_seconds=10, idle_seconds=75, stall_seconds=10
+)
+
+
+@dataclass(eq=False)
+class FakeMember:
+    """A connection that runs a request (``since`` is None), or has been silent since then."""
+
+    address: str = "a"
+    used: bool = False
+    since: float | None = 0.0
+    is_overdue: bool = False
+    has_data: bool = False
+    dropped: list[str] = field(default_factory=list)
+
+    def silence(self, now: float) -> float | None:
+        return None if self.since is None else now - self.since
+
+    def overdue(self, now: float) -> bool:
+        return self.is_overdue
+
+    def drop(self) -> bool:
+        return self._left("overdue")
+
+    def give_way(self) -> bool:
+        return self._left("gave way")
+
+    def _left(self, why: str) -> bool:
+        if not self.has_data:
+            self.dropped.append(why)
+        return not self.has_data
+
+
+MEMBERS = st.builds(
+    FakeMember,
+    address=st.sampled_from("abc"),
+    used=st.booleans(),
+    since=st.one_of(st.none(), st.integers(0, 100)),
+    has_data=st.booleans(),
+)
+
+
+def due(members: list[FakeMember]) -> FakeMember | None:
+    """Who gives way among ``members``, said the slow way; None where nobody does."""
+    silent = [each for each in members if each.since is not None and not each.has_data]
+    never = [each for each in silent if not each.used]
+    return min(never or silent, key=lambda each: each.since or 0.0, default=None)
+
+
+def filled(members: list[FakeMember]) -> Registry:
+    registry = Registry(LIMITS)
+    for member in members:
+        registry.add(member)
+    return registry
+
+
+@given(st.lists(MEMBERS, max_size=8))
+@examples(few=200, many=5000)
+def test_never_used_before_used_then_the_longest_silent(members: list[FakeMember]) -> None:
+    registry, expected = filled(members), due(members)
+    gave_way = registry.drop_silent(100.0)
+    left = [member for member in members if member.dropped]
+    assert gave_way == (expected is not None)
+    assert len(left) == len(members) - len(registry) == registry.dropped == int(gave_way)
+    for member in left:
+        assert expected is not None
+        assert (member.used, member.since) == (expected.used, expected.since)
+        assert member.dropped == ["gave way"]
+
+
+@given(st.lists(MEMBERS, max_size=30))
+@examples(few=200, many=5000)
+def test_limits_hold_whoever_comes(arrivals: list[FakeMember]) -> None:
+    async def run() -> None:
+        registry, there = Registry(LIMITS), list[FakeMember]()
+        for new in arrivals:
+            same = [member for member in there if member.address == new.address]
+            if not registry.admits(new.address, 100.0):
+                assert len(same) == PER_ADDRESS
+                assert due(same) is None
+                continue
+            place = asyncio.create_task(registry.place())
+            await asyncio.sleep(0)
+            there = [member for member in there if not member.dropped]
+            if not place.done():
+                assert registry.waiting
+                assert due(there) is None
+                gone = there.pop()
+                registry.discard(gone)  # it ended by itself: its place is free
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert place.done()
+            assert not registry.waiting
+            registry.add(new)
+            there.append(new)
+            assert len(registry) == len(there) <= TOTAL
+            counts = [sum(each.address == name for each in there) for name in "abc"]
+            assert max(counts) <= PER_ADDRESS
+        assert not any(member.dropped and member.since is None for member in arrivals)
+
+    asyncio.run(run())
+
+
+async def test_who_waits_gets_in_when_somebody_falls_silent() -> None:
+    members = [FakeMember(address, since=None) for address in "aabb"]
+    registry = filled(members)
+    place = asyncio.create_task(registry.place())
+    await asyncio.sleep(0)
+    registry.sweep(1.0)
+    await asyncio.sleep(0)
+    assert registry.waiting
+    assert not place.done()
+    members[2].since = 1.5
+    registry.sweep(2.0)
+    await asyncio.sleep(0)
+    assert place.done()
+    assert members[2].dropped == ["gave way"]
+    assert not registry.waiting
+
+
+async def test_who_waits_and_is_cancelled_waits_no_more() -> None:
+    registry = filled([FakeMember(address, since=None) for address in "aabb"])
+    place = asyncio.create_task(registry.place())
+    await asyncio.sleep(0)
+    place.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await place
+    assert not registry.waiting
+
+
+def test_overdue_members_are_dropped_and_count_until_they_are_gone() -> None:
+    members = [
+        FakeMember(is_overdue=True),
+        FakeMember(),
+        FakeMember(is_overdue=True, has_data=True),
+    ]
+    registry = filled(members)
+    registry.sweep(1.0)
+    assert [member.dropped for member in members] == [["overdue"], [], []]
+    assert len(registry) == 3
+    registry.discard(members[0])
+    registry.discard(members[0])
+    assert len(registry) == 2
+
+
+def test_a_place_of_an_address_comes_back() -> None:
+    members = [FakeMember("a", since=None), FakeMember("a", since=None)]
+    registry = filled(members)
+    assert not registry.admits("a", 1.0)
+    assert registry.admits("b", 1.0)
+    registry.discard(members[0])
+    assert registry.admits("a", 1.0)
