@@ -67,17 +67,32 @@ async def _take_in(
     create: Callable[[], asyncio.BaseProtocol],
 ) -> None:
     """Make ``sock`` a connection once there is a place for it; close it where its address has enough."""
-    loop = asyncio.get_running_loop()
     try:
-        if not registry.admits(address, loop.time()):
+        if not registry.admits(address, asyncio.get_running_loop().time()):
             registry.dropped += 1
             sock.close()
             return
         await registry.place()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await loop.connect_accepted_socket(create, sock)
     except OSError:
         sock.close()  # the client left
+        return
     except BaseException:
         sock.close()
         raise
+    await _connect(sock, create)
+
+
+async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
+    """Make ``sock`` a connection, to the end also when this is cancelled.
+
+    uvloop closes one that is half made in silence; whoever counts it would wait for its end for ever.
+    """
+    loop = asyncio.get_running_loop()
+    making = loop.create_task(loop.connect_accepted_socket(create, sock))
+    try:
+        await asyncio.shield(making)
+    except OSError:
+        sock.close()  # the client left
+    finally:
+        await asyncio.wait({making})
