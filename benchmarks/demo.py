@@ -1,8 +1,8 @@
 """``make demo``: the main job from end to end, in less memory than the weights take.
 
 Compiles the default model, serves it in less memory than its weights, with some for requests beside it,
-classifies a photograph over HTTP, and prints the answer, the delay and the memory: planned, accounted for, as
-the kernel sees it.
+classifies a photograph over HTTP, and prints the answer, the delay and the memory: planned, accounted for,
+and as the kernel sees it.
 """
 
 import contextlib

@@ -27,8 +27,8 @@ class Line(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Whether no job waits and whoever took the last one has come back for another."""
-        return not self._jobs and not self._taken
+        """Whether it is open, no job waits, and whoever took the last one has come back for another."""
+        return not (self._closed or self._jobs or self._taken)
 
     def check_room(self) -> None:
         """Check that there is room for one more.

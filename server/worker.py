@@ -76,6 +76,7 @@ class Worker:
         self._line: Line[_Job] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
         self._usual_seconds = math.inf
+        self._has_resident_pieces = bool(engine.pack.manifest.resident_pieces)
         self._thread = threading.Thread(
             target=self._work, name=f"engine-{engine.pack.name}", daemon=True
         )
@@ -115,9 +116,13 @@ class Worker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
+        """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing.
+
+        Never where nodes run whose time depends on the data, such as loops: what is usual says nothing.
+        """
         is_short = self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
-        return is_short and self.watch is None and self._line.idle
+        is_free = self.watch is None and self._line.idle
+        return is_short and is_free and not self._has_resident_pieces
 
     def infer_at_once(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
         """Compute on this thread, the event loop's, while the worker's own sleeps; raises as Engine.run."""

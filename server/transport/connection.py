@@ -167,6 +167,13 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     @property
+    def discards(self) -> bool:
+        """Whether what comes now belongs to a request that has had its answer."""
+        latest = self._latest
+        is_left_over = latest is not None and latest.response_complete and latest.more_body
+        return self._ended_at is not None or is_left_over
+
+    @property
     def body_has_come(self) -> bool:
         """Whether the body of the request that runs is here to its end."""
         return not self.cycle.more_body
@@ -275,6 +282,8 @@ class _Ending:
 
 # Between get_buffer and buffer_updated nothing else runs: all connections may share one.
 _BUFFER = memoryview(bytearray(READ_BYTES))
+# For what nobody keeps: the rest of a body that was refused is gone in few turns of the loop.
+_SINK = memoryview(bytearray(16 * READ_BYTES))
 
 
 class BoundedReads(asyncio.BufferedProtocol):
@@ -294,7 +303,8 @@ class BoundedReads(asyncio.BufferedProtocol):
         self._connection.connection_made(cast(asyncio.Transport, transport))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _BUFFER
+        return _SINK if self._connection.discards else _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._connection.data_received(bytes(_BUFFER[:nbytes]))
+        buffer = _SINK if self._connection.discards else _BUFFER
+        self._connection.data_received(bytes(buffer[:nbytes]))

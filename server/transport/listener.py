@@ -98,12 +98,21 @@ async def _take_in(
 
 
 async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
+    """Make ``sock`` a connection, to the end also when this is cancelled.
+
+    uvloop closes one that is half made in silence; whoever counts it would wait for its end for ever.
+    """
+    loop = asyncio.get_running_loop()
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().connect_accepted_socket(create, sock)
     except OSError:
         sock.close()  # the client left
-    except BaseException:
-        sock.close()
-        raise
+        return
+    making = loop.create_task(loop.connect_accepted_socket(create, sock))
+    try:
+        await asyncio.shield(making)
+    except OSError:
+        sock.close()  # the client left
+    finally:
+        await asyncio.wait({making})

@@ -1,0 +1,273 @@
+"""Accepting: real sockets of this machine, a port of the kernel's choice, both event loops."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from server.transport.connection import BoundedReads, Connection
+from server.transport.limits import ConnectionLimits
+from server.transport.listener import accept, listen
+from server.transport.registry import Registry
+from tests.server.transport.wire import LIMITS, Application, Wire, answers_at_once, reads_nothing
+
+GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LIMIT_SECONDS = 5.0
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a coroutine on one of the event loops, within a time that nothing here takes."""
+
+    def started(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(asyncio.wait_for(work, LIMIT_SECONDS))
+
+    return started
+
+
+@dataclass
+class Served:
+    """What listens, and the connections it has."""
+
+    address: tuple[str, int]
+    registry: Registry
+    connections: list[Connection]
+    clients: list[asyncio.StreamWriter]
+
+    async def connect(
+        self, host: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect from ``host``; the end of the service closes it."""
+        ends = await asyncio.open_connection(*self.address, local_addr=(host, 0))
+        self.clients.append(ends[1])
+        return ends
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until ``condition`` holds: what the kernel does has no event to wait for."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def running(here: Served) -> int:
+    """How many connections have a request."""
+    return sum(each.cycle is not None for each in here.connections)
+
+
+@contextlib.asynccontextmanager
+async def served(app: Application, limits: ConnectionLimits = LIMITS) -> AsyncIterator[Served]:
+    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", proxy_headers=False)
+    config.load()
+    registry, listener, made = Registry(limits), listen("127.0.0.1", 0), list[Connection]()
+
+    def create() -> BoundedReads:
+        made.append(Connection(config, ServerState(), {}, registry))
+        return BoundedReads(made[-1])
+
+    accepting = asyncio.create_task(accept(listener, registry, create))
+    clients = list[asyncio.StreamWriter]()
+    try:
+        yield Served(listener.getsockname(), registry, made, clients)
+    finally:
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        listener.close()
+        for connection in made:
+            connection.abort()
+        for client in clients:
+            client.close()
+            with contextlib.suppress(ConnectionError):
+                await client.wait_closed()
+        await until(lambda: not len(registry))
+
+
+def test_small_answers_go_at_once(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        async with served(answers_at_once) as here:
+            reader, writer = await here.connect()
+            for _ in range(2):
+                writer.write(GET)
+                assert await reader.readexactly(len(OK)) == OK
+            sock = here.connections[0].transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(work())
+
+
+@pytest.mark.parametrize("reads_first", [True, False])
+def test_an_answer_to_a_body_that_still_comes_is_not_lost(
+    run: Callable[..., None], reads_first: bool
+) -> None:
+    """The client sends a MiB and only then reads, as most do."""
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        if reads_first:
+            await receive()
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    def client(address: tuple[str, int]) -> bytes:
+        body = bytes(1 << 20)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)
+            sock.settimeout(LIMIT_SECONDS)
+            sock.connect(address)
+            sock.sendall(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+    async def work() -> None:
+        async with served(refuses) as here:
+            answer = await asyncio.to_thread(client, here.address)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert answer.endswith(b"\r\n\r\nno")
+
+    run(work())
+
+
+def test_a_request_in_the_socket_keeps_its_connection(run: Callable[..., None]) -> None:
+    """It has come and was not read when the time of the connection was over."""
+
+    async def work() -> None:
+        async with served(answers_at_once) as here:
+            reader, writer = await here.connect()
+            writer.write(GET)
+            await reader.readexactly(len(OK))
+            connection = here.connections[0]
+            now = asyncio.get_running_loop().time() + LIMITS.idle_seconds
+            sock = writer.get_extra_info("socket")
+            # Past the loop, which reads before it comes back here otherwise.
+            raw = socket.socket(fileno=socket.dup(sock.fileno()))
+            raw.send(GET)
+            raw.close()
+            assert connection.overdue(now)
+            assert not connection.drop()
+            assert not connection.give_way()
+            assert await reader.readexactly(len(OK)) == OK
+            assert connection.drop()
+            assert await reader.read() == b""
+
+    run(work())
+
+
+def test_with_no_place_left_who_knocks_waits_and_gets_in(run: Callable[..., None]) -> None:
+    limits = ConnectionLimits(2, 9, 10.0, 75.0, 10.0)
+
+    async def work() -> None:
+        gate = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await gate.wait()
+            await answers_at_once(scope, receive, send)
+
+        async with served(app, limits) as here:
+            ends = []
+            for number in range(4):
+                ends.append(await here.connect())
+                ends[-1][1].write(GET)
+                # Else it would give way before its request has come.
+                await until(lambda n=number: running(here) == min(n + 1, limits.total))  # type: ignore[misc]
+            await until(lambda: here.registry.waiting)
+            assert len(here.registry) == limits.total
+            gate.set()
+            loop = asyncio.get_running_loop()
+            answers = [loop.create_task(reader.readexactly(len(OK))) for reader, _ in ends]
+
+            def all_answered() -> bool:
+                here.registry.sweep(loop.time())  # as the server does, for those that wait
+                return all(each.done() for each in answers)
+
+            await until(all_answered)
+            assert [each.result() for each in answers] == [OK] * 4
+            assert len(here.registry) <= limits.total
+
+    run(work())
+
+
+def test_an_address_has_its_limit_and_others_get_in(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        async with served(reads_nothing, ConnectionLimits(9, 2, 10.0, 75.0, 10.0)) as here:
+            ends = [await here.connect() for _ in range(2)]
+            for _, writer in ends:
+                writer.write(GET)
+            await until(lambda: running(here) == 2)
+            reader, writer = await here.connect()
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            other, other_writer = await here.connect("127.0.0.2")
+            other_writer.write(GET)
+            await until(lambda: len(here.registry) == 3)
+            assert not other.at_eof()
+
+    run(work())
+
+
+# Without descriptors
+
+
+class Refusing:
+    """An event loop's accept, as the kernel makes it fail, and a sleep that takes no time."""
+
+    def __init__(self, errors: list[OSError]) -> None:
+        self._errors: Iterator[OSError] = iter(errors)
+        self.slept: list[float] = []
+        self.over = asyncio.Event()
+
+    async def sock_accept(self, sock: socket.socket) -> tuple[socket.socket, Any]:
+        for error in self._errors:
+            raise error
+        self.over.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+async def test_without_descriptors_it_says_so_once_and_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = Refusing([OSError(errno.EMFILE, "Too many open files")] * 100)
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "sock_accept", refusing.sock_accept)
+    monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
+    silent = Wire(answers_at_once)
+    with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
+        task = asyncio.create_task(accept(listener, silent.registry, asyncio.Protocol))
+        await refusing.over.wait()
+        task.cancel()
+    assert [record.message for record in caplog.records] == [
+        "cannot accept connections: Too many open files"
+    ]
+    assert len(refusing.slept) == 100
+    assert min(refusing.slept) > 0
+    assert silent.transport.is_closed  # who says nothing gives his descriptor back
+
+
+async def test_who_left_before_his_turn_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = Refusing([ConnectionAbortedError()] * 3)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refusing.sock_accept)
+    monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
+    with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
+        task = asyncio.create_task(accept(listener, Registry(LIMITS), asyncio.Protocol))
+        await refusing.over.wait()
+        task.cancel()
+    assert (caplog.records, refusing.slept) == ([], [])
