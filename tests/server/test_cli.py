@@ -318,7 +318,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--port": "70000"}, ["port"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
         ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
-        ({"--budget": "900KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 900.0 KiB"]),
+        ({"--budget": "1300KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.3 MiB"]),
         ({"--model": "none"}, ["'none'"]),
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),
