@@ -90,7 +90,8 @@ async def run_model(
             answer = worker.infer_at_once(question.inputs)
         else:
             answer = await _until_disconnect(request, worker.infer(question.inputs, left))
-        await exchange.hold(_held_bytes(answer.outputs))
+        async with exchange.within(limit, "there was no memory for the answer"):
+            await exchange.hold(_held_bytes(answer.outputs))
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
         response = await respond(question, answer, pack)
         outcome = "ok"
