@@ -1,0 +1,45 @@
+"""The memory of requests as figures: pools grow with budgets, and the smallest budget is one that works."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.request_needs import CODEC_BYTES, pool_bytes, smallest_budget
+from tests.examples import examples
+
+SIZES = st.integers(0, 1 << 36)
+NEEDS = st.lists(st.integers(0, 1 << 30), max_size=4)
+
+
+def fits(budget: int, model_bytes: int, needs: list[int]) -> bool:
+    """Whether models and requests have what they need in ``budget``."""
+    return budget - pool_bytes(budget, needs) >= model_bytes
+
+
+@given(SIZES, NEEDS)
+@examples(few=300, many=20_000)
+def test_the_smallest_budget_is_enough_and_hardly_less_is(
+    model_bytes: int, needs: list[int]
+) -> None:
+    smallest = smallest_budget(model_bytes, needs)
+    assert fits(smallest, model_bytes, needs)
+    assert not fits(smallest - 3, model_bytes, needs)
+
+
+@given(SIZES, SIZES, NEEDS)
+@examples(few=200, many=20_000)
+def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
+    one: int, other: int, needs: list[int]
+) -> None:
+    less, more = sorted((one, other))
+    assert pool_bytes(less, needs) <= pool_bytes(more, needs)
+    assert less - pool_bytes(less, needs) <= more - pool_bytes(more, needs)
+
+
+@given(SIZES, NEEDS, st.integers(0, 1 << 30))
+@examples(few=200, many=20_000)
+def test_a_pool_has_what_every_request_needs(budget: int, needs: list[int], more: int) -> None:
+    pool = pool_bytes(budget, needs)
+    assert pool >= max(needs, default=0)
+    assert pool >= CODEC_BYTES
+    assert pool_bytes(budget, [*needs, more]) >= pool
+    assert pool <= max(budget // 8, CODEC_BYTES, *needs, 0)
