@@ -85,8 +85,11 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
         return False
     length = 6 + 2 * image.layers
-    image.fp.seek(max(0, image.fp.tell() - length - 2))
-    return image.fp.read(5) == bytes((0xFF, 0xDA, 0, length, image.layers))
+    position = image.fp.tell()
+    image.fp.seek(max(0, position - length - 2))
+    header = image.fp.read(5)
+    image.fp.seek(position)  # whoever asks again is told the same
+    return header == bytes((0xFF, 0xDA, 0, length, image.layers))
 
 
 def decoding_bytes(path: Path, limits: PictureLimits) -> int:
