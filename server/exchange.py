@@ -198,13 +198,15 @@ class Exchange:
             self._has_turn = False
             line.release()
 
-    def within(self, seconds: float) -> "_Within":
+    def within(self, seconds: float, what: str = "the request was not read") -> "_Within":
         """Limit what happens inside to ``seconds``; inside, the exchange can be ended.
 
+        Memory is waited for in here alone: who waits elsewhere can neither be ended nor give way.
+
         Raises:
-            StalledError, BusyError: it was. DeadlineError: it took longer.
+            StalledError, BusyError: it was. DeadlineError: ``what``, since it took longer.
         """
-        return _Within(self, seconds)
+        return _Within(self, seconds, what)
 
     def stalled_seconds(self, now: float) -> float:
         """How long the client has kept us waiting without progress; 0 while nothing is expected of it."""
@@ -237,8 +239,9 @@ class Exchange:
 class _Within:
     """The time limit of ``Exchange.within``: a timer is set only where something must be waited for."""
 
-    def __init__(self, exchange: Exchange, seconds: float) -> None:
+    def __init__(self, exchange: Exchange, seconds: float, what: str) -> None:
         self._exchange = exchange
+        self._what = what
         self._seconds = seconds
         self._began = time.monotonic()
         self._timeout: asyncio.Timeout | None = None
@@ -273,7 +276,7 @@ class _Within:
         except TimeoutError:
             if evicted is not None:
                 raise evicted from None
-            raise DeadlineError(f"the request was not read within {self._seconds:g} s") from None
+            raise DeadlineError(f"{self._what} within {self._seconds:g} s") from None
 
 
 class Exchanges:

@@ -88,7 +88,7 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     position = image.fp.tell()
     image.fp.seek(max(0, position - length - 2))
     header = image.fp.read(5)
-    image.fp.seek(position)
+    image.fp.seek(position)  # whoever asks again is told the same
     return header == bytes((0xFF, 0xDA, 0, length, image.layers))
 
 

@@ -18,7 +18,8 @@ DAY = 24 * 60 * 60
         (["models/pack.py", "models/zoo/vgg.py"], ["tests/models"]),
         (["tests/server/test_cli.py", "loader/ring.py"], ["tests/loader", "tests/server"]),
         (["deploy/layerstream.service"], ["tests/deploy"]),
-        (["README.md", "docs/gpu.md", "tests/conftest.py", "benchmarks/reads.py"], []),
+        (["README.md", "docs/gpu.md", "tests/conftest.py", "tools/gpu.sh"], []),
+        (["benchmarks/reads.py"], ["tests/benchmarks"]),
         ([], []),
     ],
 )

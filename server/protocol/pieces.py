@@ -1,5 +1,6 @@
 """JSON answers that are written piece by piece, as fast as the client takes them."""
 
+import asyncio
 from collections.abc import Iterator
 
 from starlette.responses import Response
@@ -7,7 +8,10 @@ from starlette.types import Receive, Scope, Send
 
 
 class PiecesResponse(Response):
-    """Sends ``pieces`` one after the other; each is made when the one before has gone."""
+    """Sends ``pieces`` one after the other; each is made when the one before has gone.
+
+    Between two of them others have their turn, also while the client takes all that comes.
+    """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         super().__init__(media_type="application/json")
@@ -24,6 +28,7 @@ class PiecesResponse(Response):
             if gone():
                 return
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -95,7 +95,8 @@ async def run_model(
             answer = await _until_disconnect(request, worker.infer(question.inputs, left))
         held = _held_bytes(answer.outputs)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
-            await exchange.hold(held)
+            async with exchange.within(limit, "there was no memory for the answer"):
+                await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
         response = await respond(question, answer, pack)
         outcome = "ok"
