@@ -17,6 +17,9 @@ from server.sizes import format_size
 # Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
+# Bytes a pixel as Pillow has it, and as RGB: floats become grey on the way.
+_MODE_BYTES = {"RGB": 4, "F": 9}
+
 # EXIF orientations of pictures whose rows are columns.
 _LYING = (5, 6, 7, 8)
 
@@ -51,14 +54,23 @@ def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
     """Return the most that a pixel of ``image`` takes while it is decoded and turned.
 
     Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
-    holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own.
+    holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own, and Pillow
+    a copy of one; libtiff a strip, which may be all of the picture; what Pillow decodes in Python is there
+    as bytes, twice. The file itself is counted by whoever received it.
     """
-    n_bytes = 4 if image.mode == "RGB" else 20 if image.mode.startswith("I") else 8
+    n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         n_bytes += 4
-    if image.format == "JPEG" and not _has_one_scan(image):
-        n_bytes += 2 * len(image.getbands())
-    return n_bytes + 8 if image.format == "WEBP" else n_bytes
+    match image.format:
+        case "JPEG" if not _has_one_scan(image):
+            n_bytes += 2 * len(image.getbands())
+        case "WEBP":
+            n_bytes += 12
+        case "TIFF" if image.info.get("compression") != "raw":
+            n_bytes += max(4, 2 * len(image.getbands()))
+        case "PPM" if image.tile and image.tile[0].codec_name != "raw":
+            n_bytes += 2 * len(image.getbands())
+    return n_bytes
 
 
 def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:

@@ -36,7 +36,8 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         return reader.finish()
 
     async def respond(asked: Request, answer: Answer, pack: Pack) -> Response:
-        pieces = write_response(name, pack.version, asked.id, answer.outputs, asked.outputs)
-        return respond_in_pieces(pieces)
+        return respond_in_pieces(
+            lambda: write_response(name, pack.version, asked.id, answer.outputs, asked.outputs)
+        )
 
     return await run_model(context_of(request), request, name, version, read, respond)

@@ -40,8 +40,11 @@ MIB = 1 << 20
 class Client:
     """One request in ASGI's own words: its body comes and its answer is taken as a test says."""
 
-    def __init__(self, service: Service, path: str = "/v2/models/tiny/infer") -> None:
+    def __init__(
+        self, service: Service, path: str = "/v2/models/tiny/infer", http_version: str = "1.1"
+    ) -> None:
         self.status = 0
+        self.headers: dict[bytes, bytes] = {}
         self.answer = bytearray()
         self.takes = asyncio.Event()
         self.takes.set()
@@ -53,7 +56,7 @@ class Client:
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
-            "http_version": "1.1",
+            "http_version": http_version,
             "method": "POST",
             "scheme": "http",
             "path": path,
@@ -78,6 +81,7 @@ class Client:
         await self.takes.wait()
         if not self.closing:
             self.status = message.get("status", self.status)
+            self.headers.update(message.get("headers", ()))
             self.answer += message.get("body", b"")
 
     # What an exchange sees of a connection
@@ -349,6 +353,19 @@ async def test_a_large_answer_comes_in_pieces_and_lets_others_in(growing: Path) 
         assert json.loads(client.answer)["outputs"][0]["data"] == [1.0] * MIB
         # Four MiB of text: a client that takes it as fast as it is made must not have the loop alone.
         assert turns >= 16
+
+
+@pytest.mark.parametrize("count", [10, 300 << 10])
+async def test_a_client_of_http_1_0_is_told_how_long_an_answer_is(
+    growing: Path, count: int
+) -> None:
+    """It knows no chunks."""
+    async with growing_service(growing) as service:
+        client = Client(service, "/v2/models/ones/infer", "1.0")
+        client.send(ones(count), more=False)
+        await client.ends(200)
+        assert client.headers[b"content-length"] == b"%d" % len(client.answer)
+        assert json.loads(client.answer)["outputs"][0]["data"] == [1.0] * count
 
 
 async def test_an_answer_over_the_pool_is_refused(growing: Path) -> None:
