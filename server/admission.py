@@ -1,8 +1,12 @@
-"""The line of requests before one engine: bounded, first come first served, and one can leave it."""
+"""Lines of requests: bounded, first come first served, and one can leave them.
 
+Before an engine they wait as jobs for its thread (Line), for what goes one by one as tasks (Turns).
+"""
+
+import asyncio
 import threading
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from server.errors import BusyError, NotServingError
 
@@ -75,3 +79,27 @@ class Line(Generic[T]):
     def _awake(self) -> bool:
         self.wake_ups += 1
         return bool(self._jobs) or self._closed
+
+
+class Turns(asyncio.Lock):
+    """A lock for which ``limit`` may wait."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__()
+        self._what = what
+        self._limit = limit
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock.
+
+        Raises:
+            BusyError: too many wait.
+        """
+        if self._waiting >= self._limit:
+            raise BusyError(f"{self._limit} requests wait for {self._what}")
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1

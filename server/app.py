@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
-from server.exchange import Exchanges
+from server.exchanges import Exchanges
 from server.middleware import RequestMiddleware
 from server.process import installed_version
 from server.protocol import classify, detect, docs, health, infer, metadata, repository

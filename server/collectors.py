@@ -9,7 +9,7 @@ from loader.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from server.budget import Budget
 from server.entry import Entry
-from server.exchange import Exchanges
+from server.exchanges import Exchanges
 from server.repository import Repository
 
 _LOST = "1 when the device works again only after a restart of the process"

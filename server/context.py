@@ -10,9 +10,10 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
 from pipeline.sweep import DRAIN_SECONDS
+from server.admission import Turns
 from server.budget import Budget
 from server.errors import RefusedError, ServiceError
-from server.exchange import Exchanges, Turns
+from server.exchanges import Exchanges
 from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.process import resident_bytes

@@ -9,19 +9,18 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.errors import DeadlineError
+from server.admission import Turns
 from server.errors import (
-    BusyError,
     DisconnectedError,
     ServiceError,
-    StalledError,
     TooLargeError,
 )
-from server.request_memory import Lease, RequestMemory
+from server.request_memory import Lease
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
@@ -29,30 +28,6 @@ GRACE_SECONDS = 0.5
 PROGRESS_BYTES = 4096
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
-
-
-class Turns(asyncio.Lock):
-    """A lock for which ``limit`` may wait."""
-
-    def __init__(self, what: str, limit: int) -> None:
-        super().__init__()
-        self._what = what
-        self._limit = limit
-        self._waiting = 0
-
-    async def acquire(self) -> Literal[True]:
-        """Wait for the lock.
-
-        Raises:
-            BusyError: too many wait.
-        """
-        if self._waiting >= self._limit:
-            raise BusyError(f"{self._limit} requests wait for {self._what}")
-        self._waiting += 1
-        try:
-            return await super().acquire()
-        finally:
-            self._waiting -= 1
 
 
 class Exchange:
@@ -277,43 +252,3 @@ class _Within:
             if evicted is not None:
                 raise evicted from None
             raise DeadlineError(f"{self._what} within {self._seconds:g} s") from None
-
-
-class Exchanges:
-    """All exchanges that run; ends those that stall."""
-
-    def __init__(self, memory: RequestMemory, max_body: int, stall_seconds: float) -> None:
-        self.memory = memory
-        self.max_body = max_body
-        self._stall_seconds = stall_seconds
-        self._open: set[Exchange] = set()
-        #: Ended for want of progress.
-        self.stalled = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """Return the exchange of one request, a context manager: at its end all that is held is free."""
-        client = scope.get("client")
-        lease = Lease(self.memory, client[0] if client else "")
-        exchange = Exchange(scope, receive, send, lease, self.max_body, self._open.discard)
-        self._open.add(exchange)
-        return exchange
-
-    def sweep(self, now: float, hurry: bool) -> None:
-        """End who has stalled for too long; in a ``hurry``, or where memory is short, after half a second.
-
-        Where all wait who have what others wait for, the last of them gives way: none would ever go on.
-        """
-        hurry = hurry or self.memory.waiting > 0
-        limit = GRACE_SECONDS if hurry else self._stall_seconds
-        for exchange in self._open:
-            if exchange.stalled_seconds(now) >= limit:
-                self.stalled += 1
-                exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
-        holders = [exchange for exchange in self._open if exchange.has_what_others_want]
-        if len(holders) > 1 and all(exchange.lease.waiting for exchange in holders):
-            max(holders, key=lambda exchange: exchange.opened_at).end(
-                BusyError("the memory of requests is taken by others (setting request_memory)")
-            )

@@ -18,7 +18,7 @@ from pipeline.devices.base import Device
 from pipeline.statistics import SweepStatistics
 from server.budget import Budget
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
-from server.exchange import Exchanges
+from server.exchanges import Exchanges
 from server.repository import Repository
 from server.stages import StageCollector
 

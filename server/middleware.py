@@ -9,7 +9,7 @@ from random import getrandbits
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.exchange import Exchanges
+from server.exchanges import Exchanges
 from server.logs import request_id
 
 _log = logging.getLogger("server.access")

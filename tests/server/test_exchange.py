@@ -10,8 +10,10 @@ from starlette.types import Message
 
 from pipeline.errors import DeadlineError
 from server import request_memory
+from server.admission import Turns
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
-from server.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange, Exchanges, Turns
+from server.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange
+from server.exchanges import Exchanges
 from server.request_memory import Lease, RequestMemory
 
 MIB = 1 << 20
