@@ -163,6 +163,8 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
     Raises:
         InvalidRequestError: it is.
     """
+    if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
+        raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
     if image.width * image.height > limits.max_pixels:
         raise InvalidRequestError(
             f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all"

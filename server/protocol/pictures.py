@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from server.images import PictureLimits, decode, decoding_bytes
 from server.protocol.serving import exchange_of
 from server.request_needs import infer_bytes, preprocess_bytes
 from server.upload import uploaded
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,22 @@ async def read_picture(
             held = exchange.lease.held_bytes + preprocess_bytes(pack.manifest)
             room = exchange.lease.room_bytes - held
             limits = PictureLimits(context.settings.max_image_pixels, room)
-            pixels = await asyncio.to_thread(decoding_bytes, path, limits)
+            pixels = await _to_its_end(decoding_bytes, path, limits)
             await exchange.hold(held + pixels)
-            photograph = await asyncio.to_thread(decode, path, limits)
-            tensor = await asyncio.to_thread(recipe.apply, photograph.image)
+            photograph = await _to_its_end(decode, path, limits)
+            tensor = await _to_its_end(recipe.apply, photograph.image)
         context.metrics.preprocess(name, time.perf_counter() - started)
     size = photograph.size
     del photograph
     await exchange.hold(infer_bytes(pack.manifest))
     return Picture({pack.manifest.inputs[0].name: tensor}, size)
+
+
+async def _to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``work`` in a thread; cancelled, wait for it: what it takes is not free before."""
+    running = asyncio.create_task(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

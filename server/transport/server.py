@@ -73,8 +73,11 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self._registry.sweep(loop.time())
-            self._sweep(loop.time())
+            try:
+                self._registry.sweep(loop.time())
+                self._sweep(loop.time())
+            except Exception:  # noqa: BLE001  without it nothing would ever be cut off again
+                _log.exception("a look at the connections failed")
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:

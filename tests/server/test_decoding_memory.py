@@ -57,11 +57,6 @@ def sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
 
 
-def plain_ppm(image: Image.Image) -> bytes:
-    values = b" ".join(b"%d" % value for value in np.asarray(image).ravel())
-    return b"P3\n%d %d\n255\n%b\n" % (image.width, image.height, values)
-
-
 def odd_ppm(image: Image.Image) -> bytes:
     return b"P6\n%d %d\n200\n%b" % (image.width, image.height, image.tobytes())
 
@@ -88,7 +83,6 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
     ),
     "TIFF, floats": lambda image: saved(image.convert("F"), "TIFF"),
     "PPM": lambda image: saved(image, "PPM"),
-    "PPM, as text": plain_ppm,
     "PPM, of 200": odd_ppm,
     "PGM, 16 bits": lambda image: saved(sixteen_bits(image), "PPM"),
 }

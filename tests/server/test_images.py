@@ -174,3 +174,12 @@ def test_memory_is_known_before_a_pixel_is_decoded(saved: Saved, name: str) -> N
     for read in (decoding_bytes, decode):
         with pytest.raises(InvalidRequestError, match=r"61x43 pixels.*request_memory"):
             read(path, short)
+
+
+def test_a_ppm_as_text_is_refused_by_its_header(tmp_path: Path) -> None:
+    """Pillow decodes it in Python: six megapixels would take seconds."""
+    path = tmp_path / "plain.ppm"
+    path.write_bytes(b"P3 2 1 255\n1 2 3 4 5 6\n")
+    for read in (decoding_bytes, decode):
+        with pytest.raises(InvalidRequestError, match="binary"):
+            read(path, LIMITS)

@@ -1,0 +1,27 @@
+"""Decoding in a thread: what it takes stays taken until the thread has ended."""
+
+import asyncio
+import threading
+
+import pytest
+
+from server.protocol.pictures import _to_its_end
+from tests.server.support import LIMIT_SECONDS
+
+
+async def test_work_that_is_cancelled_is_waited_for() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(LIMIT_SECONDS)
+
+    task = asyncio.create_task(_to_its_end(work))
+    assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+    task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
