@@ -15,6 +15,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
+from server.request_needs import Need
 from server.sizes import format_least, format_size
 
 
@@ -80,6 +81,20 @@ def refusal(name: str, needed_bytes: int, budget: Budget) -> RefusedError:
         f"({needed_bytes} bytes), free {format_size(budget.free_bytes)} "
         f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}"
     )
+
+
+def check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
+    """Refuse a model to which no request could be answered.
+
+    Raises:
+        RefusedError: what is set aside for requests is too little for one.
+    """
+    needed = Need.of(manifest).tight_bytes
+    if needed > budget.request_bytes:
+        raise RefusedError(
+            f"model {name!r}: one request to it takes {format_least(needed)} of memory, and all "
+            f"together have {format_size(budget.request_bytes)} (setting request_memory)"
+        )
 
 
 def fit(

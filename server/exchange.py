@@ -51,6 +51,8 @@ class Exchange:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
+        # Taken at once where it is known: who holds a part and waits for more would wait for his like.
+        self._declared = _declared_length(scope)
         self._received = 0
         self._progress = 0
         self._complete = False
@@ -70,14 +72,19 @@ class Exchange:
         self.lease.close()
 
     @property
-    def received_bytes(self) -> int:
-        """How much of the body has come."""
-        return self._received
+    def declared_bytes(self) -> int:
+        """How long the body is, by its header; 0 where that does not say."""
+        return self._declared
 
     @property
     def is_read(self) -> bool:
         """Whether the body has come to its end."""
         return self._complete
+
+    @property
+    def client(self) -> str:
+        """The address of the client."""
+        return self.lease.client
 
     @property
     def has_what_others_want(self) -> bool:
@@ -105,7 +112,7 @@ class Exchange:
         if self._received > self._max_body:
             raise TooLargeError(f"the body is over the limit of {self._max_body} bytes")
         if self.keeps_body and self._received > FREE_BYTES:
-            await self.hold(self._received)
+            await self.hold(max(self._received, self._declared))
         return message
 
     async def send(self, message: Message) -> None:
@@ -252,3 +259,8 @@ class _Within:
             if evicted is not None:
                 raise evicted from None
             raise DeadlineError(f"{self._what} within {self._seconds:g} s") from None
+
+
+def _declared_length(scope: Scope) -> int:
+    text = dict(scope.get("headers", ())).get(b"content-length", b"")
+    return int(text[:20]) if text.isdigit() else 0  # int() refuses thousands of digits

@@ -30,18 +30,28 @@ class Exchanges:
         return exchange
 
     def sweep(self, now: float, hurry: bool) -> None:
-        """End who has stalled for too long; in a ``hurry``, or where memory is short, after half a second.
-
-        Where all wait who have what others wait for, the last of them gives way: none would ever go on.
-        """
+        """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
             if exchange.stalled_seconds(now) >= limit:
                 self.stalled += 1
                 exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
+        self._untie()
+
+    def _untie(self) -> None:
+        """Where all wait who have what others wait for, some give way: none of them would ever go on.
+
+        Those of the client that holds most come first, the last of them before the others.
+        """
         holders = [exchange for exchange in self._open if exchange.has_what_others_want]
-        if len(holders) > 1 and all(exchange.lease.waiting for exchange in holders):
-            max(holders, key=lambda exchange: exchange.opened_at).end(
+        if not all(exchange.lease.waiting for exchange in holders):
+            return
+        holders.sort(key=lambda each: (self.memory.held_by(each.client), each.opened_at))
+        missing = max(self.memory.missing_bytes, 1)
+        while len(holders) > 1 and missing > 0:
+            last = holders.pop()
+            missing -= last.lease.held_bytes
+            last.end(
                 BusyError("the memory of requests is taken by others (setting request_memory)")
             )

@@ -173,5 +173,5 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
     if needed > limits.max_bytes:
         raise InvalidRequestError(
             f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "
-            f"there are {format_size(limits.max_bytes)} (setting request_memory)"
+            f"there are {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
         )

@@ -3,7 +3,6 @@
 import logging
 import re
 import time
-from collections.abc import Mapping
 from random import getrandbits
 
 from starlette.responses import JSONResponse
@@ -46,16 +45,16 @@ class RequestMiddleware:
             with self._exchanges.exchange(scope, receive, send) as exchange:
                 scope["exchange"] = exchange
                 answer = _Answer(exchange.send, identity)
-                await self._answer(scope, headers, exchange.receive, answer)
+                await self._answer(scope, exchange.declared_bytes, exchange.receive, answer)
         finally:
             request_id.reset(token)
 
     async def _answer(
-        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, answer: "_Answer"
+        self, scope: Scope, declared: int, receive: Receive, answer: "_Answer"
     ) -> None:
         started = time.perf_counter()
         try:
-            if _declared_length(headers.get(b"content-length", b"")) > self._exchanges.max_body:
+            if declared > self._exchanges.max_body:
                 message = f"the body is over the limit of {self._exchanges.max_body} bytes"
                 response = JSONResponse({"error": message}, 413, {"connection": "close"})
                 await response(scope, receive, answer.send)
@@ -102,7 +101,3 @@ def _write(scope: Scope, status: int, seconds: float) -> None:
             "seconds": round(seconds, 6),
         },
     )
-
-
-def _declared_length(text: bytes) -> int:
-    return int(text[:20]) if text.isdigit() else 0  # int() refuses thousands of digits

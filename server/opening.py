@@ -7,7 +7,6 @@ from pathlib import Path
 
 from loader.files import open_reader
 from loader.pool import ReadPool
-from models.manifest import Manifest
 from models.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device, DeviceMemoryError
@@ -16,12 +15,11 @@ from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, plan_key
 from pipeline.watch import BoundWatch
-from server.budget import Budget, fit
+from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
 from server.profiles import prepared
 from server.request_needs import Need
 from server.settings import Settings
-from server.sizes import format_size
 from server.worker import Worker
 
 Opened = tuple[Pack, Fitted, Worker]
@@ -74,7 +72,7 @@ class Opener:
             return self._reserved(name, *prepared(self._checked(folder), self._device), share)
 
     def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
-        _check_requests(name, pack.manifest, self._budget)
+        check_requests(name, pack.manifest, self._budget)
         architecture = self._architecture()
         fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
         self._budget.reserve(name, fitted.plan.memory)
@@ -102,20 +100,6 @@ class Opener:
 
     def _checked(self, folder: Path) -> Pack:
         return open_pack(folder, self._device.target, self._settings.recompile)
-
-
-def _check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
-    """Refuse a model to which no request could be answered.
-
-    Raises:
-        RefusedError: the memory of requests is too small for one.
-    """
-    needed = Need.of(manifest).tight_bytes
-    if needed > budget.request_bytes:
-        raise RefusedError(
-            f"model {name!r}: one request to it takes {format_size(needed)} of memory, and all "
-            f"together have {format_size(budget.request_bytes)} (setting request_memory)"
-        )
 
 
 @contextlib.contextmanager

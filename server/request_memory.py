@@ -54,6 +54,18 @@ class RequestMemory:
         return len(self._line)
 
     @property
+    def missing_bytes(self) -> int:
+        """What is not free of what the next in line wants; 0 where nobody waits."""
+        if not self._line:
+            return 0
+        free = self.capacity_bytes - self.used_bytes - kept_bytes(self.capacity_bytes)
+        return max(self._next().n_bytes - free, 0)
+
+    def held_by(self, client: str) -> int:
+        """Return what all requests of ``client`` hold."""
+        return self._held[client]
+
+    @property
     def room_bytes(self) -> int:
         """The most that one request can ever hold."""
         return self.capacity_bytes - kept_bytes(self.capacity_bytes)
@@ -69,7 +81,7 @@ class RequestMemory:
         Raises:
             BusyError: it would be turned away.
         """
-        if len(self._line) >= self._limit and self._victim(client) is None:
+        if self._is_full and self._victim(client) is None:
             raise _busy()
 
     async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
@@ -104,13 +116,22 @@ class RequestMemory:
             del self._held[client]
         self._serve()
 
+    @property
+    def _newcomers(self) -> list[_Waiter]:
+        """Who holds nothing yet: those for whom the line has a limit."""
+        return [waiter for waiter in self._line if not waiter.holds]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._line) >= self._limit and len(self._newcomers) >= self._limit
+
     def _make_room(self, client: str) -> None:
         """Where the line is full, turn somebody away for ``client``.
 
         Raises:
             BusyError: nobody has more in line than it.
         """
-        if len(self._line) < self._limit:
+        if not self._is_full:
             return
         victim = self._victim(client)
         if victim is None:
@@ -121,7 +142,7 @@ class RequestMemory:
 
     def _victim(self, client: str) -> _Waiter | None:
         """Return the last of the client with most in line, if that is more than ``client`` would have."""
-        newcomers = [waiter for waiter in self._line if not waiter.holds]
+        newcomers = self._newcomers
         waiting = Counter(waiter.client for waiter in newcomers)
         for greediest, count in waiting.most_common(1):
             if count > waiting[client] + 1:
@@ -136,9 +157,12 @@ class RequestMemory:
         self.used_bytes += n_bytes
         self._held[client] += n_bytes
 
+    def _next(self) -> _Waiter:
+        return min(self._line, key=lambda each: (not each.holds, self._held[each.client]))
+
     def _serve(self) -> None:
         while self._line:
-            waiter = min(self._line, key=lambda each: (not each.holds, self._held[each.client]))
+            waiter = self._next()
             if not self._is_free(waiter.n_bytes):
                 return  # nobody behind may pass, or what needs much would never come
             self._line.remove(waiter)
@@ -156,7 +180,7 @@ class Lease:
 
     def __init__(self, memory: RequestMemory, client: str = "") -> None:
         self._memory = memory
-        self._client = client
+        self.client = client
         self.held_bytes = 0
         #: It waits for more.
         self.waiting = False
@@ -164,7 +188,7 @@ class Lease:
     def close(self) -> None:
         """Give back all that is held."""
         if self.held_bytes:
-            self._memory.give(self.held_bytes, self._client)
+            self._memory.give(self.held_bytes, self.client)
             self.held_bytes = 0
 
     @property
@@ -174,7 +198,7 @@ class Lease:
 
     def check_room(self) -> None:
         """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
-        self._memory.check_room(self._client)
+        self._memory.check_room(self.client)
 
     def fits(self, n_bytes: int) -> bool:
         """Return whether ``n_bytes`` can be held without waiting."""
@@ -198,12 +222,12 @@ class Lease:
                 f"take {format_size(self.room_bytes)} (setting request_memory)"
             )
         if n_bytes <= self.held_bytes:
-            self._memory.give(self.held_bytes - n_bytes, self._client)
+            self._memory.give(self.held_bytes - n_bytes, self.client)
         else:
             more = n_bytes - self.held_bytes
             self.waiting = True
             try:
-                await self._memory.take(more, self._client, self._holds)
+                await self._memory.take(more, self.client, self._holds)
             finally:
                 self.waiting = False
         self.held_bytes = n_bytes

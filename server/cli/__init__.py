@@ -65,7 +65,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 # Everything here is something that the user gave: a file, a setting, a name, too small a budget.
 _BAD_INPUT = (ModelError, PlanError, InputError, SettingsError, ServiceError, PortError)
-_FAILURES = (LoaderError, DeviceError, EngineError, OSError)
+_FAILURES = (LoaderError, DeviceError, EngineError, MemoryError, OSError)
 
 
 def main() -> None:
@@ -81,5 +81,5 @@ def main() -> None:
     except _BAD_INPUT as exc:
         fail(str(exc), BAD_INPUT)
     except _FAILURES as exc:
-        fail(str(exc), FAILURE)
+        fail(str(exc) or "out of memory", FAILURE)
     sys.exit(code if isinstance(code, int) else 0)

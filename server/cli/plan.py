@@ -13,7 +13,7 @@ from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
-from server.budget import Budget
+from server.budget import Budget, check_requests
 from server.cli.options import (
     DeviceName,
     Json,
@@ -77,6 +77,8 @@ def plan(
     if budget_bytes is not None:  # as the service does; without a budget there is no service
         requested = size(request_memory, "--request-memory")
         shared.set_aside(requested or pool_bytes(budget_bytes, needs))
+        for candidate in candidates:
+            check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with errors.status("planning"):
         plans = share_budget(candidates, shared)
         rows = [

@@ -187,10 +187,13 @@ class Connection(HttpToolsProtocol):
         return self._ended_at is not None or self.transport.is_closing()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer what never became a request; an answer on its way is cut off instead."""
+        """Answer what never became a whole request; an answer on its way is cut off instead."""
         if self._runs:
-            self.transport.abort()
-            return
+            if self.cycle.response_started or self.pipeline:
+                self.transport.abort()
+                return
+            self.cycle.disconnected = True  # whoever reads it is told that there is no more to come
+            self.cycle.message_event.set()
         self._say(status, message)
         self.end()
 
