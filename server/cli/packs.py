@@ -37,6 +37,10 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
             shapes[name] = ()
         if not name or not shapes[name] or min(shapes[name]) < 0:
             raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
+        if 0 in shapes[name]:
+            raise typer.BadParameter(
+                f"{text!r}: a dimension of 0 has no values", param_hint="--shape"
+            )
     return shapes
 
 

@@ -104,3 +104,8 @@ def test_resolutions_between_strides_are_refused(
         return
     result.refuses(BAD, str(cfg), f"{resolution} pixels", "stride, 4", nearest)
     assert not (tmp_path / "d.onnx").exists()
+
+
+def test_a_dimension_of_0_is_refused(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("compile", tmp_path / "x.onnx", "-o", tmp_path / "x", "--shape", "x=0,3,8,8")
+    cli(*arguments).refuses(BAD, "'x=0,3,8,8'", "a dimension of 0")
