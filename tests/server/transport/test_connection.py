@@ -437,3 +437,11 @@ async def test_who_lingers_at_the_end_of_the_server_lingers_a_second() -> None:
     assert not wire.transport.is_closing()
     await wire.time_passes(GRACE_SECONDS)
     assert wire.transport.aborts
+
+
+@pytest.mark.parametrize("chunks", [b"zz\r\n", b"2\r\nokzz\r\n"])
+async def test_a_chunk_that_is_none_gets_400_before_an_answer_has_begun(chunks: bytes) -> None:
+    wire = Wire(reads_all)
+    await wire.sends(CHUNKED + chunks)
+    await wire.settled()
+    wire.refused(400, "not an HTTP request")
