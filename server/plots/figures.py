@@ -55,7 +55,7 @@ def check_plotting() -> None:
         PlotError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("plots need matplotlib: pip install '.[bench]' in a clone of Layerstream")
+        raise PlotError("plots need matplotlib: pip install matplotlib")
 
 
 @contextmanager
