@@ -3,7 +3,7 @@
 The ``sh`` and ``python`` blocks of README.md run in order, as they are printed, in one shell: in a clone of
 HEAD in a temporary folder, with a new HOME and without the caller's virtual environment. The first that
 fails ends it, and its line is printed. Other blocks are not for copying. ``--here`` runs them in the folder
-of this checkout instead. It installs packages and takes port 8080, so it is no test. Needs bash, git and curl.
+of this checkout instead. It installs packages and takes port 8080, so it is no test.
 """
 
 import argparse
@@ -30,16 +30,16 @@ def script(blocks: list[Block], page: str) -> str:
     parts = ["set -e"]
     for block in blocks:
         name = f"{page}:{block.line}"
-        parts.append(f"echo {shlex.quote(f'== {name}')}")
+        parts.append(rf"printf '\n== %s\n' {shlex.quote(name)}")
         parts.append(
-            f"trap 'status=$?; [ $status = 0 ] || echo \"FAIL {name}: exit $status\"' EXIT"
+            f"trap 'status=$?; [ $status = 0 ] || echo \"FAIL {name}: exit status $status\"' EXIT"
         )
         if block.language == "python":
             parts.append(f"python - <<'END OF BLOCK'\n{block.text}END OF BLOCK")
         else:
             # In the list of an `if` a failure would not end the shell; so what it ended with is looked at.
             parts.append(f"{block.text}status=$?; [ $status = 0 ] || exit $status")
-    parts.append(f"echo 'PASS {page}: {len(blocks)} blocks'")
+    parts.append(rf"printf '\nPASS %s: %s blocks\n' {shlex.quote(page)} {len(blocks)}")
     return "\n".join(parts) + "\n"
 
 
