@@ -10,6 +10,8 @@ _HEAD = (
     *("architecture", "paper: memory", "paper: delay", "memory", "of the weights", "beside 2 Σs"),
     *("delay", "beside `pre`", "predicted", "CPU s"),
 )
+_PEERS = ("onnxruntime-resident", "openvino-resident")
+_SHORT_HEAD = ("network", "weights", "ONNX Runtime", "OpenVINO")
 _MARK = "<!-- {}: benchmarks.paper_table{} -->"
 
 
@@ -23,6 +25,23 @@ def tables(
         if network.name in documents
     ]
     return "\n\n".join(sections)
+
+
+def summary(networks: Sequence[PaperNetwork], documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one table of delays: ``auto`` in parts of the weights beside peers that hold all of them."""
+    rows = {
+        name: {row["architecture"]: row for row in documents[name]["rows"]} for name in documents
+    }
+    measured = [network for network in networks if network.name in documents]
+    shown = [label for label in rows[measured[0].name] if label.startswith("auto@")]
+    parts = [f"in {label.removeprefix('auto@').replace('%', ' %')}" for label in shown]
+    lines = [_line((*_SHORT_HEAD, *parts)), _line(["---"] + ["---:"] * (len(parts) + 3))]
+    for network in measured:
+        own, document = rows[network.name], documents[network.name]
+        cells = [f"{own[name]['delay_ms']['median']:.0f} ms" for name in (*_PEERS, *shown)]
+        title = f"{network.title} at {document['resolution']} px"
+        lines.append(_line((title, f"{document['model_weight_bytes'] / _MIB:.0f} MiB", *cells)))
+    return "\n".join(lines)
 
 
 def insert(page: str, generated: str, mark: str) -> str:

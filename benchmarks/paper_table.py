@@ -5,6 +5,7 @@ commands that users have, one process each. Figures are kept as JSON: a network 
 
 Run as ``python -m benchmarks.paper_table DIR [--networks yolov4,...] [--iterations 20] [--docs docs]``;
 ``--resolution 224`` measures all of them at that size, where reading is the bottleneck (Fig. 14, 15).
+``--redraw`` measures nothing: it makes tables and plots again of the figures that are kept.
 """
 
 import argparse
@@ -15,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper_figures import NETWORKS, PaperNetwork
-from benchmarks.paper_markdown import insert, tables
+from benchmarks.paper_pages import Pages
 
 ARCHITECTURES = "pre,seq,sync,async,async-md,2s,2s-md,auto@2%,auto@5%"
 ARCHITECTURES_SMALL = "pre,2s,2s-md,auto@5%,auto@10%,auto@25%,auto@50%"
-_FOLDER = "streaming"
 
 
 def layerstream(*arguments: str) -> str:
@@ -36,7 +36,7 @@ def layerstream(*arguments: str) -> str:
     return done.stdout
 
 
-def measure(network: PaperNetwork, options: argparse.Namespace, plots: Path) -> dict[str, Any]:
+def measure(network: PaperNetwork, options: argparse.Namespace) -> dict[str, Any]:
     """Build, compile and profile what is not there yet; return the document of ``bench pipeline``."""
     source, pack = options.folder / f"{network.name}.onnx", options.packs / network.name
     if not source.exists():
@@ -49,22 +49,20 @@ def measure(network: PaperNetwork, options: argparse.Namespace, plots: Path) -> 
     text = layerstream(
         *("bench", "pipeline", str(pack), "--source", str(source), "--json"),
         *("--architectures", options.architectures, "--resolution", str(network.resolution)),
-        *("--iterations", str(options.iterations), "--plot", str(plots)),
+        *("--iterations", str(options.iterations)),
     )
     document: dict[str, Any] = json.loads(text)
     return document
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Return the figures kept in ``path``, none where it is not there."""
-    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+def parse(names: list[str]) -> argparse.Namespace:
+    """Return what the command line asks for; ``names``: all networks.
 
-
-def main() -> None:
-    """Measure the networks asked for; write figures, plots and the page."""
-    names = [network.name for network in NETWORKS]
+    Raises:
+        SystemExit: it is not understood.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where NAME.onnx is, or is built")
+    parser.add_argument("folder", type=Path, help="where NAME.onnx is, or is built", nargs="?")
     parser.add_argument(
         "--packs", type=Path, help="where packs are, or are compiled; default DIR/packs"
     )
@@ -74,35 +72,44 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="compile again")
     parser.add_argument("--profile", action="store_true", help="profile again")
+    parser.add_argument("--redraw", action="store_true", help="of the figures kept; measure none")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     options = parser.parse_args()
-    networks: tuple[PaperNetwork, ...] = NETWORKS
-    mark = ""
-    if options.resolution:
-        networks = tuple(network.at(options.resolution) for network in NETWORKS)
-        mark = f"-{options.resolution}"
+    if unknown := set(options.networks.split(",")) - set(names):
+        parser.error(f"unknown network {min(unknown)!r}; there are {', '.join(names)}")
+    if options.folder is None and not options.redraw:
+        parser.error("DIR is missing: where networks are, or are built")
+    return options
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Fill in where files go and what runs, and make the folder."""
+    small = options.resolution is not None
+    if small:
         options.folder /= str(options.resolution)
         options.folder.mkdir(exist_ok=True)
     options.architectures = options.architectures or (
-        ARCHITECTURES_SMALL if mark else ARCHITECTURES
+        ARCHITECTURES_SMALL if small else ARCHITECTURES
     )
     options.packs = options.packs or options.folder / "packs"
-    wanted = options.networks.split(",")
-    if unknown := set(wanted) - set(names):
-        parser.error(f"unknown network {min(unknown)!r}; there are {', '.join(names)}")
-    folder, page = options.docs / _FOLDER, options.docs / "streaming.md"
-    figures = folder / f"figures{mark}.json"
-    documents = load(figures)
-    folder.mkdir(parents=True, exist_ok=True)
+
+
+def main() -> None:
+    """Measure the networks asked for, or none; write figures, plots and the pages."""
+    options = parse([network.name for network in NETWORKS])
+    networks: tuple[PaperNetwork, ...] = NETWORKS
+    if options.resolution:
+        networks = tuple(network.at(options.resolution) for network in NETWORKS)
+    pages = Pages(options.docs, networks, options.resolution)
+    if options.redraw:
+        pages.write()
+        return
+    prepare(options)
     for network in networks:
-        if network.name in wanted:
-            documents[network.name] = measure(network, options, folder)
+        if network.name in options.networks.split(","):
             # After each: a run of all takes a quarter of an hour.
-            figures.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
-            generated = tables(networks, documents, _FOLDER)
-            text = insert(page.read_text("utf-8"), generated, mark)
-            page.write_text(text, encoding="utf-8")
-    print(figures)
+            pages.keep(network.name, measure(network, options))
+    print(pages.path)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Compute threads fill all cores, and Linux lets a thread that wakes wait for up to a time slice (3 ms); a
 read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, anybody may) and a lower
-nice level (CAP_SYS_NICE or RLIMIT_NICE). docs/architecture.md, "Reading", has the figures.
+nice level (CAP_SYS_NICE or RLIMIT_NICE). docs/demand-layering.md has the figures.
 """
 
 import ctypes

@@ -85,7 +85,7 @@ class Overlap(_Record):
 
 
 class Profile(_Record):
-    """See docs/streaming.md, "Profile".
+    """See docs/demand-layering.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone. ``reads`` and
     ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:

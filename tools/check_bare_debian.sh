@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tries `make demo` and `make test` on a bare Debian 12, as root and as an ordinary user, on the
-# last commit of this checkout. Needs root and debootstrap. Prints PASS or FAIL for each case.
+# Tries `make demo`, `make test` and all of README.md on a bare Debian 12, as root and as an ordinary user,
+# on the last commit of this checkout. Needs root and debootstrap. Prints PASS or FAIL for each case.
 #
+#   check_bare_debian.sh readme      only README.md (port 8080 of this machine must be free)
 #   LAYERSTREAM_BARE_ROOT=DIR        keep the bare system in DIR and use it again; it is never changed
 #   LAYERSTREAM_DEBIAN_MIRROR=URL    default http://deb.debian.org/debian
 set -euo pipefail
@@ -22,7 +23,7 @@ if [ -z "${LAYERSTREAM_BARE_WORK:-}" ]; then
         rm -rf --one-file-system "$work"' EXIT
     trap 'exit 130' HUP INT TERM
     LAYERSTREAM_BARE_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc \
-        bash "$here/tools/check_bare_debian.sh" </dev/null &
+        bash "$here/tools/check_bare_debian.sh" "$@" </dev/null &
     child=$!
     status=0
     wait "$child" || status=$?
@@ -39,7 +40,7 @@ root=$work/root
 if [ ! -x "$base/usr/bin/make" ]; then
     echo "debootstrap $suite"
     mkdir -p "$base"
-    debootstrap --variant=minbase --include=python3,make,git,ca-certificates "$suite" "$base" \
+    debootstrap --variant=minbase --include=python3,make,git,curl,ca-certificates "$suite" "$base" \
         "${LAYERSTREAM_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log"; exit 1; }
 fi
@@ -141,6 +142,10 @@ try() { # CASE USER FOLDER COMMAND...
     as "$@" >"$work/log" 2>&1 || status=$?
     verdict "$status" "$case"
 }
+
+clone /srv/readme
+try "root: README.md, every block from top to bottom" root /srv/readme python3 -m tests.check_readme --here
+[ "${1:-}" != readme ] || exit "$failed"
 
 user='/home/tester/layer stream'
 clone "$user"

@@ -104,7 +104,7 @@ def peer_command(
         PeerError: its library is not installed.
     """
     if name == OPENVINO and importlib.util.find_spec("openvino") is None:
-        raise PeerError("openvino is not installed (pip install 'layerstream[bench]')")
+        raise PeerError("openvino is not installed (pip install openvino)")
     file = save_inputs(inputs, folder)
     module = [sys.executable, "-m", "pipeline.peers.child"]
     return [*module, name, str(model), str(file), str(threads)]

@@ -12,7 +12,7 @@ from pipeline.planning.arena import lifetimes, plan_arena, roots
 from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.plan import Choice, Plan, PlanError
 
-# Reads of this size cost the least CPU a byte (docs/architecture.md, "Measured"); three of them are
+# Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
 # in the ring at once where it is large enough.
 READ_BYTES = 4 << 20
 READS_IN_RING = 3

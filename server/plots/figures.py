@@ -1,7 +1,8 @@
 """One figure and its file. matplotlib is imported where a plot is asked for, and never opens a window."""
 
 import importlib.util
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,38 @@ from typing import Any
 from pipeline.errors import InputError
 
 MIB = 1 << 20
-# The same architecture has the same colour and mark in every figure.
-_NAMES = ("pre", "seq", "sync", "async", "async-md", "2s", "2s-md", "auto")
-_MARKS = "osDv^<>*"
+# `auto` is what is shown, the architectures of the paper what it is compared with: they stay pale.
+STRONG = "#c8102e"
+_DARK = "#333333"
+_LOOKS = {
+    "pre": (_DARK, "o"),
+    "seq": ("#a89f91", "s"),
+    "sync": ("#b39a6b", "D"),
+    "async": ("#8aa583", "v"),
+    "async-md": ("#6f9a8d", "^"),
+    "2s": ("#8fa9c4", "<"),
+    "2s-md": ("#6688b0", ">"),
+    "auto": (STRONG, "*"),
+    "onnxruntime-resident": (_DARK, "X"),
+    "openvino-resident": (_DARK, "P"),
+}
+_SETTINGS: dict[str, Any] = {
+    # Texts stay texts, and equal figures are equal files.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "layerstream",
+    # One unit of the canvas is one point, as in the file.
+    "figure.dpi": 72,
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlesize": 13,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "errorbar.capsize": 3,
+}
 
 
 class PlotError(InputError):
@@ -25,7 +55,7 @@ def check_plotting() -> None:
         PlotError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("plots need matplotlib: pip install 'layerstream[bench]'")
+        raise PlotError("plots need matplotlib: pip install matplotlib")
 
 
 @contextmanager
@@ -39,9 +69,8 @@ def figure(path: Path, rows: int = 1) -> Iterator[Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Texts stay texts, and equal figures are equal files.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "layerstream"}):
-        made = Figure(figsize=(7, 4 * rows), layout="constrained")
+    with rc_context(_SETTINGS):
+        made = Figure(figsize=(8.5, 4.6 * rows), layout="constrained")
         FigureCanvasAgg(made)
         yield made.subplots(rows)
         try:
@@ -52,9 +81,42 @@ def figure(path: Path, rows: int = 1) -> Iterator[Any]:
 
 
 def style(label: str) -> dict[str, Any]:
-    """Return colour and mark of an architecture, limited ones (NAME@LIMIT) as those without."""
+    """Return how an architecture is drawn in every figure, limited ones (NAME@LIMIT) as those without."""
     name = label.partition("@")[0]
-    if name not in _NAMES:
-        return {"color": "black", "marker": "x"}
-    position = _NAMES.index(name)
-    return {"color": f"C{position}", "marker": _MARKS[position]}
+    color, marker = _LOOKS.get(name, (_DARK, "x"))
+    strong = name == "auto"
+    return {
+        "color": color,
+        "marker": marker,
+        "markersize": 14 if strong else 8,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.8,
+        "zorder": 5 if strong else 3,
+    }
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from ``low`` to ``high`` (above 0): 1, 2, 5, 10, ..., or finer where few fit."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for steps in ((1, 2, 5), range(1, 10), [step / 10 for step in range(10, 100)]):
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) > 1:
+            break
+    return found
+
+
+def log_scale(axis: Any, values: Sequence[float], room: float = 0.05) -> None:
+    """Make an axis logarithmic around ``values``, with round numbers written out.
+
+    ``room``: how much is left free at its end, as a part of the way between the values.
+    """
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    way = max(values) / min(values)
+    low, high = min(values) / (1.2 * way**0.05), max(values) * 1.2 * way**room
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
+    axis.set_major_locator(FixedLocator(log_ticks(low, high)))
+    axis.set_major_formatter(lambda value, _position: f"{value:g}")
+    axis.set_minor_locator(NullLocator())

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server.plots.figures import MIB, figure, style
+from server.plots.figures import MIB, STRONG, figure, log_scale, style
+from server.plots.names import name_points
 
-_MOST_PERCENT = 50
+# Whose name is placed first, and so best.
+_FIRST = ("auto", "pre", "onnxruntime-resident", "openvino-resident")
 
 
 def plot_pipeline(result: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -26,73 +28,70 @@ def plot_pipeline(result: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def plot_memory_delay(result: Mapping[str, Any], path: Path) -> None:
     """Plot memory for weights against the median delay, with its 95th percentile (Fig. 12)."""
+    rows = sorted(result["rows"], key=_importance)
+    points = {row["architecture"]: _measured(row) for row in rows}
+    slow = {row["architecture"]: row["delay_ms"]["p95"] for row in rows}
     with figure(path) as axes:
-        for row in result["rows"]:
-            delay, memory = row["delay_ms"], row["weight_bytes"] / MIB
-            more = [[0], [delay["p95"] - delay["median"]]]
-            axes.errorbar(
-                [memory],
-                [delay["median"]],
-                more,
-                capsize=3,
-                linestyle="",
-                **style(row["architecture"]),
-            )
-            # Names of what holds all weights stand to the left: they are the last on the right.
-            side = "right" if row["weight_percent"] > _MOST_PERCENT else "left"
-            axes.annotate(
-                row["architecture"],
-                (memory, delay["median"]),
-                textcoords="offset points",
-                xytext=(-6 if side == "right" else 6, 4),
-                ha=side,
-                fontsize="small",
-            )
+        for label, (memory, delay) in points.items():
+            look = style(label)
+            axes.vlines(memory, delay, slow[label], color=look["color"], alpha=0.45, zorder=2)
+            axes.plot(memory, delay, linestyle="", **look)
+        limited = sorted(at for label, at in points.items() if label.startswith("auto"))
+        axes.plot(*zip(*limited, strict=True), color=STRONG, zorder=4) if limited else None
+        # What holds all weights stands at the end, and its names beside it.
+        log_scale(axes.xaxis, [memory for memory, _ in points.values()], room=0.32)
         axes.set(
             xlabel="memory for weights (MiB)",
-            ylabel="delay (ms), median and 95th percentile",
+            ylabel="delay (ms), median to 95th percentile",
             title=_title(result),
         )
-        axes.set_xscale("log")
-        axes.grid(alpha=0.3, which="both")
+        axes.grid()
+        bars = [(at, (at[0], slow[label])) for label, at in points.items()]
+        names = [(label, at, style(label)["color"]) for label, at in points.items()]
+        name_points(axes, names, [*bars, limited])
 
 
 def plot_search(result: Mapping[str, Any], path: Path) -> None:
     """Plot delay by weight memory for growing rings, the chosen one, and what was measured (Fig. 13)."""
     rows = {row["architecture"]: row for row in result["rows"]}
+    pre = rows["pre"]["delay_ms"]["median"]
+    names, lines, widths = [], [], []
     with figure(path) as axes:
         for label, found in result["searches"].items():
             look = style(label)
-            curve, chosen = found["curve"], found["chosen"]
-            axes.plot(
-                [point["weight_bytes"] / MIB for point in curve],
-                [point["delay_seconds"] * 1e3 for point in curve],
-                color=look["color"],
-                label=f"{label}, simulated",
-            )
-            axes.plot(
-                chosen["weight_bytes"] / MIB,
-                chosen["delay_seconds"] * 1e3,
-                **look,
-                linestyle="",
-                label=f"{label}, chosen",
-            )
-            measured = rows[label]
-            axes.plot(
-                measured["weight_bytes"] / MIB,
-                measured["delay_ms"]["median"],
-                **{**look, "marker": "+"},
-                linestyle="",
-                markersize=10,
-                label=f"{label}, measured",
-            )
-        axes.axhline(
-            rows["pre"]["delay_ms"]["median"], color="grey", linestyle="--", label="pre, measured"
-        )
+            curve = [_simulated(point) for point in found["curve"]]
+            chosen, measured = _simulated(found["chosen"]), _measured(rows[label])
+            axes.plot(*zip(*curve, strict=True), color=look["color"], linewidth=1.8)
+            axes.plot(*chosen, linestyle="", **{**look, "zorder": 4})
+            hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"]}
+            axes.plot(*measured, linestyle="", **{**look, **hollow, "markeredgewidth": 1.6})
+            names += [
+                (f"{label}, simulated", curve[len(curve) // 8], look["color"]),
+                (f"chosen: {chosen[0]:.3g} MiB", chosen, look["color"]),
+                ("measured", measured, look["color"]),
+            ]
+            lines.append(curve)
+            widths += [memory for memory, _ in (*curve, measured)]
+        log_scale(axes.xaxis, widths)
+        axes.axhline(pre, color=style("pre")["color"], linestyle="--", linewidth=1)
+        names.append(("pre, measured", (min(widths), pre), style("pre")["color"]))
+        lines.append([(min(widths), pre), (max(widths), pre)])
         axes.set(xlabel="memory for weights (MiB)", ylabel="delay (ms)", title=_title(result))
-        axes.set_xscale("log")
-        axes.grid(alpha=0.3, which="both")
-        axes.legend(fontsize="small")
+        axes.grid()
+        name_points(axes, names, lines)
+
+
+def _importance(row: Mapping[str, Any]) -> int:
+    name = row["architecture"].partition("@")[0]
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
+    return row["weight_bytes"] / MIB, row["delay_ms"]["median"]
+
+
+def _simulated(point: Mapping[str, Any]) -> tuple[float, float]:
+    return point["weight_bytes"] / MIB, point["delay_seconds"] * 1e3
 
 
 def _title(result: Mapping[str, Any]) -> str:

@@ -1,0 +1,104 @@
+"""What the Markdown pages say: blocks, headings, links. Pure, and only the standard library."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_FENCE = re.compile(r"^(?P<fence>```+)(?P<language>[a-z]*)\s*$")
+_HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)\s*$")
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_CODE = re.compile(r"`[^`]*`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the line of the page on which the text begins."""
+
+    language: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page in parts: prose without blocks, as (line, text), and the blocks."""
+
+    prose: tuple[tuple[int, str], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def anchors(self) -> frozenset[str]:
+        """What a link to a heading of this page may name, as GitHub makes it."""
+        seen: dict[str, int] = {}
+        found = []
+        for _, text in self.prose:
+            if heading := _HEADING.match(text):
+                name = anchor(heading["text"])
+                count = seen.get(name, 0)
+                seen[name] = count + 1
+                found.append(f"{name}-{count}" if count else name)
+        return frozenset(found)
+
+    @property
+    def links(self) -> Iterator[tuple[int, str]]:
+        """Yield (line, target) of every link and image that is not in code."""
+        for line, text in self.prose:
+            for link in _LINK.finditer(_CODE.sub("code", text)):
+                yield line, link["target"]
+
+
+def read(text: str) -> Page:
+    """Take a page apart.
+
+    Raises:
+        ValueError: a block has no end.
+    """
+    prose, blocks = [], []
+    fence, language, start, inside = "", "", 0, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if fence:
+            if line.strip() == fence:
+                blocks.append(Block(language, "\n".join(inside) + "\n", start))
+                fence = ""
+            else:
+                inside.append(line)
+        elif opening := _FENCE.match(line):
+            fence, language, start, inside = opening["fence"], opening["language"], number + 1, []
+        else:
+            prose.append((number, line))
+    if fence:
+        raise ValueError(f"the block that begins on line {start} has no end")
+    return Page(tuple(prose), tuple(blocks))
+
+
+def anchor(heading: str) -> str:
+    """Return the name of a heading in links: small, without punctuation, hyphens for blanks."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def broken_links(pages: Mapping[str, Page], root: Path = ROOT) -> list[str]:
+    """Return PAGE:LINE: TARGET of links that lead nowhere; ``pages``: by path in ``root``, with slashes."""
+    broken = []
+    for path, page in pages.items():
+        for line, target in page.links:
+            if re.match(r"[a-z]+:", target):
+                continue  # another site's
+            name, _, place = target.partition("#")
+            found = (root / PurePosixPath(path).parent / name).resolve() if name else root / path
+            known = found.relative_to(root).as_posix() if found.is_relative_to(root) else ""
+            lost = place and (known not in pages or place not in pages[known].anchors)
+            if not known or not found.exists() or lost:
+                broken.append(f"{path}:{line}: {target}")
+    return broken
+
+
+def pages(root: Path = ROOT) -> dict[str, Page]:
+    """Return the pages that people read, by path in ``root``."""
+    names = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+    names += [f"{folder}/{path.name}" for folder in ("docs", "deploy") for path in
+              sorted((root / folder).glob("*.md"))]  # fmt: skip
+    return {name: read((root / name).read_text("utf-8")) for name in names}

@@ -1,0 +1,149 @@
+"""What the pages say can be followed: links lead somewhere, blocks are text a shell and Python can read."""
+
+import ast
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from server.cli import command_line
+from tests.check_readme import environment, script
+from tests.documents import Block, anchor, broken_links, pages, read
+
+PAGES = pages()
+COMMANDS: Any = get_command(command_line(""))
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert broken_links(PAGES) == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [
+        ("What one client can take", "what-one-client-can-take"),
+        ("How `auto` plans", "how-auto-plans"),
+        ("The search of Section V-D", "the-search-of-section-v-d"),
+        ("Python, wheels & more", "python-wheels--more"),
+        ("See [that](page.md)", "see-that"),
+    ],
+)
+def test_anchors_are_those_of_github(heading: str, name: str) -> None:
+    assert anchor(heading) == name
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# One\n\n# One\n", "utf-8")
+    text = "[a](there.md#one-1) [b](there.md#two) [c](gone.md) [d](https://x.org/y) ![e](e.svg) [f](#h)\n"
+    text += "`[g](code.md)`\n```\n[h](block.md)\n```\n## H\n[i](../out.md)\n"
+    (tmp_path / "page.md").write_text(text, "utf-8")
+    found = broken_links(
+        {name: read((tmp_path / name).read_text("utf-8")) for name in ("page.md", "there.md")},
+        tmp_path,
+    )
+    lost = [("page.md:1", name) for name in ("there.md#two", "gone.md", "e.svg")]
+    assert found == [*(f"{line}: {name}" for line, name in lost), "page.md:7: ../out.md"]
+
+
+def test_a_block_without_an_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 3"):
+        read("# A\n```sh\nls\n")
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the words of each `layerstream` command of a block, continued lines joined."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    return [found[1:] for found in words if found[:1] == ["layerstream"]]
+
+
+def unknown(words: list[str]) -> list[str]:
+    """Return which commands and options of ``words`` the command line does not have."""
+    command = COMMANDS
+    lost = []
+    for word in words:
+        if word.startswith("--"):
+            options = {
+                name for each in command.params for name in (*each.opts, *each.secondary_opts)
+            }
+            lost += [] if word.partition("=")[0] in {*options, "--help"} else [word]
+        elif hasattr(command, "commands"):
+            found = command.commands.get(word)
+            if found is None:
+                return [word]
+            command = found
+    return lost
+
+
+SHOWN = [
+    pytest.param(words, id=f"{path}:{block.line}:{' '.join(words[:2])}")
+    for path, page in PAGES.items()
+    for block in page.blocks
+    if block.language in {"", "sh", "console"}
+    for words in commands(block)
+]
+
+
+def test_commands_are_found() -> None:
+    assert len(SHOWN) > 20
+    assert unknown(["run", "PACK", "--weights", "5%", "--wrong"]) == ["--wrong"]
+    assert unknown(["wrong", "--weights"]) == ["wrong"]
+
+
+@pytest.mark.parametrize("words", SHOWN)
+def test_a_command_shown_is_one_that_there_is(words: list[str]) -> None:
+    assert unknown(words) == []
+
+
+def test_the_readme_is_text_that_a_shell_and_python_read() -> None:
+    blocks = [block for block in PAGES["README.md"].blocks if block.language in {"sh", "python"}]
+    assert [block.language for block in blocks].count("python") == 1
+    for block in blocks:
+        if block.language == "python":
+            ast.parse(block.text)
+    subprocess.run(["bash", "-n", "-c", script(blocks, "README.md")], check=True)
+
+
+def run(*blocks: Block) -> subprocess.CompletedProcess[str]:
+    text = script(list(blocks), "PAGE")
+    return subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+
+
+def test_blocks_run_in_one_shell_until_one_fails(tmp_path: Path) -> None:
+    """What one block sets the next one sees; a failure at any place ends it, and its line is said."""
+    good = run(Block("sh", "word=seen\ntrue\n", 3), Block("sh", "echo $word\n", 7))
+    assert good.returncode == 0
+    assert good.stdout.split() == [
+        "==",
+        "PAGE:3",
+        "==",
+        "PAGE:7",
+        "seen",
+        "PASS",
+        "PAGE:",
+        "2",
+        "blocks",
+    ]
+    for text in ("false\ntrue\n", "true && false\n", "exit 3\n"):
+        bad = run(Block("sh", text, 3), Block("sh", "echo after\n", 7))
+        assert bad.returncode != 0
+        assert "FAIL PAGE:3" in bad.stdout
+        assert "after" not in bad.stdout
+
+
+def test_a_reader_has_none_of_the_callers_environment(tmp_path: Path) -> None:
+    given = {
+        "PATH": "/mine",
+        "VIRTUAL_ENV": "/v",
+        "PIP_INDEX_URL": "u",
+        "https_proxy": "p",
+        "HOME": "/h",
+    }
+    found = environment(tmp_path, given)
+    assert found["HOME"] == str(tmp_path)
+    assert "/mine" not in found["PATH"]
+    assert {"PIP_INDEX_URL", "https_proxy"} < set(found)
+    assert "VIRTUAL_ENV" not in found
