@@ -17,7 +17,6 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.detection.boxes import Limits
 from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.energy import find_meter
@@ -35,6 +34,7 @@ from server.cli.answers import (
     save_drawing,
 )
 from server.cli.options import (
+    ArchitectureName,
     DeviceName,
     Json,
     MemoryKind,
@@ -43,6 +43,7 @@ from server.cli.options import (
     Recompile,
     Ring,
     Threads,
+    Verify,
     architecture,
     open_named,
     size,
@@ -66,9 +67,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", help="Write outputs: .npy (one) or .npz.")
     ] = None,
-    architecture_name: Annotated[
-        str, typer.Option("--architecture", help=f"{', '.join(ARCHITECTURES)}.")
-    ] = "auto",
+    architecture_name: ArchitectureName = "auto",
     ring: Ring = None,
     weights: Weights = None,
     top_k: Annotated[int, typer.Option(min=1, help="How many labels to print.")] = 5,
@@ -81,7 +80,7 @@ def run(
     iou_threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Largest overlap of two boxes of a class.")
     ] = None,
-    verify: Annotated[bool, typer.Option(help="Verify checksums on every sweep.")] = False,
+    verify: Verify = "first",
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
     memory_kind: MemoryKind = None,
@@ -105,7 +104,10 @@ def run(
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
     opened, profile = prepared(opened, device)
     plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
-    with _engine(opened, plan, device, verify) as engine, find_meter().measure() as energy:
+    with (
+        _engine(opened, plan, device, verify == "always") as engine,
+        find_meter().measure() as energy,
+    ):
         outputs, statistics = engine.run(inputs)
     if output is not None:
         _save(output, outputs)

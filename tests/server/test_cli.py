@@ -209,7 +209,7 @@ def test_run_tensors_in_and_out(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     output = tmp_path / "out.npz"
     result = cli(
         *("run", packs.repository / "pair", "--input", tmp_path / "in.npz", "--output", output),
-        *("--json", "--architecture", "seq", "--ring", "20KiB", "--verify"),
+        *("--json", "--architecture", "seq", "--ring", "20KiB", "--verify", "always"),
     ).document
     assert result["plan"]["architecture"] == "seq"
     assert result["plan"]["ring_bytes"] == 20 << 10
@@ -315,7 +315,8 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--repository": None}, ["repository", "--repository", "LAYERSTREAM_REPOSITORY"]),
         ({"--repository": "none"}, ["none", "no such folder"]),
         ({"--repository": "."}, ["no packs"]),
-        ({"--port": "70000"}, ["port"]),
+        ({"--port": "70000"}, ["--port:", "70000"]),
+        ({"--models": "tiny,none"}, ["'none'"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
         ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
         ({"--budget": "1300KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.3 MiB"]),
@@ -323,7 +324,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),
         ({"--verify": "never"}, ["verify"]),
-        ({"--log-format": "xml"}, ["log_format"]),
+        ({"--log-format": "xml"}, ["--log-format", "'auto', 'json' or 'text'", "not 'xml'"]),
     ],
 )
 def test_serve_that_cannot(
