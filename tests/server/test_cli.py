@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,6 +15,7 @@ import onnx
 import pytest
 
 from models.pack import open_pack
+from pipeline.engine import Engine
 from server.transport.listener import listen
 from tests.server.support import (
     BAD,
@@ -233,6 +235,52 @@ def test_run_an_image(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     shown = cli("run", tiny, "--image", image, "--top-k", 2)
     assert shown.code == 0
     assert len(re.findall(r"class \d", shown.out)) == 2
+
+
+def test_run_repeats_warm(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    """As bench measures; the first answer stays apart, and what was JSON without it is JSON with it."""
+    image = write(tmp_path / "cat.png", picture())
+    once = cli("run", tiny, "--image", image, "--json").document
+    often = cli("run", tiny, "--image", image, "--repeat", 3, "--json").document
+    repeats = often.pop("repeats")
+    assert often.keys() == once.keys()
+    assert often["predictions"] == once["predictions"]
+    assert repeats["runs"] == 3
+    delay = repeats["delay_ms"]
+    assert 0 < delay["min"] <= delay["median"] <= delay["p95"] <= delay["max"]
+    assert repeats["cpu_seconds"] > 0
+    shown = cli("run", tiny, "--image", image, "--repeat", 3).out
+    assert re.search(
+        r"^first answer: [\d.]+ ms, of which [\d.]+ ms waiting for weights$", shown, re.M
+    )
+    assert re.search(
+        r"^3 more, warm: median [\d.]+ ms, from [\d.]+ to [\d.]+ ms, 95 % ", shown, re.M
+    )
+
+
+def test_repeats_run_one_engine(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened once; a warm-up comes between the first answer and those that count."""
+    opened: list[Engine] = []
+    sweeps: list[Engine] = []
+    open_engine, run_engine = Engine.open, Engine.run
+
+    def counted(engine: Engine, *args: Any, **kwargs: Any) -> Any:
+        sweeps.append(engine)
+        return run_engine(engine, *args, **kwargs)
+
+    def noted(engine: Engine) -> None:
+        opened.append(engine)
+        open_engine(engine)
+
+    monkeypatch.setattr(Engine, "open", noted)
+    monkeypatch.setattr(Engine, "run", counted)
+    image = write(tmp_path / "cat.png", picture())
+    assert cli("run", tiny, "--image", image, "--repeat", 4).code == 0
+    assert len(opened) == 1
+    assert len(sweeps) > 1 + 4
+    assert set(map(id, sweeps)) == {id(opened[0])}
 
 
 @pytest.fixture
