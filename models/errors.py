@@ -3,6 +3,11 @@
 from pydantic import ValidationError
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with what is not printable escaped: it may end a line, or steer a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class ModelError(Exception):
     """A model, or a file that belongs to it, cannot be used; the base of all errors of models/.
 
@@ -10,7 +15,7 @@ class ModelError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+        super().__init__(printable(message))
 
 
 class OnnxError(ModelError):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from loader.pool import ReadPool
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 # How much longer than its timeout a request may keep an engine busy before the watchdog is left to
 # fire: first the sweep itself gives up on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
+# Models that one line names.
+_NAMED = 5
 
 
 class StartupError(ServiceError):
@@ -119,10 +122,13 @@ class Context:
         await asyncio.to_thread(self._resources.close)
 
     def describe(self) -> str:
-        """Return one line for logs and for the service manager."""
-        names = [entry.name for entry in self.repository.entries() if entry.serves]
-        used, total = self.budget.used_bytes, self.budget.total_bytes
-        return f"serving {', '.join(names)} in {format_size(used)} of {format_size(total)}"
+        """Return one line for logs and for the service manager: which models serve, in how much memory."""
+        entries = self.repository.entries()
+        serving = [entry.name for entry in entries if entry.serves]
+        used, total = format_size(self.budget.used_bytes), format_size(self.budget.total_bytes)
+        requests = format_size(self.budget.request_bytes)
+        named = _named(serving, len(entries))
+        return f"serving {named} in {used} of a budget of {total}, {requests} of it for requests"
 
     def _is_alive(self) -> bool:
         limit = self.settings.request_timeout + _HUNG_SECONDS
@@ -130,3 +136,13 @@ class Context:
         if any(worker.engine.lost_device for worker in workers):
             return False  # the service manager restarts a process that can never compute again
         return all(worker.stuck_seconds() < limit for worker in workers)
+
+
+def _named(serving: Sequence[str], known: int) -> str:
+    """Return the name of the one model, or how many of the ``known`` ones serve, and their first names."""
+    if len(serving) == known == 1:
+        return serving[0]
+    more = len(serving) - _NAMED
+    names = ", ".join(serving[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    counted = str(known) if len(serving) == known else f"{len(serving)} of {known}"
+    return f"{counted} models ({names})"

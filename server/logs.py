@@ -1,10 +1,12 @@
-"""Structured logs: one JSON object a line (or text), each with the id of the request it belongs to."""
+"""Structured logs: one JSON object a line, or text, each with the id of the request it belongs to."""
 
 import contextvars
 import json
 import logging
 import sys
 from datetime import UTC, datetime
+
+from models.errors import printable
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
@@ -36,24 +38,26 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record for people."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Formats a record for people: time of day, level where it is not INFO, message, fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, fields behind the message."""
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
-        return f"{super().format(record)} {fields}".rstrip()
+        """Return one line; behind it, where the record has one, a traceback."""
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        level = "" if record.levelname == "INFO" else f"{record.levelname.lower()}: "
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        line = printable(f"{time} {level}{record.getMessage()}{fields}")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def configure(log_format: str) -> None:
-    """Send all logs to stderr in ``log_format`` ("json" or "text")."""
+    """Send all logs to stderr: as "json", as "text", or "auto", which is text on a terminal."""
     # Where a record was made and by which thread is in no line: looking it up is half of what a line costs.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    is_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # Requests are logged by our middleware, with their id and their delay.
+    # Requests are logged by our middleware, with their id and their delay; start and end by serve.py.
     logging.getLogger("uvicorn.access").disabled = True
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -56,12 +56,14 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
     draining = False
 
     def ready() -> None:
-        _log.info("%s on http://%s:%d", context.describe(), host, port)
+        shown = f"[{host}]" if ":" in host else host
+        _log.info("%s: http://%s:%d", context.describe(), shown, port)
         context.notifier.ready(context.describe())
 
     def stopping() -> None:
         nonlocal draining
         draining = True
+        _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 
     def sweep(now: float) -> None:

@@ -1,72 +1,150 @@
-"""Settings of the service: flags first, then LAYERSTREAM_* variables, then a TOML file, then defaults."""
+"""Settings of the service: flags first, then LAYERSTREAM_* variables, then a TOML file, then defaults.
 
+A setting has one name: flag, variable and key of the file are made of it. What is said of it anywhere is
+its description here (server/setting_table.py).
+"""
+
+import logging
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
+from server.setting_sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.sizes import Size, parse_size
 
-CONFIG_VARIABLE = "LAYERSTREAM_CONFIG"
+_log = logging.getLogger(__name__)
+
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: More than any machine has use for.
+MOST_THREADS = 1024
 
 
 class SettingsError(Exception):
-    """A setting is missing or not what it should be; the message names it."""
+    """A setting is missing or not what it should be; the message names it, and where it was given."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where a setting stands in ``serve --help`` and in the table of settings."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Default:
+    """What an absent value means, in words."""
+
+    words: str
+
+
+_MEMORY = Panel("Memory")
+_MODELS = Panel("Models")
+_NETWORK = Panel("Network")
+_LIMITS = Panel("Limits")
+_LOGS = Panel("Logs")
 
 
 class Settings(BaseSettings):
     """Everything an operator can choose. Sizes take units, times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="LAYERSTREAM_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
-    repository: Path = Field(description="folder of packs: NAME/VERSION")
-    budget: Size = Field(description="memory that all models and their requests may take")
-    request_memory: Size | None = Field(
-        None, description="of it, for requests in flight; default an eighth, or what they need"
+    budget: Annotated[Size, _MEMORY] = Field(
+        description="Memory for all models and their requests."
     )
-    host: str = "127.0.0.1"
-    allow_admin: bool = Field(False, description="load and unload for other machines, too")
-    port: int = Field(8080, ge=0, le=65535, description="0 takes a free port")
-    models: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="serve only these (in a variable: separated by commas); empty: all"
+    request_memory: Annotated[
+        Size | None,
+        _MEMORY,
+        Default("an eighth of the budget up to 64MiB, more where models need it"),
+    ] = Field(None, description="Part of the budget for requests in flight.")
+
+    repository: Annotated[Path, _MODELS] = Field(
+        description="Folder of packs: REPOSITORY/NAME/VERSION."
     )
-    architecture: str = "auto"
-    device: str = "cpu"
-    memory_kind: Kind | None = Field(None, description="CUDA: how weights reach kernels")
-    precision: Precision = Field("fp32", description="CUDA: of convolutions")
-    recompile: bool = Field(False, description="CUDA: take packs for another capability")
-    threads: PositiveInt | None = Field(None, description="compute threads; default one a core")
-    verify: Literal["first", "always"] = "first"
-    exit_on_error: bool = Field(False, description="end when one of the models cannot be served")
-    queue_limit: PositiveInt = 16
-    request_timeout: PositiveFloat = 30.0
-    drain_timeout: PositiveFloat = 30.0
-    max_body: Size = Field(64 << 20, validate_default=True)
-    max_connections: PositiveInt = 256
-    max_connections_per_address: PositiveInt | None = Field(
-        None, description="default half of max_connections"
+    models: Annotated[tuple[str, ...], NoDecode, _MODELS, Default("all")] = Field(
+        (), description="Serve only these; names separated by commas."
     )
-    header_timeout: PositiveFloat = Field(10.0, description="for the header of a request")
-    idle_timeout: PositiveFloat = Field(75.0, description="between requests of a connection")
-    stall_timeout: PositiveFloat = Field(
-        10.0, description="without progress of a body or an answer"
+    architecture: Annotated[str, _MODELS] = Field(
+        "auto", description=f"How weights stream: {', '.join(ARCHITECTURES)}."
     )
-    max_image_pixels: PositiveInt = 64_000_000
-    access_log: Literal["errors", "all"] = Field(
-        "errors", description="a line for requests that failed, or for all but probes and scrapes"
+    threads: Annotated[int | None, _MODELS, Default("one a core")] = Field(
+        None, ge=1, le=MOST_THREADS, description="Compute threads."
     )
-    log_format: Literal["json", "text"] = "json"
+    verify: Annotated[Literal["first", "always"], _MODELS] = Field(
+        "first", description="Checksums of weights: on the first sweep, or on every one."
+    )
+    exit_on_error: Annotated[bool, _MODELS] = Field(
+        False, description="End when one of the models cannot be served."
+    )
+    device: Annotated[str, _MODELS] = Field(
+        "cpu", description="What computes: cpu, cuda, cuda:1, ..."
+    )
+    memory_kind: Annotated[Kind | None, _MODELS, Default("as the profile found fastest")] = Field(
+        None, description="CUDA: how weights reach kernels."
+    )
+    precision: Annotated[Precision, _MODELS] = Field(
+        "fp32", description="CUDA: precision of convolutions."
+    )
+    recompile: Annotated[bool, _MODELS] = Field(
+        False, description="CUDA: take packs for another compute capability, compile their kernels."
+    )
+
+    host: Annotated[str, _NETWORK] = Field(
+        "127.0.0.1", description="Address to listen on; 0.0.0.0: every network of the machine."
+    )
+    port: Annotated[int, _NETWORK] = Field(
+        8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
+    )
+    allow_admin: Annotated[bool, _NETWORK] = Field(
+        False, description="Let other machines load and unload models, too."
+    )
+
+    queue_limit: Annotated[PositiveInt, _LIMITS] = Field(
+        16, description="Requests that may wait for a model, for memory, for a photograph's turn."
+    )
+    request_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+        30.0, description="For reading a request, and for answering it."
+    )
+    drain_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+        30.0, description="For requests in flight after SIGTERM."
+    )
+    header_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+        10.0, description="For the header of a request."
+    )
+    idle_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+        75.0, description="Between requests of a connection."
+    )
+    stall_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+        10.0, description="Without progress of a body or an answer."
+    )
+    max_connections: Annotated[PositiveInt, _LIMITS] = Field(
+        256, description="Connections at a time."
+    )
+    max_connections_per_address: Annotated[
+        PositiveInt | None, _LIMITS, Default("half of max_connections")
+    ] = Field(None, description="Connections at a time from one address.")
+    max_body: Annotated[Size, _LIMITS] = Field(
+        64 << 20, validate_default=True, description="Largest body of a request."
+    )
+    max_image_pixels: Annotated[PositiveInt, _LIMITS] = Field(
+        64_000_000, description="Largest image, in pixels; a larger JPEG is decoded smaller."
+    )
+
+    access_log: Annotated[Literal["errors", "all"], _LOGS] = Field(
+        "errors",
+        description="Requests that get a line: those that failed, or all but probes and scrapes.",
+    )
+    log_format: Annotated[Literal["auto", "json", "text"], _LOGS] = Field(
+        "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
+    )
 
     @field_validator("budget", "request_memory", "max_body", mode="before")
     @classmethod
@@ -99,42 +177,30 @@ class Settings(BaseSettings):
     def _device(cls, value: str) -> str:
         return check_name(value)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Add the TOML file that ``load_settings`` named, below the environment."""
-        file = os.environ.get(CONFIG_VARIABLE)
-        toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
-        return (init_settings, env_settings, *toml)
 
-
-def load_settings(flags: dict[str, Any], config: Path | None = None) -> Settings:
+def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     """Return the settings from ``flags`` (None values count as absent), environment and file.
 
+    The file is ``config``, or what LAYERSTREAM_CONFIG names.
+
     Raises:
-        SettingsError: a value is missing or wrong, or the file cannot be read.
+        SettingsError: values are missing or wrong, or the file cannot be read.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    if config is not None:
-        os.environ[CONFIG_VARIABLE] = str(config)
-    file = os.environ.get(CONFIG_VARIABLE)
-    if file and not Path(file).is_file():
-        raise SettingsError(f"{file}: no such configuration file")
+    named = os.environ.get(CONFIG_VARIABLE, "") if config is None else str(config)
     try:
-        return Settings(**given)
+        file = read_file(Path(named)) if named else None
+    except ValueError as exc:
+        raise SettingsError(str(exc)) from exc
+    sources = Sources(given, variables(os.environ, Settings.model_fields), file)
+    try:
+        return Settings(**sources.beside_variables())
     except ValidationError as exc:
-        first = exc.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "missing":
-            flag = f"--{name.replace('_', '-')}"
-            message = f"not given; use {flag} or LAYERSTREAM_{name.upper()}"
-        raise SettingsError(f"{name}: {message}") from exc
-    except ValueError as exc:  # tomllib's error is one
-        raise SettingsError(f"{file or 'settings'}: {exc}") from exc
+        raise SettingsError(sources.faults(exc.errors(), Settings.model_fields)) from exc
+
+
+def warn_of_variables() -> None:
+    """Log a warning where the environment has LAYERSTREAM_* variables that are no setting."""
+    unknown = unknown_variables(Settings.model_fields)
+    if unknown:
+        _log.warning("%s", unknown)

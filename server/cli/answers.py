@@ -1,7 +1,7 @@
 """What ``layerstream run`` makes of a model's outputs: labels, boxes, a drawing of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from pipeline.energy import Energy
 from pipeline.errors import InputError
 from pipeline.statistics import SweepStatistics
 from server.cli.output import console, print_json, print_table
+from server.cli.repeats import Repeats
 from server.drawing import draw_boxes
+from server.sizes import format_size
+
+#: How many are printed where nobody says.
+LABELS, BOXES = 5, 20
 
 # Formats for colours that Pillow always has, by the ends of their files' names.
 _DRAWINGS = {
@@ -38,13 +43,17 @@ _QUALITY: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """One request: its model, the plan it ran in, what came out, how long it took and what energy."""
+    """One request: its model, the plan it ran in, what came out, how long it took and what energy.
+
+    ``statistics`` and ``energy`` are of the first answer; ``repeats`` of the warm ones behind it.
+    """
 
     pack: Pack
     plan: Mapping[str, Any]
     outputs: Mapping[str, NDArray[Any]]
     statistics: SweepStatistics
     energy: Energy
+    repeats: Repeats | None = None
 
 
 def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list[Prediction]:
@@ -99,9 +108,13 @@ def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None
 
 
 def report(
-    result: Result, best: Sequence[Prediction], boxes: Sequence[Box] | None, as_json: bool
+    result: Result,
+    best: Sequence[Prediction],
+    boxes: Sequence[Box] | None,
+    shown_boxes: int,
+    as_json: bool,
 ) -> None:
-    """Print the answer: JSON for programs, tables for people."""
+    """Print the answer: JSON with all boxes for programs, tables and sentences for people."""
     if as_json:
         document = _document(result, best)
         if boxes is not None:
@@ -113,12 +126,21 @@ def report(
         rows = ((escape(i.label), f"{i.probability:.4f}", str(i.index)) for i in best)
         print_table(name, ("label", "probability", "index"), rows)
     if boxes is not None:
-        print_table(name, ("label", "score", "x_min", "y_min", "x_max", "y_max"), map(_row, boxes))
+        _print_boxes(name, boxes, shown_boxes)
     _print_figures(result)
 
 
+def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:
+    """Print the best ``count`` of ``boxes``, which are ordered by score."""
+    columns = ("label", "score", "x_min", "y_min", "x_max", "y_max")
+    print_table(name, columns, map(_row, boxes[:count]))
+    more = len(boxes) - count
+    if more > 0:
+        _say(f"and {more} more, of lower scores: --top-k {len(boxes)} prints all")
+
+
 def _row(box: Box) -> tuple[str, ...]:
-    return (escape(box.label), f"{box.score:.4f}", *(f"{edge:.1f}" for edge in box.edges))
+    return (escape(box.label), *(f"{value:.2f}" for value in (box.score, *box.edges)))
 
 
 def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
@@ -136,21 +158,40 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
             for name, array in result.outputs.items()
         },
         "predictions": [item.as_dict() for item in best],
+        **({} if result.repeats is None else {"repeats": asdict(result.repeats)}),
     }
 
 
 def _print_figures(result: Result) -> None:
     for name, array in result.outputs.items():
-        console.print(f"{name}: {array.dtype} {list(array.shape)}", highlight=False, markup=False)
-    statistics = result.statistics
-    weights = result.plan["weight_bytes"] / 2**20
-    console.print(
-        f"{statistics.delay_seconds * 1e3:.1f} ms, of which {statistics.stall_seconds * 1e3:.1f} ms "
-        f"waiting for weights; {weights:.2f} MiB of weights in memory",
-        highlight=False,
-        soft_wrap=True,
-    )
+        _say(f"{name}: {array.dtype} {list(array.shape)}")
+    statistics, repeats, plan = result.statistics, result.repeats, result.plan
+    weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
+    _say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
+    first = "" if repeats is None else "first answer: "
+    delay, stall = statistics.delay_seconds * 1e3, statistics.stall_seconds * 1e3
+    _say(f"{first}{delay:.1f} ms, of which {stall:.1f} ms waiting for weights")
+    if repeats is not None:
+        for line in _repeats_lines(repeats):
+            _say(line)
     energy = result.energy
     if energy.joules is not None:
-        line = f"energy: {energy.source}; {energy.joules:.3f} J"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(f"energy: {energy.source}; {energy.joules:.3f} J")
+
+
+def _repeats_lines(repeats: Repeats) -> Iterator[str]:
+    delay = repeats.delay_ms
+    yield (
+        f"{repeats.runs} more, warm: median {delay['median']:.1f} ms, from {delay['min']:.1f} to "
+        f"{delay['max']:.1f} ms, 95 % within {delay['p95']:.1f} ms"
+    )
+    yield (
+        f"in the median {repeats.stall_ms:.1f} ms waiting for weights, "
+        f"{repeats.cpu_seconds:.3f} s of CPU"
+    )
+    if repeats.energy_joules is not None:
+        yield f"energy of these: median {repeats.energy_joules['median']:.3f} J"
+
+
+def _say(line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

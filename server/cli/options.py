@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -10,27 +10,32 @@ from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
+from server.setting_table import setting
+from server.settings import MOST_THREADS
 from server.sizes import parse_size
+
+
+def _of(name: str) -> Any:
+    """Return the option for what is a setting of ``serve``, too: the same flag, the same words."""
+    item = setting(name)
+    return typer.Option(item.flag, help=item.help, metavar=item.value or None, show_default=False)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
 Ring = Annotated[
-    str | None, typer.Option(help="Size of the weight ring, e.g. 4MiB; default: as much as helps.")
-]
-DeviceName = Annotated[str, typer.Option("--device", help="What computes: cpu, cuda, cuda:1, ...")]
-Recompile = Annotated[
-    bool,
-    typer.Option("--recompile", help="Take packs for another CUDA capability: compile kernels."),
-]
-MemoryKind = Annotated[
     str | None,
-    typer.Option(help=f"CUDA: {', '.join(KINDS)}; default: what the profile found fastest."),
+    typer.Option(metavar="SIZE", help="Ring that weights stream through. Default: what helps."),
 ]
-PrecisionName = Annotated[
-    str, typer.Option("--precision", help=f"CUDA: {', '.join(PRECISIONS)} for convolutions.")
-]
+ArchitectureName = Annotated[str, _of("architecture")]
+DeviceName = Annotated[str, _of("device")]
+Recompile = Annotated[bool, _of("recompile")]
+MemoryKind = Annotated[str | None, _of("memory_kind")]
+PrecisionName = Annotated[str, _of("precision")]
+Verify = Annotated[Literal["first", "always"], _of("verify")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Compute threads; default one a core.")
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="NUMBER", help=setting("threads").help),
 ]
 
 

@@ -17,7 +17,6 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.detection.boxes import Limits
 from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.energy import find_meter
@@ -27,6 +26,8 @@ from pipeline.planning.fit import fit_plan
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
 from server.cli.answers import (
+    BOXES,
+    LABELS,
     Result,
     best_of,
     boxes_of,
@@ -35,6 +36,7 @@ from server.cli.answers import (
     save_drawing,
 )
 from server.cli.options import (
+    ArchitectureName,
     DeviceName,
     Json,
     MemoryKind,
@@ -43,10 +45,12 @@ from server.cli.options import (
     Recompile,
     Ring,
     Threads,
+    Verify,
     architecture,
     open_named,
     size,
 )
+from server.cli.repeats import repeated
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.images import PictureLimits, decode
@@ -66,22 +70,37 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", help="Write outputs: .npy (one) or .npz.")
     ] = None,
-    architecture_name: Annotated[
-        str, typer.Option("--architecture", help=f"{', '.join(ARCHITECTURES)}.")
-    ] = "auto",
+    architecture_name: ArchitectureName = "auto",
     ring: Ring = None,
     weights: Weights = None,
-    top_k: Annotated[int, typer.Option(min=1, help="How many labels to print.")] = 5,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="NUMBER",
+            help=f"How many labels or boxes to print. Default: {LABELS} labels, {BOXES} boxes.",
+        ),
+    ] = None,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="NUMBER", help="Answer so often again, warm: median and spread."
+        ),
+    ] = 0,
     draw: Annotated[
         Path | None, typer.Option(help="Write the image with its boxes: OUT.png, .jpg...")
     ] = None,
     score_threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Lowest score of a box.")
+        float | None,
+        typer.Option(min=0, max=1, metavar="0...1", help="Lowest score of a box."),
     ] = None,
     iou_threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Largest overlap of two boxes of a class.")
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="0...1", help="Largest overlap of two boxes of a class."
+        ),
     ] = None,
-    verify: Annotated[bool, typer.Option(help="Verify checksums on every sweep.")] = False,
+    verify: Verify = "first",
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
     memory_kind: MemoryKind = None,
@@ -89,7 +108,7 @@ def run(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Run a pack once on an image or on tensors."""
+    """Answer one request, an image or tensors; with --repeat, time it warm as well."""
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
     if (image is None) == (input_ is None):
@@ -105,16 +124,20 @@ def run(
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
     opened, profile = prepared(opened, device)
     plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
-    with _engine(opened, plan, device, verify) as engine, find_meter().measure() as energy:
-        outputs, statistics = engine.run(inputs)
+    meter = find_meter()
+    with _engine(opened, plan, device, verify == "always") as engine:
+        with meter.measure() as energy:
+            outputs, statistics = engine.run(inputs)
+        repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
     if output is not None:
         _save(output, outputs)
     boxes = boxes_of(opened, outputs, picture, limits)
     if draw is not None and picture is not None:
         save_drawing(draw, picture, boxes or [])
     document = {**plan.as_dict(), "reads": len(plan.groups)}
-    result = Result(opened, document, outputs, statistics, energy)
-    report(result, best_of(opened, outputs, top_k), boxes, as_json)
+    result = Result(opened, document, outputs, statistics, energy, repeats)
+    best = best_of(opened, outputs, top_k or LABELS)
+    report(result, best, boxes, top_k or BOXES, as_json)
 
 
 @contextmanager

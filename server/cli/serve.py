@@ -1,114 +1,75 @@
-"""``layerstream serve``: the HTTP service."""
+"""``layerstream serve``: the HTTP service. Its flags are the settings (server/settings.py)."""
 
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.find import KINDS, PRECISIONS
-from server.settings import load_settings
+from server.setting_sources import flag
+from server.setting_table import Setting, settings_table
+from server.settings import load_settings, warn_of_variables
+
+#: Spellings that were flags once, and the settings that they give.
+_OLD = {"model": "models"}
 
 
-def serve(
-    repository: Annotated[Path | None, typer.Option(help="Folder of packs.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Memory for all models together, e.g. 256MiB.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address; default 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; default 8080, 0: a free one.")] = None,
-    allow_admin: Annotated[
-        bool | None, typer.Option("--allow-admin", help="Load and unload for other machines, too.")
-    ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Serve only this one; repeatable.")
-    ] = None,
-    architecture: Annotated[
-        str | None, typer.Option(help=f"{', '.join(ARCHITECTURES)} (default auto).")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="What computes: cpu (default), cuda, cuda:1, ...")
-    ] = None,
-    memory_kind: Annotated[
-        str | None, typer.Option(help=f"CUDA: {', '.join(KINDS)} (default: as profiled).")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help=f"CUDA: {', '.join(PRECISIONS)} (default fp32).")
-    ] = None,
-    recompile: Annotated[
-        bool | None, typer.Option("--recompile", help="Take packs for another CUDA capability.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
-    verify: Annotated[
-        str | None, typer.Option(help="Checksums: first sweep (default) or always.")
-    ] = None,
-    exit_on_error: Annotated[
-        bool | None, typer.Option("--exit-on-error", help="End if one model cannot be served.")
-    ] = None,
-    queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
-    request_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
-    drain_timeout: Annotated[float | None, typer.Option(help="Seconds.")] = None,
-    request_memory: Annotated[
-        str | None, typer.Option(help="Of the budget, for requests in flight.")
-    ] = None,
-    max_body: Annotated[str | None, typer.Option(help="Largest request body.")] = None,
-    max_connections: Annotated[int | None, typer.Option(help="Connections at a time.")] = None,
-    max_connections_per_address: Annotated[
-        int | None, typer.Option(help="Of one client (default half of all).")
-    ] = None,
-    header_timeout: Annotated[float | None, typer.Option(help="Seconds for a header.")] = None,
-    idle_timeout: Annotated[
-        float | None, typer.Option(help="Seconds between requests of a connection.")
-    ] = None,
-    stall_timeout: Annotated[
-        float | None, typer.Option(help="Seconds without progress of a body or an answer.")
-    ] = None,
-    max_image_pixels: Annotated[int | None, typer.Option(help="Largest image.")] = None,
-    access_log: Annotated[
-        str | None, typer.Option(help="Requests with a line of their own: errors (default) or all.")
-    ] = None,
-    log_format: Annotated[str | None, typer.Option(help="json (default) or text.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with the same settings.")] = None,
-) -> None:
+def serve(config: Path | None, **flags: Any) -> None:
     """Serve the packs of a repository over HTTP, inside one memory budget.
 
-    Settings come from flags, then LAYERSTREAM_* variables, then --config, then defaults.
+    A setting is a flag (--queue-limit 8), a variable (LAYERSTREAM_QUEUE_LIMIT=8) or a line of the file of
+    --config (queue_limit = 8); the first of these wins. Sizes are written 64MiB, 24MB or in bytes.
     """
-    flags = {
-        "repository": repository,
-        "budget": budget,
-        "host": host,
-        "port": port,
-        "allow_admin": allow_admin,
-        "models": tuple(model) if model else None,
-        "architecture": architecture,
-        "device": device,
-        "memory_kind": memory_kind,
-        "precision": precision,
-        "recompile": recompile,
-        "threads": threads,
-        "verify": verify,
-        "exit_on_error": exit_on_error,
-        "queue_limit": queue_limit,
-        "request_timeout": request_timeout,
-        "drain_timeout": drain_timeout,
-        "request_memory": request_memory,
-        "max_body": max_body,
-        "max_connections": max_connections,
-        "max_connections_per_address": max_connections_per_address,
-        "header_timeout": header_timeout,
-        "idle_timeout": idle_timeout,
-        "stall_timeout": stall_timeout,
-        "max_image_pixels": max_image_pixels,
-        "access_log": access_log,
-        "log_format": log_format,
-    }
-    settings = load_settings(flags, config)
+    settings = load_settings(_given(flags), config)
 
     from server import logs
     from server.exposure import warn_of_exposure
     from server.serve import run
 
     logs.configure(settings.log_format)
+    warn_of_variables()
     warn_of_exposure(settings)
     run(settings)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, each by its own name; what was given several times is a list."""
+    for old, name in _OLD.items():
+        older = flags.pop(old)
+        flags[name] = [*(flags[name] or ()), *(older or ())]
+    lists = {name: ",".join(value) for name, value in flags.items() if isinstance(value, list)}
+    return {**flags, **{name: text or None for name, text in lists.items()}}
+
+
+def _parameters() -> list[Parameter]:
+    config = typer.Option(
+        help="TOML file with settings: budget = '256MiB'. Variable: LAYERSTREAM_CONFIG.",
+        metavar="FILE",
+        rich_help_panel="Settings from a file",
+    )
+    return [
+        *map(_parameter, settings_table()),
+        *(_option(old, list[str], typer.Option(flag(old), hidden=True)) for old in _OLD),
+        _option("config", Path, config),
+    ]
+
+
+def _parameter(item: Setting) -> Parameter:
+    """Return the parameter of ``serve`` that gives a setting: a text, which Settings reads, or a switch."""
+    option = typer.Option(
+        item.flag,
+        help=item.help,
+        metavar=item.value or None,
+        rich_help_panel=item.panel,
+        show_default=False,
+    )
+    kind = list[str] if item.value == "NAMES" else str
+    return _option(item.name, kind if item.value else bool, option)
+
+
+def _option(name: str, kind: Any, option: Any) -> Parameter:
+    annotation = Annotated[kind | None, option]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+serve.__signature__ = Signature(_parameters())  # type: ignore[attr-defined]

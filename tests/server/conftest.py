@@ -189,6 +189,7 @@ def kept_logging() -> Iterator[None]:
     root.handlers = handlers
     root.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = False
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,6 +15,7 @@ import onnx
 import pytest
 
 from models.pack import open_pack
+from pipeline.engine import Engine
 from server.transport.listener import listen
 from tests.server.support import (
     BAD,
@@ -209,7 +211,7 @@ def test_run_tensors_in_and_out(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     output = tmp_path / "out.npz"
     result = cli(
         *("run", packs.repository / "pair", "--input", tmp_path / "in.npz", "--output", output),
-        *("--json", "--architecture", "seq", "--ring", "20KiB", "--verify"),
+        *("--json", "--architecture", "seq", "--ring", "20KiB", "--verify", "always"),
     ).document
     assert result["plan"]["architecture"] == "seq"
     assert result["plan"]["ring_bytes"] == 20 << 10
@@ -233,6 +235,52 @@ def test_run_an_image(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     shown = cli("run", tiny, "--image", image, "--top-k", 2)
     assert shown.code == 0
     assert len(re.findall(r"class \d", shown.out)) == 2
+
+
+def test_run_repeats_warm(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    """As bench measures; the first answer stays apart, and what was JSON without it is JSON with it."""
+    image = write(tmp_path / "cat.png", picture())
+    once = cli("run", tiny, "--image", image, "--json").document
+    often = cli("run", tiny, "--image", image, "--repeat", 3, "--json").document
+    repeats = often.pop("repeats")
+    assert often.keys() == once.keys()
+    assert often["predictions"] == once["predictions"]
+    assert repeats["runs"] == 3
+    delay = repeats["delay_ms"]
+    assert 0 < delay["min"] <= delay["median"] <= delay["p95"] <= delay["max"]
+    assert repeats["cpu_seconds"] > 0
+    shown = cli("run", tiny, "--image", image, "--repeat", 3).out
+    assert re.search(
+        r"^first answer: [\d.]+ ms, of which [\d.]+ ms waiting for weights$", shown, re.M
+    )
+    assert re.search(
+        r"^3 more, warm: median [\d.]+ ms, from [\d.]+ to [\d.]+ ms, 95 % ", shown, re.M
+    )
+
+
+def test_repeats_run_one_engine(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened once; a warm-up comes between the first answer and those that count."""
+    opened: list[Engine] = []
+    sweeps: list[Engine] = []
+    open_engine, run_engine = Engine.open, Engine.run
+
+    def counted(engine: Engine, *args: Any, **kwargs: Any) -> Any:
+        sweeps.append(engine)
+        return run_engine(engine, *args, **kwargs)
+
+    def noted(engine: Engine) -> None:
+        opened.append(engine)
+        open_engine(engine)
+
+    monkeypatch.setattr(Engine, "open", noted)
+    monkeypatch.setattr(Engine, "run", counted)
+    image = write(tmp_path / "cat.png", picture())
+    assert cli("run", tiny, "--image", image, "--repeat", 4).code == 0
+    assert len(opened) == 1
+    assert len(sweeps) > 1 + 4
+    assert set(map(id, sweeps)) == {id(opened[0])}
 
 
 @pytest.fixture
@@ -315,7 +363,8 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--repository": None}, ["repository", "--repository", "LAYERSTREAM_REPOSITORY"]),
         ({"--repository": "none"}, ["none", "no such folder"]),
         ({"--repository": "."}, ["no packs"]),
-        ({"--port": "70000"}, ["port"]),
+        ({"--port": "70000"}, ["--port:", "70000"]),
+        ({"--models": "tiny,none"}, ["'none'"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
         ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
         ({"--budget": "1300KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.3 MiB"]),
@@ -323,7 +372,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),
         ({"--verify": "never"}, ["verify"]),
-        ({"--log-format": "xml"}, ["log_format"]),
+        ({"--log-format": "xml"}, ["--log-format", "'auto', 'json' or 'text'", "not 'xml'"]),
     ],
 )
 def test_serve_that_cannot(

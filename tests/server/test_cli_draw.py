@@ -1,6 +1,7 @@
 """Detectors on the command line: what is printed, and what is drawn on the photograph."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +47,19 @@ def test_detections_are_printed(cli: Cli, finder: Path, photo: Path) -> None:
         np.testing.assert_allclose(item["box"], SCENE.square, atol=1.5 * SCENE.pixel)
     shown = cli("run", finder, "--image", photo)
     assert shown.code == 0
-    for word in ("x_min", *NAMES[:2], "0.5000"):  # labels are no markup
+    for word in ("x_min", *NAMES[:2], "0.50"):  # labels are no markup
         assert word in shown.out
+    assert not re.search(r"\d\.\d{3}", shown.out.split("┘")[0])  # two decimals
+    assert "more, of" not in shown.out
+
+
+def test_printed_detections_are_capped(cli: Cli, finder: Path, photo: Path) -> None:
+    command = ("run", finder, "--image", photo, "--top-k", 1)
+    shown = cli(*command).out
+    assert NAMES[0] in shown
+    assert NAMES[1] not in shown
+    assert "and 1 more, of lower scores: --top-k 2 prints all" in shown
+    assert len(cli(*command, "--json").document["detections"]) == 2  # programs get all
 
 
 def test_thresholds(cli: Cli, finder: Path, photo: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -286,7 +287,21 @@ def test_fields_and_id_inside_a_request() -> None:
     assert document["request_id"] == "abc"
     assert (document["path"], document["status"]) == ("/v2", 200)
     assert "other" not in document
-    assert text.endswith("INFO test: request request_id=abc path=/v2 status=200")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d request request_id=abc path=/v2 status=200", text)
+
+
+@given(message=st.text(), path=st.text())
+def test_any_record_is_one_line_of_text(message: str, path: str) -> None:
+    """What a client sends neither ends a line nor reaches the terminal as a command."""
+    line = logs.TextFormatter().format(record(message, path=path))
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+
+
+def test_text_names_the_level_of_what_is_not_usual() -> None:
+    made = record("the disk is slow")
+    made.levelno, made.levelname = logging.WARNING, "WARNING"
+    assert logs.TextFormatter().format(made).endswith(" warning: the disk is slow")
 
 
 def test_an_exception_stays_on_its_line() -> None:
@@ -299,14 +314,36 @@ def test_an_exception_stays_on_its_line() -> None:
     assert "ZeroDivisionError: why" in json.loads(line)["exception"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.usefixtures("kept_logging")
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_configure_sends_all_logs_to_stderr(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("form", "stream", "is_json"),
+    [
+        ("json", io.StringIO, True),
+        ("text", io.StringIO, False),
+        ("auto", io.StringIO, True),
+        ("json", Terminal, True),
+        ("auto", Terminal, False),
+    ],
+)
+def test_configure_sends_all_logs_to_stderr(
+    form: str,
+    stream: type[io.StringIO],
+    is_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written = stream()
+    monkeypatch.setattr("sys.stderr", written)
     logs.configure(form)
     logging.getLogger("anything").info("hello")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
+    assert capsys.readouterr().out == ""
+    (line,) = written.getvalue().splitlines()
     assert "hello" in line
-    if form == "json":
+    assert line.startswith("{") == is_json
+    if is_json:
         assert json.loads(line)["message"] == "hello"

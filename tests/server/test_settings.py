@@ -6,9 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.settings import Settings, SettingsError, load_settings
+from server.errors import shown
+from server.setting_table import Setting, markdown, settings_table
+from server.settings import Settings, SettingsError, load_settings, warn_of_variables
 from server.sizes import format_least, format_size, parse_size
 
+ROOT = Path(__file__).parents[2]
+LONGEST = 1000
 NEEDED: dict[str, object] = {"repository": "/packs", "budget": "256MiB"}
 
 
@@ -53,7 +57,7 @@ def test_an_empty_host_is_refused_wherever_it_comes_from(
     with pytest.raises(SettingsError, match=r"host: empty; 127\.0\.0\.1 .* 0\.0\.0\.0"):
         load_settings(dict(NEEDED), path)
     monkeypatch.setenv("LAYERSTREAM_HOST", "  ")
-    with pytest.raises(SettingsError, match="host: empty"):
+    with pytest.raises(SettingsError, match="LAYERSTREAM_HOST: empty"):
         load_settings(dict(NEEDED))
 
 
@@ -89,6 +93,8 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("port", "http"),
         ("architecture", "3s"),
         ("threads", 0),
+        ("threads", 1025),
+        ("device", "tpu"),
         ("verify", "never"),
         ("queue_limit", 0),
         ("request_timeout", 0),
@@ -102,8 +108,10 @@ def test_a_wrong_value_is_named(field: str, value: object) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({**NEEDED, field: value})
     message = str(caught.value)
-    assert message.startswith(f"{field}: ")
+    assert message.startswith(f"--{field.replace('_', '-')}: ")
+    assert field == "colour" or shown(str(value)) in message
     assert "\n" not in message
+    assert len(message) < LONGEST
 
 
 @pytest.mark.parametrize("field", ["repository", "budget"])
@@ -117,35 +125,82 @@ def test_what_is_missing_is_named_with_the_ways_to_give_it(field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("text", "place", "words"),
     [
-        ('colour = "red"', "colour"),
-        ('budget = "lots"', "budget"),
-        ("port = 70000", "port"),
-        ("port = ", "layerstream.toml"),
-        ("\udcff", "layerstream.toml"),
-        ("[server]\nport = 1", "server"),
+        ('# hi\ncolour = "red"', ":2: colour", "no such setting"),
+        ("queue_limits = 1", ":1: queue_limits", "did you mean queue_limit?"),
+        ('\n\n  budget= "lots"', ":3: budget", "'lots' is not a size"),
+        ("max_body = 0\nport = 70000", ":2: port", ":1: max_body: Input should be greater than 0"),
+        ('host = "a"\n"port" = "x"', ":2: port", "not 'x'"),
+        ("models.first = 'a'", ":1: models", "should be a valid tuple"),
+        ("threads = 2\nport = ", ":2", "not TOML: Invalid value"),
+        ("port = 1\nport = 2", ":2", "Cannot overwrite"),
+        ("models = [", ":1", "not TOML"),
+        ("port = 1\n#\udcff", ":2", "not UTF-8: byte 0xff"),
+        ("[server]\nport = 1", ":1: server", "no such setting"),
+        (f'log_format = "{"x" * 9999}"', ":1: log_format", "'auto', 'json' or 'text'"),
+        ("\n".join(f"k{number} = 1" for number in range(99)), ":1: k0", "and 94 more"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str, word: str) -> None:
+def test_what_is_wrong_in_the_file_has_a_line(
+    tmp_path: Path, text: str, place: str, words: str
+) -> None:
     path = tmp_path / "layerstream.toml"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     given = {name: value for name, value in NEEDED.items() if name not in text}
-    with pytest.raises(SettingsError, match=word):
+    with pytest.raises(SettingsError) as caught:
         load_settings(given, path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}{place}: ")
+    assert words in message
+    assert len(message) < LONGEST
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.toml: no such"):
-        load_settings(dict(NEEDED), tmp_path / "none.toml")
+@pytest.mark.parametrize(
+    ("name", "words"), [("none.toml", "no such"), (".", "no such"), ("big", "larger than")]
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "big").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(SettingsError, match=f"{tmp_path / name}: {words}"):
+        load_settings(dict(NEEDED), tmp_path / name)
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("BUDGET", "1 Q")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "x"), ("BUDGET", "1 Q"), ("THREADS", ""), ("budget", "much")]
+)
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"LAYERSTREAM_{name}", value)
     needed = {field: value for field, value in NEEDED.items() if field != name.lower()}
-    with pytest.raises(SettingsError, match=name.lower()):
+    with pytest.raises(SettingsError, match=f"^LAYERSTREAM_{name}: .*'{value}'"):
         load_settings(needed)
+
+
+def test_what_is_overridden_is_not_read(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault is looked for where the value that counts was given."""
+    toml.write_text(toml.read_text().replace("port = 3", "port = 99999"))
+    monkeypatch.setenv("LAYERSTREAM_PORT", "0")
+    assert load_settings({}, toml).port == 0
+    monkeypatch.setenv("LAYERSTREAM_PORT", "-1")
+    assert load_settings({"port": "7"}, toml).port == 7
+
+
+def test_a_misspelt_variable_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No error: a platform may put variables there that it names after a service."""
+    monkeypatch.setenv("LAYERSTREAM_CONFIG", "")
+    warn_of_variables()
+    assert not caplog.records
+    monkeypatch.setenv("LAYERSTREAM_BUGDET", "1GiB")
+    monkeypatch.setenv("LAYERSTREAM_PORT_8080_TCP", "tcp://10.0.0.1:8080")
+    load_settings(dict(NEEDED))
+    warn_of_variables()
+    assert "LAYERSTREAM_BUGDET (did you mean LAYERSTREAM_BUDGET?)" in caplog.text
+    assert "LAYERSTREAM_PORT_8080_TCP" in caplog.text
+    with pytest.raises(
+        SettingsError, match=r"^budget: not given.*LAYERSTREAM_BUGDET \(did you mean"
+    ):
+        load_settings({"repository": "/packs"})
 
 
 def test_settings_do_not_change() -> None:
@@ -212,6 +267,22 @@ def test_no_text_breaks_sizes(text: str) -> None:
         assert repr(text) in str(exc)  # noqa: PT017  most texts are no sizes, some are
 
 
-def test_every_setting_is_a_variable_and_says_what_is_wrong() -> None:
-    assert Settings.model_config["env_prefix"] == "LAYERSTREAM_"
-    assert Settings.model_config["extra"] == "forbid"
+def test_the_table_in_the_documentation_is_that_of_the_settings() -> None:
+    """docs/settings.md: replace its table by what ``python -m server.setting_table`` prints."""
+    assert markdown() in (ROOT / "docs" / "settings.md").read_text()
+
+
+def test_every_setting_is_described() -> None:
+    table = settings_table()
+    assert [item.name for item in table] == list(Settings.model_fields)
+    for item in table:
+        assert item.meaning.endswith((".", "...")), item
+        required = Settings.model_fields[item.name].is_required()
+        assert bool(item.default) != required, item
+
+
+@pytest.mark.parametrize("item", settings_table(), ids=lambda item: item.name)
+def test_a_default_that_is_written_out_is_the_default(item: Setting) -> None:
+    if item.default and " " not in item.default.removesuffix(" s") and item.default != "all":
+        written = load_settings({**NEEDED, item.name: item.default.removesuffix(" s")})
+        assert written == load_settings(dict(NEEDED))
