@@ -19,7 +19,8 @@ from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
-from server.cli.output import console, errors, print_json, warn
+from server.cli.output import errors, print_facts, print_json, say, warn
+from server.cli.sentences import serving, typed
 from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
 
@@ -104,13 +105,17 @@ def compile_(
     if as_json:
         print_json({**summary, "warnings": warnings})
     else:
-        console.print(
-            f"{folder}: {format_size(summary['weight_bytes'])} of weights in "
-            f"{len(pack.manifest.spans)} spans, {len(pack.manifest.pieces)} pieces; "
-            f"serves from a budget of {format_least(summary['smallest_budget_bytes'])} up",
-            highlight=False,
-            soft_wrap=True,
-        )
+        _print_made(pack, summary)
+
+
+def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
+    least = summary["smallest_budget_bytes"]
+    say(
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
+        f"{summary['spans']:,} spans, {summary['pieces']:,} pieces; "
+        f"serves from a budget of {typed(least)} up"
+    )
+    print_facts([("next", serving(pack.folder, pack.name, least))])
 
 
 def _checker(source: Path, target: Target, warnings: list[str]) -> "Accept":

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from server.cli.options import Json
-from server.cli.output import errors, print_json, print_table
+from server.cli.output import errors, print_facts, print_json, print_table, say
+from server.cli.sentences import command, network_size
+from server.sizes import format_size
 
 app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
 
@@ -24,7 +26,7 @@ def list_(as_json: Json = False) -> None:
         return
     print_table(
         "Zoo",
-        ("name", "parameters", "MiB", "px", "what"),
+        ("name", "parameters", "weights MiB", "px", "what"),
         (
             (
                 entry.name,
@@ -55,8 +57,9 @@ def build(
     if as_json:
         print_json({**asdict(built), "file": str(built.file)})
     else:
-        typer.echo(
-            f"{output}: {built.bytes / 2**20:.1f} MiB; {built.layers} layers of "
-            f"{built.weight_bytes / 2**20:.1f} MiB, the largest "
-            f"{built.largest_layer_bytes / 2**20:.1f} MiB; {built.parameters:,} parameters"
+        say(f"{output}: written, {format_size(built.bytes)}")
+        sizes = network_size(
+            built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters
         )
+        following = command("compile", output, "-o", Path("repository", name))
+        print_facts([("weights", sizes), ("next", following)])

@@ -1,0 +1,47 @@
+"""Numbers as tables show them: the unit is in the head of the column, so that they can be compared."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+_NONE = "-"
+
+
+class Unit(NamedTuple):
+    """The unit of all sizes of a table, or of a column."""
+
+    name: str
+    n_bytes: int
+
+    def head(self, name: str) -> str:
+        return f"{name} {self.name}"
+
+    def show(self, size: int | None) -> str:
+        """Return ``size`` bytes in this unit; what is there is never shown as nothing."""
+        if size is None:
+            return _NONE
+        shown = f"{size / self.n_bytes:.2f}"
+        return "<0.01" if shown == "0.00" and size else shown
+
+
+KIB, MIB = Unit("KiB", 1 << 10), Unit("MiB", 1 << 20)
+
+
+def unit_of(sizes: Iterable[int | None]) -> Unit:
+    """Return MiB, and KiB where none of ``sizes`` (bytes) has one."""
+    largest = max((size for size in sizes if size is not None), default=0)
+    return MIB if largest >= MIB.n_bytes else KIB
+
+
+def unit_of_rows(rows: Iterable[Mapping[str, Any]], *keys: str) -> Unit:
+    """Return the unit for the sizes at ``keys`` of ``rows``."""
+    return unit_of(row[key] for row in rows for key in keys)
+
+
+def milliseconds(value: float | None) -> str:
+    """Return ``value``, which is in milliseconds."""
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """Return ``value``, which is in percent."""
+    return _NONE if value is None else f"{value:.1f}"
