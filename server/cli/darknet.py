@@ -10,7 +10,7 @@ import typer
 from models.preprocess import read_labels
 from server.cli.figures import unit_of_rows
 from server.cli.options import Json
-from server.cli.output import errors, print_facts, print_json, print_table, say
+from server.cli.output import errors, print_facts, print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
 from server.sizes import format_size
 
@@ -56,6 +56,8 @@ def import_darknet(
         _print_layers(table)
     say(f"{output}: written, {format_size(output.stat().st_size)}")
     print_facts(_facts(summary))
+    pack = Path("repository", summary["name"])
+    suggest("to make a pack of it", command("compile", output, "-o", pack))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -64,7 +66,6 @@ def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     whose = "random" if summary["weights"] == "random" else f"of {summary['weights']}"
     yield "input", f"{summary['resolution']} x {summary['height']} pixels"
     yield "weights", f"{whose}: {size}"
-    yield "next", command("compile", summary["file"], "-o", Path("repository", summary["name"]))
 
 
 def _print_layers(table: list[dict[str, Any]]) -> None:

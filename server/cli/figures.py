@@ -22,6 +22,10 @@ class Unit(NamedTuple):
         shown = f"{size / self.n_bytes:.2f}"
         return "<0.01" if shown == "0.00" and size else shown
 
+    def show_least(self, size: int | None) -> str:
+        """Return ``size`` bytes rounded up: a minimum that is enough when someone types it back."""
+        return _NONE if size is None else f"{-(-size * 100 // self.n_bytes) / 100:.2f}"
+
 
 KIB, MIB = Unit("KiB", 1 << 10), Unit("MiB", 1 << 20)
 

@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 from pipeline.profile_file import FILE as PROFILE
 from server.cli.figures import KIB
 from server.cli.options import Json, PackPath
-from server.cli.output import print_facts, print_json, print_table, say
+from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.packs import summary_of
 from server.cli.sentences import (
     command,
@@ -52,6 +52,9 @@ def inspect(
         print_json({**summary, "layer_table": table} if layers or device != "cpu" else summary)
         return
     print_facts(_facts(opened, summary))
+    if not (opened.folder / PROFILE).exists():
+        suggest("to measure it here", command("profile", opened.folder))
+    suggest("to serve it", serving(opened.folder, opened.name, summary["smallest_budget_bytes"]))
     for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):
         say(line)
     if layers or device != "cpu":
@@ -70,7 +73,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             manifest.parameters,
         ),
     )
-    yield "budget", f"from {typed(least)} up: {serving(pack.folder, pack.name, least)}"
+    yield "budget", f"from {typed(least)} up, where it is served alone"
     yield "profile", _profile(pack)
     for port in manifest.inputs:
         yield "input", given(port)
@@ -110,9 +113,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _profile(pack: Pack) -> str:
     """Return whether there is a profile; only a device could say whether it holds here."""
-    if (pack.folder / PROFILE).exists():
-        return f"measured: {pack.folder / PROFILE}"
-    return f"none, so plans follow rules of thumb: {command('profile', pack.folder)}"
+    measured = (pack.folder / PROFILE).exists()
+    return PROFILE if measured else "none, so plans follow rules of thumb"
 
 
 def _table(pack: Pack, device: str) -> list[dict[str, Any]]:

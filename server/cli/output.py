@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from server.cli.tables import lay_out, lay_out_facts, plain
+from server.cli.tables import fold, lay_out, lay_out_facts, plain
 
 errors = Console(stderr=True)
 console = Console()
@@ -34,15 +34,22 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def say(sentence: str, style: str = "") -> None:
-    """Print a sentence for people, in one line that a terminal may fold."""
-    console.print(Text(plain(sentence), style), soft_wrap=True)
+def say(sentence: str) -> None:
+    """Print a sentence for people: one line, which in a terminal folds between words."""
+    width = _width()
+    for line in [sentence] if width is None else fold(sentence, width, cut=False):
+        _print(line)
+
+
+def suggest(what: str, command: str) -> None:
+    """Print a command to type, in one line whatever its length, so that it can be copied."""
+    _print(f"{what}: {command}")
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and what there is to say of each, aligned."""
     for line in lay_out_facts(facts, _width()):
-        say(line)
+        _print(line)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -51,12 +58,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     In a pipe each row is one line; a terminal's width decides what folds (server/cli/tables.py).
     """
     table = lay_out(columns, rows, _width())
-    say(title, "bold")
+    _print(title, "bold")
     for line in table.head:
-        say(line, "underline")
+        _print(line, "underline")
     for line in table.body:
-        say(line)
-    say("")
+        _print(line)
+    _print("")
+
+
+def _print(line: str, style: str = "") -> None:
+    console.print(Text(plain(line), style), soft_wrap=True)
 
 
 def _width() -> int | None:

@@ -19,7 +19,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
-from server.cli.output import errors, print_facts, print_json, say, warn
+from server.cli.output import errors, print_json, say, suggest, warn
 from server.cli.sentences import serving, typed
 from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
@@ -115,7 +115,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
         f"{summary['spans']:,} spans, {summary['pieces']:,} pieces; "
         f"serves from a budget of {typed(least)} up"
     )
-    print_facts([("next", serving(pack.folder, pack.name, least))])
+    suggest("to serve it", serving(pack.folder, pack.name, least))
 
 
 def _checker(source: Path, target: Target, warnings: list[str]) -> "Accept":

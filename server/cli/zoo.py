@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from server.cli.options import Json
-from server.cli.output import errors, print_facts, print_json, print_table, say
+from server.cli.output import errors, print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
 from server.sizes import format_size
 
@@ -61,5 +61,5 @@ def build(
         sizes = network_size(
             built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters
         )
-        following = command("compile", output, "-o", Path("repository", name))
-        print_facts([("weights", sizes), ("next", following)])
+        say(f"weights: {sizes}")
+        suggest("to make a pack of it", command("compile", output, "-o", Path("repository", name)))
