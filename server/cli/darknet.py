@@ -12,6 +12,7 @@ from server.cli.figures import unit_of_rows
 from server.cli.options import Json
 from server.cli.output import errors, print_facts, print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
+from server.cli.steps import steps
 from server.sizes import format_size
 
 
@@ -36,8 +37,8 @@ def import_darknet(
     from models.darknet.sizes import layer_sizes, parameter_count, source_sizes
 
     texts = read_labels(labels) if labels else ()
-    with errors.status(f"importing {cfg.name}"):
-        network = import_network(cfg, weights, output, resolution, texts, seed)
+    with steps(f"importing {cfg.name}") as progress:
+        network = import_network(cfg, weights, output, resolution, texts, seed, progress=progress)
     summary = {
         "name": cfg.stem,
         "file": str(output),

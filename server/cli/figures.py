@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 _NONE = "-"
+_SMALL = 0.095
 
 
 class Unit(NamedTuple):
@@ -16,11 +17,11 @@ class Unit(NamedTuple):
         return f"{name} {self.name}"
 
     def show(self, size: int | None) -> str:
-        """Return ``size`` bytes in this unit; what is there is never shown as nothing."""
+        """Return ``size`` bytes in this unit: two decimals, or two digits of what is too small for them."""
         if size is None:
             return _NONE
-        shown = f"{size / self.n_bytes:.2f}"
-        return "<0.01" if shown == "0.00" and size else shown
+        value = size / self.n_bytes
+        return f"{value:.2g}" if 0 < value < _SMALL else f"{value:.2f}"
 
     def show_least(self, size: int | None) -> str:
         """Return ``size`` bytes rounded up: a minimum that is enough when someone types it back."""

@@ -35,16 +35,12 @@ class _Column:
     is_number: bool
 
     @property
-    def natural(self) -> int:
-        return max(map(cell_len, (self.head, *self.cells)))
-
-    @property
-    def least(self) -> int:
-        """The narrowest that it can be: heads fold between words, numbers never."""
+    def widths(self) -> tuple[int, int, int]:
+        """How wide it is as it is, with its head folded between words, and with texts folded, too."""
         word = max(map(cell_len, self.head.split()), default=0)
-        if self.is_number:
-            return max(word, *map(cell_len, self.cells), 0)
-        return max(word, min(self.natural, _LEAST_TEXT))
+        cells = max(map(cell_len, self.cells), default=0)
+        texts = cells if self.is_number else min(cells, _LEAST_TEXT)
+        return max(cell_len(self.head), cells), max(word, cells), max(word, texts)
 
 
 def plain(text: str) -> str:
@@ -109,19 +105,21 @@ def _is_number(text: str) -> bool:
 
 def _widths(table: Sequence[_Column], width: int | None) -> list[int] | None:
     """Return how wide each column is; None where even the narrowest ones are too wide together."""
-    widths = [column.natural for column in table]
+    widths, *narrower = map(list, zip(*(column.widths for column in table), strict=True))
     if width is None:
         return widths
     room = width - len(_GAP) * (len(table) - 1)
-    least = [column.least for column in table]
-    if sum(least) > room:
-        return None
-    # The widest columns give way first, down to a common width.
-    while (excess := sum(widths) - room) > 0:
+    for least in narrower:
+        _narrow(widths, least, room)
+    return widths if sum(widths) <= room else None
+
+
+def _narrow(widths: list[int], least: Sequence[int], room: int) -> None:
+    """Take from the widest of ``widths`` until they fit in ``room`` or all are at their ``least``."""
+    while (excess := sum(widths) - room) > 0 and widths != least:
         widest = max(now for now, end in zip(widths, least, strict=True) if now > end)
         for index in [i for i, now in enumerate(widths) if now == widest > least[i]][:excess]:
             widths[index] -= 1
-    return widths
 
 
 def _folded(row: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from server.cli.options import Json
-from server.cli.output import errors, print_json, print_table, say, suggest
+from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
+from server.cli.steps import steps
 from server.sizes import format_size
 
 app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
@@ -52,8 +53,8 @@ def build(
     """Build a network and write it as ONNX."""
     from models import zoo
 
-    with errors.status(f"building {name}"):
-        built = zoo.build(name, output, resolution, width, seed)
+    with steps(f"building {name}") as progress:
+        built = zoo.build(name, output, resolution, width, seed, progress=progress)
     if as_json:
         print_json({**asdict(built), "file": str(built.file)})
     else:
