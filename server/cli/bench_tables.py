@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.cli.figures import Unit, milliseconds, percent, unit_of_rows
+from server.cli.figures import Unit, number, percent, unit_of_rows
 from server.cli.output import print_table, say
 
 # Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
@@ -51,8 +51,8 @@ def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
         row["architecture"],
         unit.show(row["weight_bytes"]),
         percent(row["weight_percent"]),
-        milliseconds(delay["median"]),
-        milliseconds(delay["p95"]),
+        number(delay["median"]),
+        number(delay["p95"]),
         f"{100 * (row['ratio_to_pre'] - 1):+.1f}",
     )
 
@@ -65,10 +65,10 @@ def _memory(row: dict[str, Any], unit: Unit) -> Sequence[str]:
 def _checks(row: dict[str, Any]) -> Sequence[str]:
     return (
         row["architecture"],
-        milliseconds(row["predicted_ms"]),
-        milliseconds(row["bound_ms"]),
-        milliseconds(row["stall_ms"]),
-        f"{row['cpu_seconds']:.3f}",
+        number(row["predicted_ms"]),
+        number(row["bound_ms"]),
+        number(row["stall_ms"]),
+        number(row["cpu_seconds"]),
         "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0g}",
         "yes" if row["equal_to_pre"] else "no",
     )

@@ -17,11 +17,8 @@ class Unit(NamedTuple):
         return f"{name} {self.name}"
 
     def show(self, size: int | None) -> str:
-        """Return ``size`` bytes in this unit: two decimals, or two digits of what is too small for them."""
-        if size is None:
-            return _NONE
-        value = size / self.n_bytes
-        return f"{value:.2g}" if 0 < value < _SMALL else f"{value:.2f}"
+        """Return ``size`` bytes in this unit."""
+        return number(None if size is None else size / self.n_bytes)
 
     def show_least(self, size: int | None) -> str:
         """Return ``size`` bytes rounded up: a minimum that is enough when someone types it back."""
@@ -42,9 +39,11 @@ def unit_of_rows(rows: Iterable[Mapping[str, Any]], *keys: str) -> Unit:
     return unit_of(row[key] for row in rows for key in keys)
 
 
-def milliseconds(value: float | None) -> str:
-    """Return ``value``, which is in milliseconds."""
-    return _NONE if value is None else f"{value:.2f}"
+def number(value: float | None) -> str:
+    """Return ``value`` with two decimals, or two digits where it is too small for them."""
+    if value is None:
+        return _NONE
+    return f"{value:.2g}" if 0 < value < _SMALL else f"{value:.2f}"
 
 
 def percent(value: float | None) -> str:

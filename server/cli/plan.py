@@ -14,7 +14,7 @@ from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
-from server.cli.figures import milliseconds, unit_of_rows
+from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
     DeviceName,
     Json,
@@ -170,7 +170,7 @@ def _print_plans(document: dict[str, Any], explain: bool) -> None:
                 row["model"],
                 row["architecture"],
                 unit.show(row["total_bytes"]),
-                *(milliseconds(row[name]) for name in ("delay_ms", "bound_ms")),
+                *(number(row[name]) for name in ("delay_ms", "bound_ms")),
             )
             for row in shown
         ),

@@ -13,7 +13,7 @@ from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan
 from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile
-from server.cli.figures import milliseconds, unit_of_rows
+from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
     DeviceName,
     Json,
@@ -83,7 +83,7 @@ def simulate(
             (
                 row["architecture"],
                 *(unit.show(row[key]) for key in _SIZES),
-                *(milliseconds(row[key]) for key in ("delay_ms", "stall_ms", "bound_ms")),
+                *(number(row[key]) for key in ("delay_ms", "stall_ms", "bound_ms")),
             )
             for row in rows
         ),
