@@ -5,7 +5,7 @@ loads: by name, each model within its share of what the others leave.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loader.errors import LoaderError
@@ -55,11 +55,18 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a model in a budget: the bytes it takes, or why none and how many are missing."""
+    """What becomes of a model in a budget: the bytes that it takes, or why none.
+
+    ``missing_bytes``: by how much the budget is too small for it beside those that are served.
+    """
 
     memory_bytes: int | None = None
     reason: str = ""
     missing_bytes: int | None = None
+
+    @property
+    def is_served(self) -> bool:
+        return self.memory_bytes is not None
 
 
 def survey(root: Path, device: Device) -> list[Found]:
@@ -90,7 +97,26 @@ def share_out(
     """
     needs = [model.need for model in models if model.need is not None]
     budget.set_aside(request_bytes or pool_bytes(budget.total_bytes, needs))
-    return [_verdict(model, models, budget, device) for model in models]
+    verdicts = [_verdict(model, models, budget, device) for model in models]
+    served = sum(
+        model.least_bytes
+        for model, verdict in zip(models, verdicts, strict=True)
+        if verdict.is_served
+    )
+
+    def missing(model: Found) -> int | None:
+        if model.need and model.need.tight_bytes > budget.request_bytes:
+            return None  # no budget changes what the setting gives to requests
+        least = served + model.least_bytes
+        wanted = least + request_bytes if request_bytes else smallest_budget(least, needs)
+        return wanted - budget.total_bytes if wanted > budget.total_bytes else None
+
+    return [
+        verdict
+        if verdict.is_served or model.fault
+        else replace(verdict, missing_bytes=missing(model))
+        for model, verdict in zip(models, verdicts, strict=True)
+    ]
 
 
 def _found(folder: Path, device: Device) -> Found:
@@ -129,10 +155,7 @@ def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Devi
     try:
         check_requests(model.name, manifest, budget)
         fitted = fit(manifest, architecture, model.name, budget, share, profile=model.profile)
-    except RefusedError as exc:
-        missing = model.least_bytes - budget.free_bytes
-        return Verdict(None, str(exc), missing if missing > 0 else None)
-    except PlanError as exc:
-        return Verdict(None, str(exc))
+    except (RefusedError, PlanError) as exc:
+        return Verdict(reason=str(exc))
     budget.reserve(model.name, fitted.plan.memory)
     return Verdict(fitted.plan.total_bytes)

@@ -11,7 +11,7 @@ from server.cli.figures import MIB
 from server.cli.options import DeviceName, Json, Threads, open_named, size
 from server.cli.output import errors, print_json, print_table, say, suggest
 from server.cli.sentences import command, shares, some, typed
-from server.sizes import format_size
+from server.sizes import format_least
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
@@ -69,7 +69,7 @@ def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None:
         return row
     return row | {
-        "served": verdict.memory_bytes is not None,
+        "served": verdict.is_served,
         "memory_bytes": verdict.memory_bytes,
         "missing_bytes": verdict.missing_bytes,
         "reason": verdict.reason,
@@ -112,7 +112,8 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):
-        yield row["reason"] + (f"; {format_size(missing)} are missing" if missing else "")
+        more = f"; a budget larger by {format_least(missing)} would serve it" if missing else ""
+        yield row["reason"] + more
     if row["profile_error"]:
         yield f"{row['model']}: {row['profile_error']}"
 
