@@ -11,13 +11,16 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.heap import bound_heap
+
+# Imported where it is used: commands that compute nothing, and completion, do without.
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
@@ -53,6 +56,8 @@ def use_threads(threads: int | None = None) -> int:
 
     The first call of the process decides; later ones return what it chose.
     """
+    import onnxruntime as ort
+
     with _Process.lock:
         if _Process.threads is None:
             _Process.threads = threads or len(os.sched_getaffinity(0))
@@ -62,7 +67,9 @@ def use_threads(threads: int | None = None) -> int:
         return _Process.threads
 
 
-def _threaded() -> ort.SessionOptions:
+def _threaded() -> "ort.SessionOptions":
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.log_severity_level = 4
     if _Process.claimed:
@@ -73,8 +80,10 @@ def _threaded() -> ort.SessionOptions:
     return options
 
 
-def session_options(optimise: bool) -> ort.SessionOptions:
+def session_options(optimise: bool) -> "ort.SessionOptions":
     """Return options for a session of this process: all graph optimisations, or none."""
+    import onnxruntime as ort
+
     use_threads()
     options = _threaded()
     level = ort.GraphOptimizationLevel
@@ -82,12 +91,14 @@ def session_options(optimise: bool) -> ort.SessionOptions:
     return options
 
 
-def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:
+def open_session(model: bytes | str, options: "ort.SessionOptions") -> "ort.InferenceSession":
     """Load a model from its bytes or its path, on the CPU.
 
     Raises:
         SessionError: ONNX Runtime refuses it.
     """
+    import onnxruntime as ort
+
     try:
         # Its fallback would print to stdout and try the same provider again.
         return ort.InferenceSession(
@@ -97,7 +108,7 @@ def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.Inferen
         raise SessionError(str(exc)) from exc
 
 
-def open_piece(graph: bytes) -> ort.InferenceSession:
+def open_piece(graph: bytes) -> "ort.InferenceSession":
     """Load a piece as it is: nothing optimised, no weights repacked, no memory kept between runs.
 
     Raises:
@@ -110,7 +121,7 @@ def open_piece(graph: bytes) -> ort.InferenceSession:
     return open_session(graph, options)
 
 
-def open_reference(path: Path, optimise: bool) -> ort.InferenceSession:
+def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":
     """Load a whole model to compare with: optimised as users have it, or in little more than one value.
 
     Raises:
@@ -125,7 +136,7 @@ def open_reference(path: Path, optimise: bool) -> ort.InferenceSession:
 
 
 def run_session(
-    session: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]
+    session: "ort.InferenceSession", inputs: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs of ``session`` by name; strings are objects.
 
@@ -152,7 +163,7 @@ def reason(exc: Exception) -> str:
     return re.sub(r"/onnxruntime_src/\S+ .*?\)(?: const)? (?=\S)", "", text)[:400]
 
 
-def open_resident(path: str) -> ort.InferenceSession:
+def open_resident(path: str) -> "ort.InferenceSession":
     """Load a whole model the way users do: all weights in memory, everything optimised.
 
     Raises:

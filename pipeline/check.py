@@ -20,6 +20,7 @@ from models.errors import CompileError
 from models.heap import trim_heap
 from models.manifest import UNKNOWN
 from models.pack import Pack
+from models.progress import Progress, silent
 from models.sessions import SessionError, open_reference, run_session
 from models.traits import Traits, read_traits
 from pipeline.architectures import ARCHITECTURES
@@ -59,19 +60,22 @@ class Reference:
             trim_heap()
 
 
-def check_pack(pack: Pack, reference: Reference, device: Device | None) -> list[str]:
+def check_pack(
+    pack: Pack, reference: Reference, device: Device | None, progress: Progress = silent
+) -> list[str]:
     """Compare ``pack`` on ``device`` with ``reference``; return what was not compared and why, in lines.
 
     Args:
         pack: as it was compiled.
         reference: its source.
         device: what it was compiled for; None: only the source is run.
+        progress: is told what runs.
 
     Raises:
         CompileError: ONNX Runtime cannot run the source, or the pack gives another answer.
     """
     traits = read_traits(reference.path)
-    checker = _Checker(pack, reference, device, traits, tolerance_of(traits))
+    checker = _Checker(pack, reference, device, traits, tolerance_of(traits), progress)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
         notes.append(checker.check(required_only=False))
@@ -85,6 +89,7 @@ class _Checker:
     device: Device | None
     traits: Traits
     tolerance: Tolerance
+    progress: Progress
 
     def check(self, required_only: bool) -> str:
         """Compare on drawn inputs; return why nothing was compared, or nothing.
@@ -152,6 +157,7 @@ class _Checker:
         return None
 
     def _expected(self, inputs: Arrays) -> Arrays:
+        self.progress("check", "the source in ONNX Runtime")
         try:
             return self.reference.answer(inputs, optimise=False)
         except SessionError as exc:
@@ -171,6 +177,7 @@ class _Checker:
         return _AMPLIFIED if difference(optimised, expected, self.tolerance) else fault
 
     def _answer(self, inputs: Arrays, device: Device) -> Arrays:
+        self.progress("check", "the pack")
         try:
             return _streamed(self.pack, inputs, device)
         except (EngineError, DeviceError, LoaderError) as exc:

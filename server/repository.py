@@ -7,20 +7,20 @@ Loaded is not serving: its worker may have met a fault that lasts (the file was 
 import asyncio
 import contextlib
 import logging
-from pathlib import Path
 
 from loader.errors import LoaderError
 from loader.pool import ReadPool
 from models.errors import ModelError
 from models.heap import trim_heap
 from models.leftovers import clear_repository
-from models.pack import Pack, versions
+from models.pack import Pack
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.budget import Budget
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.minima import Minima
+from server.model_folders import model_names
 from server.opening import Opener
 from server.presence import Presence, is_folder
 from server.request_needs import Need
@@ -56,11 +56,7 @@ class Repository:
         Raises:
             NotFoundError: the repository does not exist.
         """
-        root = self._settings.repository
-        if not root.is_dir():
-            raise NotFoundError(f"repository {root}: no such folder")
-        found = (path for path in root.iterdir() if is_folder(path) and path.name[0] != ".")
-        return sorted(path.name for path in found if _has_versions(path))
+        return model_names(self._settings.repository)
 
     def request_needs(self) -> list[Need]:
         """Return what requests to each model take; blocks."""
@@ -179,10 +175,3 @@ class Repository:
         root = self._settings.repository
         least = [self._minima.of(root / each) for each in (name, *others)]
         return even_share(self._budget.free_bytes, least)
-
-
-def _has_versions(folder: Path) -> bool:
-    try:
-        return bool(versions(folder))
-    except OSError:  # of others: a disk has lost+found, where nobody may look
-        return False

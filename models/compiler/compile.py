@@ -35,11 +35,11 @@ from models.onnx_reader import read_onnx
 from models.pack import read_pack
 from models.parameters import count_parameters
 from models.preprocess import Preprocess
+from models.progress import Progress, silent
 from models.target import Target, host_target
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-Progress = Callable[[str], None]
 #: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
 #: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
 Accept = Callable[[Path, Path], None]
@@ -74,11 +74,11 @@ def compile_onnx(
     source: Path,
     destination: Path,
     options: CompileOptions | None = None,
-    progress: Progress = lambda step: None,
+    progress: Progress = silent,
 ) -> Path:
     """Compile ``source`` into ``destination``/VERSION and return that folder.
 
-    ``destination`` is REPOSITORY/NAME. ``progress`` is called with the name of each step.
+    ``destination`` is REPOSITORY/NAME. ``progress`` is told of each step.
 
     Raises:
         OnnxError: the source cannot be used.
@@ -135,7 +135,7 @@ def _write_pack(
     parameters = count_parameters(source.model)
     defaults = take_defaults(source.model)
     progress("optimise")
-    optimised, graph = optimise(source.model, path, unfinished.work, target)
+    optimised, graph = optimise(source.model, path, unfinished.work, target, progress)
     given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
     recipes = recipe_records(path, graph, given, metadata, frozenset(defaults))
     progress("cut")

@@ -40,6 +40,7 @@ from models.heap import trim_heap
 from models.manifest import Array
 from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.onnx_nodes import all_graphs, made, reads
+from models.progress import Progress, silent
 from models.sessions import SessionError, open_session, reason, session_options
 from models.target import Target, host_target
 
@@ -48,7 +49,11 @@ _Level = ort.GraphOptimizationLevel
 
 
 def optimise(
-    model: onnx.ModelProto, path: Path, folder: Path, target: Target | None = None
+    model: onnx.ModelProto,
+    path: Path,
+    folder: Path,
+    target: Target | None = None,
+    progress: Progress = silent,
 ) -> tuple[onnx.ModelProto, Graph]:
     """Return the optimised model and the graph that the compiler works on.
 
@@ -57,6 +62,7 @@ def optimise(
         path: the source, for messages.
         folder: an empty folder for intermediate files.
         target: what it is optimised for; None: this machine's CPU.
+        progress: is told what ONNX Runtime is doing.
 
     Raises:
         OnnxError: the model is not valid, or has an operator that ONNX Runtime does not know.
@@ -72,8 +78,10 @@ def optimise(
     source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
+    progress("optimise", "folding what is constant")
     result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
     _check_folded(result, path)
+    progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
     result = _optimised(result, folder / "optimised.onnx", level, path)
     optimised = onnx.load(result, load_external_data=False)

@@ -15,6 +15,7 @@ from models.darknet.to_onnx import skeleton
 from models.darknet.weights import read_weights
 from models.metadata import write_metadata
 from models.onnx_writer import write_onnx
+from models.progress import Progress, silent
 
 
 def import_network(
@@ -24,6 +25,8 @@ def import_network(
     resolution: int | None = None,
     labels: Sequence[str] = (),
     seed: int = 0,
+    *,
+    progress: Progress = silent,
 ) -> Network:
     """Write the network in ``cfg`` to ``output`` as ONNX; return it.
 
@@ -34,6 +37,7 @@ def import_network(
         resolution: width and height of the input in pixels; those of the cfg if None.
         labels: one for each class, or none.
         seed: of the random weights.
+        progress: is told of each step.
 
     Raises:
         DarknetError: what is wrong with the cfg, the resolution, the weights or the number of labels.
@@ -41,6 +45,7 @@ def import_network(
     """
     if any(given and output.resolve() == given.resolve() for given in (cfg, weights)):
         raise DarknetError(f"{output}: would replace what is imported")
+    progress("read the network")
     where = str(cfg) if resolution is None else f"{cfg} at {resolution}x{resolution}"
     network = build_network(read_cfg(cfg), where, resolution)
     fault = "" if resolution is None else resolution_fault(network, resolution)
@@ -51,9 +56,13 @@ def import_network(
     # A name that is no UTF-8 on disk would be none in the file.
     model = skeleton(network, cfg.stem.encode("utf-8", "replace").decode(), labels)
     if weights is None:
-        write_onnx(model, random_weights(network, seed), output)
+        arrays = random_weights(network, seed, progress)
+        progress("write")
+        write_onnx(model, arrays, output)
         return network
+    progress("read the weights")
     header, arrays = read_weights(weights, network)
+    progress("write")
     write_metadata(model, {HEADER: header.model_dump()})
     write_onnx(model, arrays, output)
     return network

@@ -11,6 +11,7 @@ from models.darknet.network import build_network
 from models.darknet.parameters import Region, Yolo
 from models.darknet.to_onnx import skeleton
 from models.initial import initialise_small
+from models.progress import Progress, silent
 
 # Pixels: all strides of detectors divide it, and calibrating at it is quick.
 CALIBRATION_RESOLUTION = 256
@@ -20,7 +21,9 @@ _OBJECTNESS = -3.0
 _CLASS = -2.0
 
 
-def random_weights(network: Network, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+def random_weights(
+    network: Network, seed: int = 0, progress: Progress = silent
+) -> dict[str, NDArray[np.float32]]:
     """Return an array for each of the network's, float32, drawn from ``seed`` and calibrated.
 
     They are drawn for another resolution if their shapes are the same there: then networks that
@@ -34,6 +37,7 @@ def random_weights(network: Network, seed: int = 0) -> dict[str, NDArray[np.floa
         skeleton(small, "network") if small else None,
         seed,
         objectness_biases(network),
+        progress,
     )
 
 

@@ -14,6 +14,7 @@ from models.initial.evaluate import Evaluator
 from models.initial.images import sample_inputs
 from models.initial.measure import channel_statistics, coarse, coarse_mean
 from models.onnx_writer import declared
+from models.progress import Progress, silent
 
 AnyArray = NDArray[Any]
 
@@ -24,7 +25,10 @@ _SMALLEST_DEVIATION = 1e-3
 
 
 def initialise(
-    skeleton: onnx.ModelProto, seed: int = 0, biases: Mapping[str, Array] | None = None
+    skeleton: onnx.ModelProto,
+    seed: int = 0,
+    biases: Mapping[str, Array] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Array]:
     """Return a float32 array for each weight that ``skeleton`` declares (``onnx_writer.declared``).
 
@@ -40,8 +44,9 @@ def initialise(
     given = {name: np.asarray(array, np.float32) for name, array in (biases or {}).items()}
     shapes = declared(skeleton)
     assert all(shapes.get(name) == array.shape for name, array in given.items()), "not declared"
+    progress("draw weights")
     run = _Calibration(skeleton, seed, given)
-    run.run()
+    run.run(progress)
     return run.weights
 
 
@@ -50,6 +55,7 @@ def initialise_small(
     small: onnx.ModelProto | None,
     seed: int = 0,
     biases: Mapping[str, Array] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Array]:
     """As ``initialise``, but run on ``small`` where that declares the same weights.
 
@@ -57,7 +63,7 @@ def initialise_small(
     every resolution.
     """
     same = small is not None and declared(small) == declared(skeleton)
-    return initialise(small if small is not None and same else skeleton, seed, biases)
+    return initialise(small if small is not None and same else skeleton, seed, biases, progress)
 
 
 def filled(
@@ -107,12 +113,13 @@ class _Calibration:
         position = list(reader.input).index(name) if reader is not None else 0
         return draw(name, shape, reader, position, seed)
 
-    def run(self) -> None:
+    def run(self, progress: Progress) -> None:
         """Run the graph up to the last node that reads a weight."""
         needs = [any(name in self.weights for name in node.input) for node in self._nodes]
         last = max((i for i, needed in enumerate(needs) if needed), default=-1)
         unread = {name: len(nodes) for name, nodes in self._readers.items()}
-        for node in self._nodes[: last + 1]:
+        for position, node in enumerate(self._nodes[: last + 1]):
+            progress("calibrate", f"node {position + 1} of {last + 1}")
             self._step(node)
             for name in dict.fromkeys(node.input):
                 unread[name] -= 1

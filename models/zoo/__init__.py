@@ -11,6 +11,7 @@ from models.errors import ModelError
 from models.initial import initialise_small
 from models.onnx_writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
 from models.parameters import count_parameters
+from models.progress import Progress, silent
 from models.zoo.darknet import FAMILIES
 from models.zoo.densenet import densenet
 from models.zoo.efficientnet import efficientnet_b0
@@ -67,7 +68,13 @@ def find(name: str) -> ZooEntry:
 
 
 def build(
-    name: str, path: Path, resolution: int | None = None, width: float = 1.0, seed: int = 0
+    name: str,
+    path: Path,
+    resolution: int | None = None,
+    width: float = 1.0,
+    seed: int = 0,
+    *,
+    progress: Progress = silent,
 ) -> BuiltNetwork:
     """Build a network of the zoo with random weights and write it to ``path`` as ONNX.
 
@@ -79,6 +86,7 @@ def build(
         resolution: side of the input in pixels; the network's own default when None.
         width: factor for all channels, for networks that have one.
         seed: of the weights.
+        progress: is told of each step.
 
     Raises:
         ModelError: no such network, resolution or width, or ``path`` cannot be written.
@@ -94,7 +102,9 @@ def build(
         )
     small = entry.skeleton(entry.calibration_resolution, width)
     biases = entry.biases() if entry.biases else None
-    write_onnx(skeleton, initialise_small(skeleton, small, seed, biases), path)
+    arrays = initialise_small(skeleton, small, seed, biases, progress)
+    progress("write")
+    write_onnx(skeleton, arrays, path)
     external = sizes.weight_bytes >= EXTERNAL_DATA_BYTES
     return BuiltNetwork(
         name=entry.name,

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.pack import Pack
@@ -15,9 +14,12 @@ from pipeline.cells import Cell
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory
 
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
 
 class _CpuKernel(Kernel):
-    def __init__(self, session: ort.InferenceSession) -> None:
+    def __init__(self, session: "ort.InferenceSession") -> None:
         self._session = session
         self._inputs = [port.name for port in session.get_inputs()]
         self._outputs = [port.name for port in session.get_outputs()]

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.cli.output import console, print_table
-from server.sizes import format_size
+from server.cli.figures import Unit, number, percent, unit_of_rows
+from server.cli.output import print_table, say
 
-# Tables of at most 80 columns: a terminal's.
-_DELAYS = ("architecture", "weights", "of all", "ms", "p95", "to pre")
-_MEMORY = ("architecture", "in chunks", "in layers", "arena", "read")
-_CHECKS = ("architecture", "simulated", "bound", "stall", "CPU s", "error", "as pre")
+# Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
+_DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")
+_CHECKS = ("architecture", "simulated ms", "bound ms", "stall ms", "CPU s", "error", "as pre")
+_SIZES = ("weight_bytes", "equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
 
 
 def print_pipeline(result: dict[str, Any]) -> None:
@@ -18,81 +18,60 @@ def print_pipeline(result: dict[str, Any]) -> None:
     threads = result["machine"]["threads"]
     title = f"{result['model']}{pixels}, {result['iterations']} runs each, {threads} threads"
     rows = result["rows"]
-    print_table(title, _DELAYS, (_delays(row) for row in rows))
-    print_table("Memory equations; arena; read a sweep", _MEMORY, (_memory(row) for row in rows))
-    print_table("Predictions and stalls (ms), checks", _CHECKS, (_checks(row) for row in rows))
+    unit = unit_of_rows(rows, *_SIZES)
+    delays = ("architecture", unit.head("weights"), *_DELAYS)
+    print_table(title, delays, (_delays(row, unit) for row in rows))
+    memory = ("architecture", *map(unit.head, ("in chunks", "in layers", "arena", "read")))
+    print_table(
+        "Memory equations; arena; read a sweep", memory, (_memory(row, unit) for row in rows)
+    )
+    print_table("Predictions, stalls and checks", _CHECKS, (_checks(row) for row in rows))
     for note in result["notes"]:
-        _say(note)
+        say(note)
     for label, reasons in result["reasons"].items():
         for reason in reasons:
-            _say(f"{label}: {reason}")
-    _say(_energy(result))
+            say(f"{label}: {reason}")
+    say(_energy(result))
 
 
 def print_resolutions(result: dict[str, Any]) -> None:
     """Print one run of ``bench resolutions``: a row a resolution and architecture."""
+    rows = [(str(run["resolution"]), row) for run in result["runs"] for row in run["rows"]]
+    unit = unit_of_rows((row for _, row in rows), "weight_bytes")
     print_table(
         f"{result['model']}: resolutions",
-        ("px", "architecture", "weights", "of all", "median ms", "to pre"),
-        (
-            (
-                str(run["resolution"]),
-                row["architecture"],
-                format_size(row["weight_bytes"]),
-                _percent(row["weight_percent"]),
-                f"{row['delay_ms']['median']:.2f}",
-                _change(row["ratio_to_pre"]),
-            )
-            for run in result["runs"]
-            for row in run["rows"]
-        ),
+        ("px", "architecture", unit.head("weights"), *_DELAYS),
+        ((pixels, *_delays(row, unit)) for pixels, row in rows),
     )
 
 
-def _delays(row: dict[str, Any]) -> Sequence[str]:
+def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
     delay = row["delay_ms"]
     return (
         row["architecture"],
-        format_size(row["weight_bytes"]),
-        _percent(row["weight_percent"]),
-        f"{delay['median']:.2f}",
-        f"{delay['p95']:.2f}",
-        _change(row["ratio_to_pre"]),
+        unit.show(row["weight_bytes"]),
+        percent(row["weight_percent"]),
+        number(delay["median"]),
+        number(delay["p95"]),
+        f"{100 * (row['ratio_to_pre'] - 1):+.1f}",
     )
 
 
-def _memory(row: dict[str, Any]) -> Sequence[str]:
-    return (
-        row["architecture"],
-        _or_dash(row["equation_bytes"], format_size),
-        _or_dash(row["equation_layer_bytes"], format_size),
-        format_size(row["arena_bytes"]),
-        format_size(row["read_bytes"]),
-    )
+def _memory(row: dict[str, Any], unit: Unit) -> Sequence[str]:
+    sizes = ("equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
+    return (row["architecture"], *(unit.show(row[key]) for key in sizes))
 
 
 def _checks(row: dict[str, Any]) -> Sequence[str]:
     return (
         row["architecture"],
-        _or_dash(row["predicted_ms"], "{:.2f}".format),
-        _or_dash(row["bound_ms"], "{:.2f}".format),
-        f"{row['stall_ms']:.2f}",
-        f"{row['cpu_seconds']:.3f}",
-        _or_dash(row["max_relative_error"], "{:.0g}".format),
+        number(row["predicted_ms"]),
+        number(row["bound_ms"]),
+        number(row["stall_ms"]),
+        number(row["cpu_seconds"]),
+        "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0g}",
         "yes" if row["equal_to_pre"] else "no",
     )
-
-
-def _percent(value: float | None) -> str:
-    return _or_dash(value, "{:.1f} %".format)
-
-
-def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
-
-
-def _or_dash(value: Any, shown: Any) -> str:
-    return "-" if value is None else str(shown(value))
 
 
 def _energy(result: dict[str, Any]) -> str:
@@ -103,7 +82,3 @@ def _energy(result: dict[str, Any]) -> str:
         if row["energy_joules"]
     )
     return "; ".join((f"energy: {result['energy']}", *medians))
-
-
-def _say(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

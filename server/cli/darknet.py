@@ -1,5 +1,6 @@
 """``layerstream import-darknet`` and ``export-darknet``: Darknet's files to ONNX and back."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,8 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from models.preprocess import read_labels
+from server.cli.figures import unit_of_rows
 from server.cli.options import Json
-from server.cli.output import console, errors, print_json, print_table
+from server.cli.output import errors, print_facts, print_json, print_table, say, suggest
+from server.cli.sentences import command, network_size
+from server.cli.steps import steps
 from server.sizes import format_size
 
 
@@ -33,8 +37,8 @@ def import_darknet(
     from models.darknet.sizes import layer_sizes, parameter_count, source_sizes
 
     texts = read_labels(labels) if labels else ()
-    with errors.status(f"importing {cfg.name}"):
-        network = import_network(cfg, weights, output, resolution, texts, seed)
+    with steps(f"importing {cfg.name}") as progress:
+        network = import_network(cfg, weights, output, resolution, texts, seed, progress=progress)
     summary = {
         "name": cfg.stem,
         "file": str(output),
@@ -51,28 +55,33 @@ def import_darknet(
         return
     if layers:
         _print_layers(table)
-    console.print(
-        f"{output}: {network.width}x{network.height}, {summary['layers']} layers, "
-        f"{summary['parameters']:,} parameters, weights {summary['weights']}: "
-        f"{format_size(summary['weight_bytes'])}, "
-        f"largest layer {format_size(summary['largest_layer_bytes'])}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"{output}: written, {format_size(output.stat().st_size)}")
+    print_facts(_facts(summary))
+    pack = Path("repository", summary["name"])
+    suggest("to make a pack of it", command("compile", output, "-o", pack))
+
+
+def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    keys = ("weight_bytes", "layers", "largest_layer_bytes", "parameters")
+    size = network_size(*(summary[key] for key in keys))
+    whose = "random" if summary["weights"] == "random" else f"of {summary['weights']}"
+    yield "input", f"{summary['resolution']} x {summary['height']} pixels"
+    yield "weights", f"{whose}: {size}"
 
 
 def _print_layers(table: list[dict[str, Any]]) -> None:
-    sizes = ("weight", "input", "output", "scratch", "total")
+    """Print a row a layer; its input's shape, which --json has too, is the output's of another."""
+    keys = tuple(f"{size}_bytes" for size in ("weight", "input", "output", "scratch", "total"))
+    unit = unit_of_rows(table, *keys)
     print_table(
-        "Layers (MiB)",
-        ("layer", "kind", "input", "output", "weights", *sizes[1:]),
+        f"Layers, their outputs' shapes, and memory in {unit.name}",
+        ("layer", "kind", "shape", "weights", "input", "output", "scratch", "total"),
         (
             (
                 str(row["index"]),
                 row["kind"],
-                "x".join(map(str, row["input"])),
                 "x".join(map(str, row["output"])),
-                *(f"{row[f'{size}_bytes'] / 2**20:.2f}" for size in sizes),
+                *(unit.show(row[key]) for key in keys),
             )
             for row in table
         ),
@@ -93,4 +102,4 @@ def export_darknet(
     if as_json:
         print_json({"file": str(output), "bytes": n_bytes})
         return
-    console.print(f"{output}: {format_size(n_bytes)}", highlight=False, soft_wrap=True)
+    say(f"{output}: written, {format_size(n_bytes)}")

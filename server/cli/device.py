@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.devices.base import Device
+from pipeline.devices.cuda.driver import version
 from pipeline.errors import InputError
 from server.cli.options import Json, open_named
-from server.cli.output import console, print_json
+from server.cli.output import print_facts, print_json
 from server.sizes import format_size
 
 _PROBE_BYTES = 1 << 20
@@ -37,12 +38,23 @@ def device(
         print_json(document)
         return
     kinds = document.pop("memory_kinds", {})
-    for key, value in document.items():
-        shown = format_size(value) if key.endswith("_bytes") else value
-        console.print(f"{key:>20}  {shown}", highlight=False, markup=False, soft_wrap=True)
-    for kind, reason in kinds.items():
-        line = f"{kind:>20}  {reason or 'works'}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_facts((_name(key), _shown(key, value)) for key, value in document.items())
+    print_facts((f"memory kind {kind}", reason or "works") for kind, reason in kinds.items())
+
+
+def _name(key: str) -> str:
+    return key.removesuffix("_bytes").replace("_", " ")
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a figure as people write it: 12.9 where CUDA says 12090."""
+    if key.endswith("_bytes"):
+        return format_size(value)
+    if key.endswith("_version"):
+        return version(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value) or "none"
 
 
 def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:

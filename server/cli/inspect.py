@@ -1,23 +1,36 @@
 """``layerstream inspect``: what is in a pack, what it needs, and what computes each layer."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any
 
 import typer
 
-from models.manifest import Layer, Resident, SourceSizes
+from models.manifest import Layer
 from models.pack import Pack, read_pack
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.errors import InputError
+from pipeline.profile_file import FILE as PROFILE
+from server.cli.figures import KIB
 from server.cli.options import Json, PackPath
-from server.cli.output import console, print_json, print_table
+from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.packs import summary_of
+from server.cli.sentences import (
+    command,
+    detector,
+    given,
+    machine,
+    network_size,
+    picture,
+    resident,
+    serving,
+    some,
+    source,
+    tensor,
+    typed,
+)
 from server.sizes import format_least, format_size
-
-_SHOWN = 5
-#: The smallest budget; the smallest rings of fine chunks and of joined ones.
-_MINIMA = ("smallest_budget_bytes", "largest_chunk_bytes", "largest_joined_bytes")
 
 
 def inspect(
@@ -38,24 +51,70 @@ def inspect(
     if as_json:
         print_json({**summary, "layer_table": table} if layers or device != "cpu" else summary)
         return
-    resident = [_resident_line(piece) for piece in opened.manifest.resident_pieces]
-    summary["resident_pieces"] = len(resident)
-    sizes = opened.manifest.source_sizes
-    summary["source_sizes"] = sizes and _source_line(sizes)
-    for key, value in summary.items():
-        shown = _shown(key, value)
-        console.print(f"{key:>22}  {shown}", highlight=False, soft_wrap=True)
-    for line in (*resident, *map(_cpu_line, on_cpu)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_facts(_facts(opened, summary))
+    if not (opened.folder / PROFILE).exists():
+        suggest("to measure it here", command("profile", opened.folder))
+    suggest("to serve it", serving(opened.folder, opened.name, summary["smallest_budget_bytes"]))
+    for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):
+        say(line)
     if layers or device != "cpu":
+        say("")
         _print_layers(table)
 
 
-def _shown(key: str, value: Any) -> Any:
-    """Return ``value`` for people; what is a minimum is enough when it is typed back."""
-    if not key.endswith("_bytes"):
-        return value
-    return format_least(value) if key in _MINIMA else format_size(value)
+def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what there is to know: first what it is and needs, then what it takes and gives, last how."""
+    manifest, least = pack.manifest, summary["smallest_budget_bytes"]
+    yield "model", f"{pack.name}, version {pack.version}, in {pack.folder}"
+    yield (
+        "weights",
+        network_size(
+            *(summary["weight_bytes"], summary["layers"], summary["largest_layer_bytes"]),
+            manifest.parameters,
+        ),
+    )
+    yield "budget", f"from {typed(least)} up, where it is served alone"
+    yield "profile", _profile(pack)
+    for port in manifest.inputs:
+        yield "input", given(port)
+    if manifest.preprocess:
+        yield "pictures", picture(manifest.preprocess)
+    for port in manifest.outputs:
+        yield "output", f"{port.name}: {tensor(port)}"
+    if manifest.detection:
+        yield "detects", detector(manifest.detection)
+    named = manifest.detection or manifest.classification
+    if named and named.labels:
+        yield "labels", f"{len(named.labels):,}: {some(list(named.labels))}"
+    yield "runs on", machine(manifest.target)
+    if manifest.source_sizes:
+        yield "source", source(manifest.source_sizes)
+    yield from _how(summary)
+
+
+def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how the weights stream, and what else takes memory."""
+    yield (
+        "streams",
+        f"in {summary['pieces']:,} pieces of {summary['sessions']:,} kinds, "
+        f"{summary['spans']:,} spans; the smallest ring takes "
+        f"{format_least(summary['largest_chunk_bytes'])}, with chunks as large as the default plan's "
+        f"{format_least(summary['largest_joined_bytes'])}",
+    )
+    yield (
+        "beside them",
+        f"activations {format_size(summary['arena_bytes'])}, scratch "
+        f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
+        f"{format_size(summary['session_bytes'])}",
+    )
+    if "layers_on_cpu" in summary:
+        yield "on the CPU", f"{summary['layers_on_cpu']} of {summary['layers']} layers"
+
+
+def _profile(pack: Pack) -> str:
+    """Return whether there is a profile; only a device could say whether it holds here."""
+    measured = (pack.folder / PROFILE).exists()
+    return PROFILE if measured else "none, so plans follow rules of thumb"
 
 
 def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
@@ -106,33 +165,11 @@ def _cpu_line(row: dict[str, Any]) -> str:
 
 def _print_layers(table: list[dict[str, Any]]) -> None:
     has_kernels = any("kernels" in row for row in table)
-    columns = ("name", "operator", "weights", "pieces", *(("kernels",) if has_kernels else ()))
+    # KiB: of a network of a gigabyte most layers have less than a hundredth of a MiB.
+    columns = ("layer", "operator", KIB.head("weights"), "pieces", *["kernels"] * has_kernels)
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
-        shown = (row["name"], row["operator"], format_size(row["weight_bytes"]), str(row["pieces"]))
+        shown = (row["name"], row["operator"], KIB.show(row["weight_bytes"]), str(row["pieces"]))
         return (*shown, ", ".join(row["kernels"]) or "CPU") if has_kernels else shown
 
     print_table("Layers", columns, map(cells, table))
-
-
-def _source_line(sizes: SourceSizes) -> str:
-    """Return what the tool that the network comes from counts, in one line."""
-    return (
-        f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
-        f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
-    )
-
-
-def _resident_line(piece: Resident) -> str:
-    """Return what is not streamed and why, in one line."""
-    operators = ", ".join(_some(list(dict.fromkeys(piece.operators))))
-    reasons = "; ".join(_some(list(piece.reasons)))
-    count = len(piece.nodes)
-    nodes = f"{count} node{'s' if count > 1 else ''}"
-    size = format_size(piece.weight_bytes)
-    return f"resident piece: {nodes} ({operators}), {size}, because: {reasons}"
-
-
-def _some(items: list[str]) -> list[str]:
-    rest = len(items) - _SHOWN
-    return items if rest <= 0 else [*items[:_SHOWN], f"{rest} more"]

@@ -1,6 +1,7 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from models.detection.recipe import Detection, read_detection
 from models.manifest import Manifest, Port
 from models.pack import Pack, read_pack
 from models.preprocess import read_labels, read_preprocess
+from models.progress import Progress
 from models.target import CPU, Target, named_target
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError
@@ -19,7 +21,9 @@ from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
-from server.cli.output import console, errors, print_json, warn
+from server.cli.output import print_json, say, suggest, warn
+from server.cli.sentences import serving, typed
+from server.cli.steps import steps
 from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
 
@@ -89,13 +93,11 @@ def compile_(
         force=force,
         target=compiled_for,
         measure=device_measure(compiled_for),
-        accept=_checker(source, compiled_for, warnings) if check else None,
         warn=warnings.append,
     )
-    with errors.status(f"compiling {source.name}") as status:
-        folder = compile_onnx(
-            source, output, options, lambda step: status.update(f"{source.name}: {step}")
-        )
+    with steps(f"compiling {source.name}") as progress:
+        accept = _checker(source, compiled_for, warnings, progress) if check else None
+        folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     pack = read_pack(folder)
     summary = summary_of(pack)
     warnings += _whole_layers(pack.manifest, options.chunk_bytes)
@@ -104,16 +106,20 @@ def compile_(
     if as_json:
         print_json({**summary, "warnings": warnings})
     else:
-        console.print(
-            f"{folder}: {format_size(summary['weight_bytes'])} of weights in "
-            f"{len(pack.manifest.spans)} spans, {len(pack.manifest.pieces)} pieces; "
-            f"serves from a budget of {format_least(summary['smallest_budget_bytes'])} up",
-            highlight=False,
-            soft_wrap=True,
-        )
+        _print_made(pack, summary)
 
 
-def _checker(source: Path, target: Target, warnings: list[str]) -> "Accept":
+def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
+    least = summary["smallest_budget_bytes"]
+    say(
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
+        f"{summary['spans']:,} spans, {summary['pieces']:,} pieces; "
+        f"serves from a budget of {typed(least)} up"
+    )
+    suggest("to serve it", serving(pack.folder, pack.name, least))
+
+
+def _checker(source: Path, target: Target, warnings: list[str], progress: Progress) -> "Accept":
     """Return what compares a finished pack with ``source``; ``warnings`` gets what it cannot compare."""
 
     def accept(folder: Path, reference: Path) -> None:
@@ -125,7 +131,7 @@ def _checker(source: Path, target: Target, warnings: list[str]) -> "Accept":
             except DeviceError as exc:
                 device = None
                 warnings.append(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(read_pack(folder), Reference(reference, source), device)
+            notes = check_pack(read_pack(folder), Reference(reference, source), device, progress)
         warnings.extend(f"{source}: {note}" for note in notes)
 
     return accept

@@ -14,6 +14,7 @@ from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
+from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
     DeviceName,
     Json,
@@ -24,15 +25,16 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import console, errors, print_json, print_table
+from server.cli.output import errors, print_json, print_table, say
 from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
+from server.cli.sentences import shares
 from server.cli.weights import Weights, weight_bytes
 from server.request_needs import Need, pool_bytes
 from server.sharing import Candidate, share_budget
-from server.sizes import format_size
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
-_COLUMNS = ("model", "architecture", *(part.removesuffix("_bytes") for part in PARTS))
+#: What PARTS are called where people read.
+_PART_HEADS = ("weights", "activations", "scratch", "sessions", "tensors")
 
 
 def plan(
@@ -159,27 +161,28 @@ def _document(
 def _print_plans(document: dict[str, Any], explain: bool) -> None:
     rows = document["packs"]
     shown = [*rows, {"model": "total", "architecture": "", **document}] if len(rows) > 1 else rows
+    unit = unit_of_rows(shown, "total_bytes")
     print_table(
         "Plan",
-        (*_COLUMNS, "total", "delay ms", "bound ms"),
+        ("model", "architecture", unit.head("memory"), "delay ms", "bound ms"),
         (
             (
                 row["model"],
                 row["architecture"],
-                *(format_size(row[part]) for part in (*PARTS, "total_bytes")),
-                *(_milliseconds(row[name]) for name in ("delay_ms", "bound_ms")),
+                unit.show(row["total_bytes"]),
+                *(number(row[name]) for name in ("delay_ms", "bound_ms")),
             )
             for row in shown
         ),
     )
-    if document["request_bytes"]:
-        aside = format_size(document["request_bytes"])
-        console.print(f"{aside} of the budget are for requests in flight", highlight=False)
+    print_table(
+        f"Its memory in {unit.name}",
+        ("model", *_PART_HEADS),
+        ((row["model"], *(unit.show(row[part]) for part in PARTS)) for row in shown),
+    )
+    if document["budget_bytes"] is not None:
+        say(shares(document["budget_bytes"], document["total_bytes"], document["request_bytes"]))
     for row in rows:
         notes = [row["hint"]] if row["hint"] else []
         for note in [*notes, *(row["reasons"] if explain else [])]:
-            console.print(f"{row['model']}: {note}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+            say(f"{row['model']}: {note}")

@@ -13,6 +13,7 @@ from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan
 from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile
+from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
     DeviceName,
     Json,
@@ -27,9 +28,9 @@ from server.cli.options import (
 from server.cli.output import errors, print_json, print_table
 from server.cli.predicted import memory_of, profiled
 from server.cli.weights import Weights, weight_bytes
-from server.sizes import format_size
 
 _USUAL_PART = 0.05
+_SIZES = ("weight_bytes", "arena_bytes", "read_bytes")
 
 
 def simulate(
@@ -70,18 +71,19 @@ def simulate(
     if as_json:
         print_json({"model": opened.name, "machine": profile.machine.model_dump(), "rows": rows})
         return
+    unit = unit_of_rows(rows, *_SIZES)
     print_table(
-        f"{opened.name}: predicted",
-        ("architecture", "weights", "arena", "delay ms", "stall ms", "bound ms", "read"),
+        f"{opened.name}: predicted, with weights and arena in memory, and what a sweep reads",
+        (
+            "architecture",
+            *map(unit.head, ("weights", "arena", "read")),
+            *("delay ms", "stall ms", "bound ms"),
+        ),
         (
             (
                 row["architecture"],
-                format_size(row["weight_bytes"]),
-                format_size(row["arena_bytes"]),
-                f"{row['delay_ms']:.2f}",
-                f"{row['stall_ms']:.2f}",
-                f"{row['bound_ms']:.2f}",
-                format_size(row["read_bytes"]),
+                *(unit.show(row[key]) for key in _SIZES),
+                *(number(row[key]) for key in ("delay_ms", "stall_ms", "bound_ms")),
             )
             for row in rows
         ),

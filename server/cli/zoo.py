@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from server.cli.options import Json
-from server.cli.output import errors, print_json, print_table
+from server.cli.output import print_json, print_table, say, suggest
+from server.cli.sentences import command, network_size
+from server.cli.steps import steps
+from server.sizes import format_size
 
 app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
 
@@ -24,7 +27,7 @@ def list_(as_json: Json = False) -> None:
         return
     print_table(
         "Zoo",
-        ("name", "parameters", "MiB", "px", "what"),
+        ("name", "parameters", "weights MiB", "px", "what"),
         (
             (
                 entry.name,
@@ -50,13 +53,14 @@ def build(
     """Build a network and write it as ONNX."""
     from models import zoo
 
-    with errors.status(f"building {name}"):
-        built = zoo.build(name, output, resolution, width, seed)
+    with steps(f"building {name}") as progress:
+        built = zoo.build(name, output, resolution, width, seed, progress=progress)
     if as_json:
         print_json({**asdict(built), "file": str(built.file)})
     else:
-        typer.echo(
-            f"{output}: {built.bytes / 2**20:.1f} MiB; {built.layers} layers of "
-            f"{built.weight_bytes / 2**20:.1f} MiB, the largest "
-            f"{built.largest_layer_bytes / 2**20:.1f} MiB; {built.parameters:,} parameters"
+        say(f"{output}: written, {format_size(built.bytes)}")
+        sizes = network_size(
+            built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters
         )
+        say(f"weights: {sizes}")
+        suggest("to make a pack of it", command("compile", output, "-o", Path("repository", name)))

@@ -18,7 +18,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import Builder
 from server.admission import Line
-from server.cli import main, output
+from server.cli import main
 from server.settings import Settings
 from tests.server.support import (
     LABELS,
@@ -203,10 +203,8 @@ def cli(
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])
-        # Tables as wide as they like, also where the tests have a narrow terminal.
+        # Help as wide as it likes, also where the tests have a narrow terminal.
         monkeypatch.setenv("COLUMNS", "200")
-        for console in (output.console, output.errors):
-            monkeypatch.setattr(console, "width", 200)
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main()

@@ -93,7 +93,7 @@ def test_import_lists_layers(cli: Cli, detector: Path, tmp_path: Path) -> None:
         assert row["total_bytes"] == sum(row[f"{part}_bytes"] for part in parts)
     shown = cli(*command)
     assert shown.code == 0
-    for word in ("maxpool", "3x64x64", "4 layers", "random"):
+    for word in ("maxpool", "8x32x32", "4 layers", "random"):
         assert word in shown.out
 
 

@@ -1,0 +1,13 @@
+"""What takes long says what it is doing; who shows that, and whether, is the caller's to decide."""
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Called with the name of each step as it begins, and again with what it is at in ``detail``."""
+
+    def __call__(self, step: str, detail: str = "") -> None: ...
+
+
+def silent(step: str, detail: str = "") -> None:
+    """Show nothing."""

@@ -1,0 +1,137 @@
+"""``layerstream list``: the models of a repository, and which of them a budget would serve."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from server.budget import Budget
+from server.cli.figures import MIB
+from server.cli.options import DeviceName, Json, Threads, open_named, size
+from server.cli.output import errors, print_json, print_table, say, suggest
+from server.cli.sentences import command, shares, some, typed
+from server.sizes import format_least
+from server.survey import Found, Verdict, needed_for_all, share_out, survey
+
+_COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
+
+
+def list_(
+    context: typer.Context,
+    repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
+    budget: Annotated[
+        str | None, typer.Option(help="What `serve` would have: say what fits in it, e.g. 64MiB.")
+    ] = None,
+    request_memory: Annotated[
+        str | None, typer.Option(help="Of it, for requests in flight (default: as serve has it).")
+    ] = None,
+    device_name: DeviceName = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """List the models of a repository, and which a budget would serve."""
+    budget_bytes = size(budget, "--budget")
+    request_bytes = size(request_memory, "--request-memory")
+    device = open_named(context, device_name, threads)
+    found = survey(repository, device)
+    shared = None if budget_bytes is None else Budget(budget_bytes)
+    verdicts = [Verdict()] * len(found)
+    if shared is not None:
+        with errors.status("planning"):
+            verdicts = share_out(found, shared, device, request_bytes)
+    document = {
+        "repository": str(repository),
+        "all_bytes": needed_for_all(found),
+        "budget_bytes": budget_bytes,
+        "request_bytes": shared and shared.request_bytes,
+        "models": [
+            _row(model, verdict if shared else None)
+            for model, verdict in zip(found, verdicts, strict=True)
+        ],
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
+    row = {
+        "model": model.name,
+        "versions": list(model.versions),
+        "weight_bytes": model.pack and model.pack.manifest.weight_bytes,
+        "smallest_budget_bytes": model.smallest_budget_bytes,
+        "profile": model.profile is not None,
+        "profile_error": model.profile_fault,
+        "error": model.fault,
+    }
+    if verdict is None:
+        return row
+    return row | {
+        "served": verdict.is_served,
+        "memory_bytes": verdict.memory_bytes,
+        "missing_bytes": verdict.missing_bytes,
+        "reason": verdict.reason,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows, budget_bytes = document["models"], document["budget_bytes"]
+    if not rows:
+        say(f"{document['repository']}: no models in it")
+        return
+    planned = (MIB.head("takes"), "served") if budget_bytes else ()
+    print_table(
+        f"{document['repository']}: a model needs a budget of so much to be served alone",
+        (*_COLUMNS, *planned, "profile"),
+        map(_cells, rows),
+    )
+    for note in (note for row in rows for note in _notes(row)):
+        say(note)
+    _print_shares(document)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    planned = (
+        (MIB.show(row["memory_bytes"]), "yes" if row["served"] else "no") if "served" in row else ()
+    )
+    return (
+        row["model"],
+        some(row["versions"][::-1]),
+        MIB.show(row["weight_bytes"]),
+        MIB.show_least(row["smallest_budget_bytes"]),
+        *planned,
+        _profile(row),
+    )
+
+
+def _notes(row: dict[str, Any]) -> Iterator[str]:
+    """Yield why a model cannot be read or is not served, and why its profile does not hold."""
+    missing = row.get("missing_bytes")
+    if row["error"]:
+        yield f"{row['model']}: {row['error']}"
+    elif row.get("reason"):
+        more = f"; a budget larger by {format_least(missing)} would serve it" if missing else ""
+        yield row["reason"] + more
+    if row["profile_error"]:
+        yield f"{row['model']}: {row['profile_error']}"
+
+
+def _profile(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return "-"
+    if row["profile"]:
+        return "yes"
+    return "not of here" if row["profile_error"] else "none"
+
+
+def _print_shares(document: dict[str, Any]) -> None:
+    rows, budget_bytes = document["models"], document["budget_bytes"]
+    if budget_bytes is not None:
+        held = sum(row["memory_bytes"] or 0 for row in rows)
+        say(shares(budget_bytes, held, document["request_bytes"]))
+    if any(not row["error"] for row in rows):
+        least = typed(document["all_bytes"])
+        serve = command("serve", "--repository", document["repository"], "--budget", least)
+        suggest("to serve all of them that can be read", serve)

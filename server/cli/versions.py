@@ -1,0 +1,17 @@
+"""``layerstream --version``: of the distribution, and of what its results depend on."""
+
+import platform
+from importlib import metadata
+
+
+def versions() -> str:
+    """Return one line for people and for reports of faults; nothing that it names is imported."""
+    own, runtime = _version("layerstream"), _version("onnxruntime")
+    return f"layerstream {own} (Python {platform.python_version()}, ONNX Runtime {runtime})"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

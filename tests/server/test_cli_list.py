@@ -1,0 +1,101 @@
+"""``layerstream list``: what is in a repository, and what a budget would serve, as the server decides."""
+
+from pathlib import Path
+from shutil import copytree, rmtree
+
+import pytest
+
+from server.cli.sentences import typed
+from tests.server.conftest import SettingsFactory
+from tests.server.support import BAD, Cli, Packs, serving
+
+ALL = ["pair", "tiny", "twin"]
+
+
+@pytest.fixture
+def repository(packs: Packs, tmp_path: Path) -> Path:
+    return Path(copytree(packs.repository, tmp_path / "packs"))
+
+
+def test_models_with_their_versions_and_budgets(cli: Cli, packs: Packs, repository: Path) -> None:
+    copytree(repository / "tiny" / "1", repository / "tiny" / "2")
+    (repository / "notes").mkdir()
+    (repository / ".hidden" / "1").mkdir(parents=True)
+    document = cli("list", repository, "--json").document
+    rows = {row["model"]: row for row in document["models"]}
+    assert list(rows) == ALL
+    assert [rows[name]["versions"] for name in ALL] == [["1"], ["1", "2"], ["1"]]
+    for name, row in rows.items():
+        assert row["weight_bytes"] == packs.weights(name)
+        assert (row["profile"], row["error"]) == (False, "")
+        assert "served" not in row
+        alone = cli("inspect", repository / name, "--json").document["smallest_budget_bytes"]
+        assert row["smallest_budget_bytes"] == alone
+
+
+def test_a_pack_that_cannot_be_read_is_a_row_with_the_reason(cli: Cli, repository: Path) -> None:
+    (repository / "tiny" / "1" / "weights.bin").unlink()
+    (repository / "twin" / "1" / "manifest.json").write_text("{}")
+    for options in ((), ("--budget", "64MiB")):
+        document = cli("list", repository, *options, "--json").document
+        errors = {row["model"]: row["error"] for row in document["models"]}
+        assert errors["pair"] == ""
+        assert "weights.bin" in errors["tiny"]
+        assert "manifest.json" in errors["twin"]
+        shown = cli("list", repository, *options)
+        assert shown.code == 0
+        for name in ("tiny", "twin"):
+            assert f"{name}: {errors[name]}" in shown.out
+
+
+def test_a_profile_of_elsewhere_is_named(cli: Cli, repository: Path) -> None:
+    (repository / "pair" / "1" / "profile.json").write_text("{}")
+    (row, *_) = cli("list", repository, "--json").document["models"]
+    assert not row["profile"]
+    assert "profile.json" in row["profile_error"]
+    assert row["profile_error"] in cli("list", repository).out
+
+
+@pytest.mark.parametrize("extra", [-200_000, -1, 0, 1 << 16, 1 << 20, 64 << 20])
+@pytest.mark.parametrize("broken", [False, True])
+async def test_it_says_what_the_server_does(
+    cli: Cli, settings: SettingsFactory, repository: Path, extra: int, broken: bool
+) -> None:
+    """From a budget that is short of all models up; ``extra``: bytes beside what all need."""
+    if broken:
+        (repository / "pair" / "1" / "manifest.json").write_text("{}")
+    needed = cli("list", repository, "--json").document["all_bytes"]
+    budget = needed + extra
+    command = ("list", repository, "--budget", f"{budget}B", "--threads", 1)
+    document = cli(*command, "--json").document
+    changes = {"budget": budget, "request_memory": None, "models": (), "repository": repository}
+    async with serving(settings(**changes)) as service:
+        entries = {entry.name: entry for entry in service.context.repository.entries()}
+        assert service.context.budget.request_bytes == document["request_bytes"]
+        for row in document["models"]:
+            entry = entries[row["model"]]
+            assert row["served"] == entry.serves
+            held = entry.fitted.plan.total_bytes if entry.fitted else None
+            assert row["memory_bytes"] == held
+            assert entry.serves or row["reason"] == entry.reason
+    assert all(row["served"] or row["error"] for row in document["models"]) == (extra >= 0)
+
+
+def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
+    """A budget larger by what is missing serves the model, where it is the only one that does not fit."""
+    rmtree(repository / "twin")
+    needed = cli("list", repository, "--json").document["all_bytes"]
+    shown = cli("list", repository, "--budget", f"{needed - 1000}B")
+    assert "a budget larger by 1000 B would serve it" in shown.out
+    least = typed(needed)
+    assert f"--budget {least}" in shown.out
+    rows = cli("list", repository, "--budget", least, "--json").document["models"]
+    assert all(row["served"] for row in rows)
+
+
+def test_refusals(cli: Cli, repository: Path, tmp_path: Path) -> None:
+    cli("list", tmp_path / "none").refuses(BAD, "none", "no such folder")
+    cli("list", repository, "--budget", "16").refuses(BAD, "--budget", "16MiB")
+    cli("list", repository, "--budget", "1KiB").refuses(BAD, "requests take", "1.0 KiB")
+    (tmp_path / "empty").mkdir()
+    assert cli("list", tmp_path / "empty").out == f"{tmp_path / 'empty'}: no models in it\n"

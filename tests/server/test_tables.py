@@ -1,0 +1,158 @@
+"""Tables and facts in terminals and pipes: nothing cut, no number folded, nothing read as markup."""
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from server.cli import output
+from server.cli.tables import fold, lay_out, lay_out_facts, plain
+from tests.examples import examples
+
+WIDTHS = [None, 20, 80, 200]
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+numbers = st.one_of(
+    st.integers(-(10**12), 10**12).map(lambda value: f"{value:,}"),
+    st.floats(0, 1e9).map(lambda value: f"{value:.2f}"),
+    st.floats(0, 1).map(lambda value: f"{value:.2g}"),
+    st.just("-"),
+)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=100
+) | st.sampled_from(["[red]x[/red]", "a" * 90, "日本語" * 30, "\x1b[2J", "a b " * 20])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Heads and rows; a column has texts or numbers."""
+    kinds = draw(st.lists(st.booleans(), min_size=1, max_size=9))
+    cells = st.tuples(*(numbers if kind else texts for kind in kinds))
+    heads = ["number ms" if kind else "text" for kind in kinds]
+    return heads, draw(st.lists(cells, max_size=4))
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+@examples(60, many=1000)
+@given(table=tables(), width=st.sampled_from(WIDTHS) | st.integers(1, 120))
+def test_every_number_is_there_as_it_is(
+    table: tuple[list[str], list[tuple[str, ...]]], width: int | None
+) -> None:
+    heads, rows = table
+    lines = lay_out(heads, rows, width)
+    words = " ".join(lines.body).split()
+    for row in rows:
+        assert {cell for head, cell in zip(heads, row, strict=True) if head != "text"} <= set(words)
+
+
+@examples(60, many=1000)
+@given(table=tables(), width=st.sampled_from(WIDTHS) | st.integers(1, 120))
+def test_every_character_is_there(
+    table: tuple[list[str], list[tuple[str, ...]]], width: int | None
+) -> None:
+    heads, rows = table
+    lines = lay_out(heads, rows, width)
+    got = sorted(squeezed("".join((*lines.head, *lines.body))))
+    repeated = 1 if lines.head else len(rows)
+    expected = "".join(heads) * repeated + "".join(plain(cell) for row in rows for cell in row)
+    assert got == sorted(squeezed(expected))
+
+
+@examples(60, many=1000)
+@given(table=tables(), width=st.integers(1, 120))
+def test_a_table_is_as_wide_as_its_terminal_or_becomes_facts(
+    table: tuple[list[str], list[tuple[str, ...]]], width: int
+) -> None:
+    lines = lay_out(*table, width)
+    if lines.head:
+        assert max(map(cell_len, (*lines.head, *lines.body))) <= width
+
+
+@examples(60, many=1000)
+@given(table=tables())
+def test_in_a_pipe_a_row_is_a_line_with_every_cell_whole(
+    table: tuple[list[str], list[tuple[str, ...]]],
+) -> None:
+    heads, rows = table
+    lines = lay_out(heads, rows, None)
+    assert len(lines.head) == 1
+    assert len(lines.body) == len(rows)
+    for row, line in zip(rows, lines.body, strict=True):
+        for cell in row:
+            assert plain(cell).rstrip() in line
+
+
+@given(text=texts, width=st.integers(1, 50), cut=st.booleans())
+def test_folding_loses_nothing(text: str, width: int, cut: bool) -> None:
+    lines = fold(plain(text), width, cut)
+    assert squeezed("".join(lines)) == squeezed(plain(text))
+    if cut and width > 1:  # a wide character takes two columns
+        assert all(cell_len(line) <= width for line in lines)
+
+
+def test_numbers_lie_right_and_texts_left() -> None:
+    lines = lay_out(
+        ("name", "weights MiB", "delay ms"), [("a", "1.50", "-"), ("bb", "112.00", "3")], 80
+    )
+    assert lines.head == ["name  weights MiB  delay ms"]
+    assert lines.body == ["a            1.50         -", "bb         112.00         3"]
+
+
+def test_heads_fold_first_then_texts_and_at_last_each_row_is_a_block() -> None:
+    heads, row = (
+        ("name", "weights MiB", "delay ms"),
+        ("a-long-name-of-24-letters", "112.00", "1234.56"),
+    )
+    assert lay_out(heads, [row], 48).head == ["name                       weights MiB  delay ms"]
+    folded = lay_out(heads, [row], 43)
+    assert folded.head == [
+        "name                       weights    delay",
+        "                               MiB       ms",
+    ]
+    assert len(lay_out(heads, [row], 32).body) == 2
+    assert lay_out(heads, [row], 20).head == []
+    assert lay_out(heads, [row], 20).body[1:] == ["weights MiB  112.00", "delay ms     1234.56"]
+
+
+def test_facts_fold_between_words_so_that_paths_can_be_copied() -> None:
+    path = "/a/long/path/that/no/terminal/holds"
+    assert lay_out_facts([("where", f"in {path}")], 20) == ["where  in", f"       {path}"]
+    assert lay_out_facts([("a", "b c"), ("long", "d")], None) == ["a     b c", "long  d"]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A terminal of 80 columns with colours, and what it gets."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, color_system="truecolor")
+    monkeypatch.setattr(output, "console", console)
+    return file
+
+
+HOSTILE = [
+    "[bold red]x[/]",
+    "[/nothing]",
+    "\x1b[2Jgone",
+    "two\nlines",
+    ":smile:",
+    "https://x.y",
+    "\u202eback",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_no_markup_and_do_nothing_to_a_terminal(terminal: io.StringIO, name: str) -> None:
+    output.print_table(name, ("name", name), [(name, "1")])
+    output.print_facts([(name, name)])
+    output.say(name)
+    output.suggest(name, name)
+    shown = ESCAPES.sub("", terminal.getvalue())
+    assert shown.count(plain(name)) == 8
+    assert not set(shown) & {"\x1b", "\u202e"}
