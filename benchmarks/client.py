@@ -13,20 +13,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def post_tensor(url: str, name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Send one FP32 tensor to an infer endpoint; return the first output, flat."""
+def tensor_body(name: str, array: NDArray[np.float32]) -> bytes:
+    """Return an infer request of one FP32 tensor, as JSON."""
     tensor = {
         "name": name,
         "shape": array.shape,
         "datatype": "FP32",
         "data": array.ravel().tolist(),
     }
-    request = urllib.request.Request(
-        url, json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as response:
-        answer: Mapping[str, Any] = json.load(response)
-    return np.asarray(answer["outputs"][0]["data"], np.float32)
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def post_json(url: str, body: bytes, seconds: float = 120) -> bytes:
+    """Post ``body`` to an infer endpoint; return what it answers.
+
+    Raises:
+        OSError: the connection broke; TimeoutError: nothing came for ``seconds``.
+    """
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=seconds) as response:
+        answer: bytes = response.read()
+    return answer
+
+
+def first_output(answer: bytes) -> NDArray[np.float32]:
+    """Return the first output in an answer to an infer request, flat."""
+    document: Mapping[str, Any] = json.loads(answer)
+    return np.asarray(document["outputs"][0]["data"], np.float32)
 
 
 def fetch(url: str, seconds: float = 30) -> bytes:
@@ -50,8 +63,13 @@ def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) 
 
 
 def process_memory(pid: int) -> dict[str, int]:
-    """Return the resident set of ``pid`` in bytes: now, at its peak, and its anonymous part."""
+    """Return the resident set of ``pid`` in bytes: now, at its peak, anonymous, of files."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     fields = dict(line.split(":", 1) for line in lines)
-    names = {"rss_bytes": "VmRSS", "rss_peak_bytes": "VmHWM", "rss_anonymous_bytes": "RssAnon"}
+    names = {
+        "rss_bytes": "VmRSS",
+        "rss_peak_bytes": "VmHWM",
+        "rss_anonymous_bytes": "RssAnon",
+        "rss_file_bytes": "RssFile",
+    }
     return {key: int(fields[name].split()[0]) << 10 for key, name in names.items()}

@@ -1,7 +1,7 @@
 """Build and compile a network in a memory cgroup not much larger than twice its weights.
 
-Weights are streamed while compiling, too. The peak includes page cache, which the kernel lets grow to the
-limit before it takes any back; what counts is that nothing is killed.
+Weights are streamed while compiling, too. The peak of all includes page cache, which the kernel lets grow
+to the limit before it takes any back; what counts is that nothing is killed, and the anonymous memory.
 
 Run as ``python -m benchmarks.compile_memory [--network yolov4-p6] [--resolution 640] [--limit 1GiB]``.
 """
@@ -14,22 +14,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cgroup import memory_group
+from benchmarks.environment import Environment, copy_environment
+from benchmarks.sampling import sampled_group
 from server.sizes import parse_size
 
 
-def attempt(arguments: list[str], limit: int) -> dict[str, Any]:
+def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:
     """Run one command of ours inside ``limit`` bytes; return what happened."""
-    with memory_group("layerstream-compile", limit) as group:
+    environment.drop()
+    command = environment.private([sys.executable, "-m", "server.cli", *arguments])
+    with sampled_group("layerstream-compile", limit) as memory:
         started = time.monotonic()
-        process = group.start([sys.executable, "-m", "server.cli", *arguments])
+        process = memory.group.start(command)
         _, message = process.communicate()
         return {
             "seconds": round(time.monotonic() - started, 2),
             "exit_code": process.returncode,
             "failure": message[-500:] if process.returncode else "",
-            "oom_kills": group.oom_kills,
-            "cgroup_peak_bytes": group.peak_bytes,
+            "oom_kills": memory.group.oom_kills,
+            **memory.figures(),
         }
 
 
@@ -44,8 +47,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         source, pack = Path(folder, f"{options.network}.onnx"), Path(folder, options.network)
         build = ["zoo", "build", options.network, "--resolution", options.resolution]
-        built = attempt([*build, "-o", str(source)], limit)
-        compiled = attempt(["compile", str(source), "-o", str(pack)], limit)
+        environment = copy_environment(Path(folder, "environment").resolve())
+        built = attempt(environment, [*build, "-o", str(source)], limit)
+        compiled = attempt(environment, ["compile", str(source), "-o", str(pack)], limit)
         size = source.stat().st_size if source.exists() else 0
     result = {
         "network": options.network,

@@ -15,36 +15,14 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import wait_ready
-from benchmarks.served_memory import free_port
+from benchmarks.served import ours, running
 from models import photographs
 from server.sizes import parse_size
 
 _ARCHITECTURES = ("2s", "pre")
-
-
-@contextlib.contextmanager
-def serving(repository: Path, architecture: str, budget: str) -> Iterator[str]:
-    """Serve ``repository`` until the block ends; yield the base URL."""
-    port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "server.cli", "serve", "--repository", str(repository)]
-    command += ["--architecture", architecture, "--budget", budget, "--port", str(port)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        if not wait_ready(base, process):
-            process.kill()
-            raise RuntimeError(f"{architecture}: {process.communicate()[1][-500:]}")
-        yield base
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
 
 
 def detect(base: str, network: str, image: Path) -> dict[str, Any]:
@@ -92,7 +70,9 @@ def main() -> None:
         source.unlink()
         with contextlib.ExitStack() as stack:
             servers = {
-                name: stack.enter_context(serving(repository, name, "4GiB"))
+                name: stack.enter_context(
+                    running(ours(repository, "4GiB", "--architecture", name), "--port")
+                ).base
                 for name in _ARCHITECTURES
             }
             delays: dict[str, list[float]] = {name: [] for name in servers}

@@ -1,33 +1,55 @@
-"""The headline: YOLOv4 in 5 % of its weights, faster than ONNX Runtime with all of them in memory.
+"""The headline: YOLOv4 in 5 % of its weights beside the runtimes that hold all of them in memory.
 
-Two processes, each in a memory cgroup of its own, take turns: Layerstream (``auto``) and ONNX Runtime with
-the file that the pack was compiled from. Delays are medians; memory is the cgroup's peak, interpreter,
-libraries and page cache included.
+Layerstream (``auto``), ONNX Runtime and, where it is installed, OpenVINO take turns, each a process in a
+memory cgroup, with an environment and a copy of the model's file of its own; nothing of these is in
+the page cache at first. Delays are medians. Memory: peaks of anonymous memory, of file pages, of all, and
+the anonymous memory held after the turns, since peers need more while they load than later.
 
-Run as ``python -m benchmarks.headline yolov4.onnx PACK [--runs 20]``; exit 1 above 0.70 of the delay or 0.5
-of the memory.
+Run as ``python -m benchmarks.headline yolov4.onnx PACK [--runs 20]``; exit 1 above 0.70 of ONNX Runtime's
+delay, 1.5 of the fastest peer's, or 0.3 of the anonymous memory of the peer that takes the least.
 """
 
 import argparse
+import importlib.util
 import json
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.cgroup import MemoryGroup, memory_group
+from benchmarks.environment import copy_environment
+from benchmarks.sampling import SampledGroup, sampled_group
 from models.pack import open_pack
 from pipeline.benchmark.rows import relative_error
 from pipeline.inputs import random_inputs
-from pipeline.peers import ONNXRUNTIME
+from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, peer_command, save_inputs
+from pipeline.peers.runtimes import Tensors
 
 OURS = "layerstream"
-_WANTED_DELAY, _WANTED_MEMORY, _WANTED_ERROR = 0.70, 0.5, 1e-5
+_MOST_OF_ONNXRUNTIME, _MOST_OF_FASTEST, _MOST_MEMORY, _MOST_ERROR = 0.70, 1.5, 0.3, 1e-5
 _WARM_UP = 2
+_KEYS = (
+    "delay_ms",
+    "anonymous_peak_bytes",
+    "anonymous_held_bytes",
+    "file_peak_bytes",
+    "cgroup_peak_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Player:
+    """A process that takes turns, and its memory."""
+
+    peer: Peer
+    memory: SampledGroup
 
 
 def take_turns(peers: list[Peer], runs: int) -> dict[str, list[float]]:
@@ -42,8 +64,63 @@ def take_turns(peers: list[Peer], runs: int) -> dict[str, list[float]]:
     return delays
 
 
+def _start(
+    stack: ExitStack, name: str, options: argparse.Namespace, inputs: Tensors, folder: Path
+) -> Player:
+    """Start ``name`` with files of its own, so that it is charged with all that it reads."""
+    own = folder / name
+    environment = copy_environment(own / "environment", *(["openvino"] if name == OPENVINO else []))
+    if name == OURS:
+        model, file = options.pack, save_inputs(inputs, own)
+        command = [sys.executable, "-m", "benchmarks.ours", str(model), str(options.weights)]
+        command += [str(file), str(options.threads)]
+    else:
+        model = Path(shutil.copy(options.onnx, own))
+        command = peer_command(name, model, inputs, options.threads, own)
+    environment.drop(model)
+    memory = stack.enter_context(sampled_group(f"layerstream-headline-{name}"))
+    peer = Peer(name, memory.group.inside(environment.private(command)), own)
+    stack.callback(peer.close)
+    return Player(peer, memory)
+
+
+def compare(rows: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the fastest peer, the ratios of ours to each peer, and whether they are as promised."""
+    peers = [name for name in rows if name != OURS]
+    fastest = min(peers, key=lambda name: rows[name]["delay_ms"])
+    ratios = {
+        name: {f"{key}_ratio": rows[OURS][key] / rows[name][key] for key in _KEYS} for name in peers
+    }
+    met = ratios[fastest]["delay_ms_ratio"] <= _MOST_OF_FASTEST
+    met &= ratios[ONNXRUNTIME]["delay_ms_ratio"] <= _MOST_OF_ONNXRUNTIME
+    met &= all(ratios[name]["anonymous_peak_bytes_ratio"] <= _MOST_MEMORY for name in peers)
+    return {"fastest_peer": fastest, "ratios": ratios, **ratios[fastest], "met": met}
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    pack = open_pack(options.pack)
+    inputs = random_inputs(pack.manifest)
+    ports = [port.name for port in pack.manifest.outputs]
+    names = [OURS, *PEERS] if importlib.util.find_spec("openvino") else [OURS, ONNXRUNTIME]
+    with ExitStack() as stack:
+        players = [_start(stack, name, options, inputs, folder) for name in names]
+        delays = take_turns([player.peer for player in players], options.runs)
+        outputs = {player.peer.name: player.peer.outputs(ports) for player in players}
+        rows = {
+            player.peer.name: {
+                "delay_ms": 1e3 * median(delays[player.peer.name]),
+                **player.memory.figures(),
+                "anonymous_held_bytes": player.memory.group.usage().anonymous,
+            }
+            for player in players
+        }
+    errors = {name: relative_error(outputs[OURS], outputs[name]) for name in names[1:]}
+    result = {"model": pack.name, "weights_percent": options.weights, "runs": options.runs}
+    return {**result, "rows": rows, **compare(rows), "max_relative_error": errors}
+
+
 def main() -> None:
-    """Measure both and print JSON."""
+    """Measure all and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("onnx", type=Path)
     parser.add_argument("pack", type=Path)
@@ -51,40 +128,12 @@ def main() -> None:
     parser.add_argument("--weights", type=float, default=5.0, help="percent of them in memory")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    pack, threads = open_pack(options.pack), options.threads
-    inputs = random_inputs(pack.manifest)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        file = save_inputs(inputs, folder)
-        ours = [sys.executable, "-m", "benchmarks.ours", str(pack.folder), str(options.weights)]
-        commands = {
-            OURS: [*ours, str(file), str(threads)],
-            ONNXRUNTIME: peer_command(ONNXRUNTIME, options.onnx, inputs, threads, folder),
-        }
-        groups: dict[str, MemoryGroup] = {}
-        peers = []
-        for name, command in commands.items():
-            groups[name] = stack.enter_context(memory_group(f"layerstream-headline-{len(groups)}"))
-            peers.append(Peer(name, groups[name].inside(command), folder))
-            stack.callback(peers[-1].close)
-        delays = take_turns(peers, options.runs)
-        outputs = [peer.outputs([port.name for port in pack.manifest.outputs]) for peer in peers]
-        peaks = {name: group.peak_bytes for name, group in groups.items()}
-    error = relative_error(*outputs)
-    rows = {
-        name: {"delay_ms": 1e3 * median(delays[name]), "cgroup_peak_bytes": peaks[name]}
-        for name in commands
-    }
-    ratios: dict[str, Any] = {
-        f"{key}_ratio": rows[OURS][key] / rows[ONNXRUNTIME][key]
-        for key in ("delay_ms", "cgroup_peak_bytes")
-    }
-    result = {"model": pack.name, "weights_percent": options.weights, "runs": options.runs}
-    print(json.dumps({**result, "rows": rows, **ratios, "max_relative_error": error}, indent=2))
-    met = ratios["delay_ms_ratio"] <= _WANTED_DELAY
-    met &= ratios["cgroup_peak_bytes_ratio"] <= _WANTED_MEMORY
-    met &= error is not None and error <= _WANTED_ERROR
-    sys.exit(0 if met else 1)
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        result = _measure(options, Path(folder).resolve())
+    print(json.dumps(result, indent=2))
+    # The pack was compiled from what ONNX Runtime has; OpenVINO computes some sums in another order.
+    error = result["max_relative_error"][ONNXRUNTIME]
+    sys.exit(0 if result["met"] and error is not None and error <= _MOST_ERROR else 1)
 
 
 if __name__ == "__main__":

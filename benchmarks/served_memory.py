@@ -1,7 +1,8 @@
-"""How much memory a served model takes, as the kernel counts it, beside the obvious server.
+"""How much memory a served model takes, as the kernel counts it, beside the obvious servers.
 
-Both servers answer the same requests over HTTP, each in a memory cgroup of its own (page cache counted).
-Three figures must tell one story: the peak of the cgroup, the resident set, our own accounting.
+All answer the same requests over HTTP, each a fresh process in a memory cgroup of its own, without a limit,
+libraries and model read from the disk. Three figures must tell one story: the peaks of the cgroup, the
+resident set, our own accounting.
 
 Run as ``python -m benchmarks.served_memory [--network resnet50] [--budget 24MiB] [--requests 50]``.
 """
@@ -10,106 +11,83 @@ import argparse
 import json
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.attempt import Attempt, Task, attempt
 from benchmarks.cgroup import memory_group
-from benchmarks.client import post_tensor, process_memory, wait_ready
+from benchmarks.client import fetch, process_memory
+from benchmarks.contenders import OURS, contenders
+from benchmarks.environment import copy_environment, shared_files
+from benchmarks.served import Served
+from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx
-from server.transport.listener import listen
 
-Answers = list[NDArray[np.float32]]
-
-
-def free_port() -> int:
-    """Return a loopback port that nothing listens on."""
-    with listen("127.0.0.1", 0) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def measure(
-    name: str, command: list[str], port: int, model: str, inputs: Answers
-) -> tuple[dict[str, Any], Answers]:
-    """Serve in a fresh cgroup, send ``inputs``; return memory figures and the answers."""
-    base = f"http://127.0.0.1:{port}"
-    with memory_group(f"layerstream-{name}") as group:
-        process = group.start(command)
-        try:
-            if not wait_ready(base, process):
-                raise RuntimeError(f"{name} did not start: {process.communicate()[1][-500:]}")
-            url = f"{base}/v2/models/{model}/infer"
-            answers = [post_tensor(url, "image", array) for array in inputs]
-            figures: dict[str, Any] = {"cgroup_peak_bytes": group.peak_bytes}
-            figures |= process_memory(process.pid)
-            if name == "layerstream":
-                figures["metrics"] = _accounting(base)
-        finally:
-            process.terminate()
-            process.wait(30)
-    return figures, answers
+_ACCOUNTS = ("layerstream_memory_bytes", "layerstream_budget", "layerstream_process_base")
 
 
 def _accounting(base: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{base}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    prefixes = ("layerstream_memory_bytes", "layerstream_budget", "layerstream_process_base")
+    lines = fetch(f"{base}/metrics").decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines)
+    return {name: float(value) for name, _, value in pairs if name.startswith(_ACCOUNTS)}
+
+
+def _look(served: Served) -> dict[str, Any]:
+    """Return the resident set, and what of it may be charged to others."""
+    shared = shared_files(served.pid, Path.cwd())
+    names = sorted(Path(path).name for path in shared)
+    held = {"shared_bytes": sum(shared.values()), "shared_files": names}
+    return {**process_memory(served.pid), **held}
+
+
+def _look_at_ours(served: Served) -> dict[str, Any]:
+    return _look(served) | {"metrics": _accounting(served.base)}
+
+
+_LOOKS = {OURS: _look_at_ours}
+
+
+def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Attempt]:
+    source = folder / f"{options.network}.onnx"
+    zoo.build(options.network, source)
+    compile_onnx(source, folder / "repository" / options.network)
+    environment = copy_environment(folder / "environment", "openvino")
+    generator = np.random.default_rng(0)
+    shape = (1, 3, 224, 224)
+    requests = [generator.standard_normal(shape, np.float32) for _ in range(options.requests)]
+    task = Task(options.network, "image", requests)
+
+    found = contenders(source, folder / "repository", options.budget)
     return {
-        name: float(value)
-        for name, _, value in (line.rpartition(" ") for line in lines)
-        if name.startswith(prefixes)
+        name: attempt(contender, environment, task, memory_group, look=_LOOKS.get(name, _look))
+        for name, contender in found.items()
     }
 
 
 def main() -> None:
-    """Measure both and print JSON; exit 1 when answers differ by more than 1e-5."""
+    """Measure all and print JSON; exit 1 when one fails or answers differ by more than 1e-5."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--budget", default="24MiB")
     parser.add_argument("--requests", type=int, default=50)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        source = Path(folder, f"{options.network}.onnx")
-        zoo.build(options.network, source)
-        compile_onnx(source, Path(folder, "repository", options.network))
-        generator = np.random.default_rng(0)
-        inputs = [
-            generator.standard_normal((1, 3, 224, 224), np.float32) for _ in range(options.requests)
-        ]
-        python, ours, theirs = sys.executable, free_port(), free_port()
-        serve = ["serve", "--repository", f"{folder}/repository", "--budget", options.budget]
-        streamed, answers = measure(
-            "layerstream",
-            [python, "-m", "server.cli", *serve, "--port", str(ours)],
-            ours,
-            options.network,
-            inputs,
-        )
-        peer, expected = measure(
-            "peer",
-            [python, "-m", "benchmarks.peer_server", str(source), str(theirs)],
-            theirs,
-            options.network,
-            inputs,
-        )
-    difference = max(float(np.abs(a - b).max()) for a, b in zip(answers, expected, strict=True))
-    saved = peer["cgroup_peak_bytes"] - streamed["cgroup_peak_bytes"]
+        attempts = _measure(Path(folder).resolve(), options)
+    rows = {name: found.as_dict() | (found.details or {}) for name, found in attempts.items()}
+    difference = largest_difference({(name, None): [found] for name, found in attempts.items()})
     result = {
         "network": options.network,
         "budget": options.budget,
         "requests": options.requests,
-        "layerstream": streamed,
-        "fastapi_onnxruntime": peer,
-        "cgroup_peak_saved_bytes": saved,
+        **rows,
         "largest_difference": difference,
     }
     print(json.dumps(result, indent=2))
-    sys.exit(0 if difference <= 1e-5 else 1)
+    failed = any(found.failure for found in attempts.values())
+    sys.exit(1 if failed or difference > 1e-5 else 0)
 
 
 if __name__ == "__main__":

@@ -1,92 +1,172 @@
-"""A network of more than 200 MB of weights answers inside a memory cgroup of 200 MB, all told.
+"""A network whose weights do not fit answers inside a memory cgroup, all told; who else does, and how fast.
 
-The same requests go to Layerstream and to FastAPI with ONNX Runtime, each in a cgroup with that limit
-(interpreter, libraries and page cache included). The peer is expected to be killed or to fail.
+The same requests go to Layerstream, to FastAPI with ONNX Runtime holding the weights, to the same with ONNX
+Runtime mapping them from the pack's file, and where it is installed to OpenVINO: each a fresh process in
+a cgroup with the limit, libraries and model read from the disk. All take turns, ``--repeats`` times.
 
-Run as ``python -m benchmarks.tight_memory [--network resnet152] [--limit 200MB] [--requests 20]``.
+Run as ``python -m benchmarks.tight_memory [--network resnet152] [--limits 200MB,150MB,120MB] [--json]``;
+exit 1 unless Layerstream answered everything, and the first peer nowhere, where weights exceed the limit.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.attempt import Attempt, Task, attempt
 from benchmarks.cgroup import memory_group
-from benchmarks.client import post_tensor, wait_ready
-from benchmarks.served_memory import free_port
+from benchmarks.contenders import OURS, RESIDENT, TITLES, Contender, contenders
+from benchmarks.environment import Environment, copy_environment
 from models import zoo
 from models.compiler import compile_onnx
+from models.pack import open_pack
 from server.sizes import parse_size
 
+_PEAKS = (
+    "anonymous_peak_bytes",
+    "file_peak_bytes",
+    "cgroup_peak_bytes",
+    "sampled_total_peak_bytes",
+)
+_HEAD = (
+    f"{'':24}{'limit':>6}{'s/request':>11}{'per s':>7}{'anonymous':>11}{'files':>7}{'total MB':>10}"
+)
 
-def attempt(command: list[str], port: int, model: str, limit: int, requests: int) -> dict[str, Any]:
-    """Serve inside ``limit`` bytes and send requests until one fails; return what happened."""
-    base = f"http://127.0.0.1:{port}"
+#: (contender, limit) -> what came of it each time.
+Attempts = Mapping[tuple[str, int | None], Sequence[Attempt]]
+
+
+def take_turns(
+    found: Mapping[str, Contender],
+    limits: Sequence[int | None],
+    environment: Environment,
+    task: Task,
+    repeats: int,
+) -> dict[tuple[str, int | None], list[Attempt]]:
+    """Let each try each limit ``repeats`` times, in turns; the first changes from turn to turn."""
+    done: dict[tuple[str, int | None], list[Attempt]] = {}
+    for turn in range(repeats):
+        first = turn % len(found)
+        order = [*found.values()][first:] + [*found.values()][:first]
+        for limit in limits:
+            for contender in order:
+                tried = attempt(contender, environment, task, memory_group, limit)
+                done.setdefault((contender.name, limit), []).append(tried)
+    return done
+
+
+def summary(tried: Sequence[Attempt]) -> dict[str, Any]:
+    """Return the attempts of one contender at one limit: medians, of each answer but first ones."""
+    warm = [seconds for each in tried for seconds in each.warm_seconds()]
+    firsts = [each.seconds[0] for each in tried if each.seconds]
+    return {
+        "attempts": len(tried),
+        "answered": sum(len(each.answers) for each in tried),
+        "failures": [each.failure for each in tried if each.failure],
+        "oom_kills": sum(each.figures["oom_kills"] for each in tried),
+        "first_seconds": median(firsts) if firsts else None,
+        "seconds": median(warm) if warm else None,
+        "requests_per_second": len(warm) / sum(warm) if warm else None,
+        **{key: int(median(each.figures[key] for each in tried)) for key in _PEAKS},
+        "left_in_page_cache_bytes": max(each.cached_bytes for each in tried),
+    }
+
+
+def largest_difference(attempts: Attempts) -> float:
+    """Return the largest difference of two answers to the same request, of all who answered it."""
+    answers = [each.answers for tried in attempts.values() for each in tried]
+    most = max(answers, key=len)
+    pairs = (pair for each in answers for pair in zip(each, most, strict=False))
+    return max((float(np.abs(one - other).max()) for one, other in pairs), default=0.0)
+
+
+def row(name: str, limit: int | None, figures: Mapping[str, Any]) -> str:
+    """Return one line of the table; sizes in MB (a million bytes)."""
+    at = f"{limit / 1e6:.0f}" if limit else "none"
+    if figures["failures"]:
+        short = figures["failures"][0]
+        how = short if len(short) < 12 else "failed"
+        speed = f"{how} {len(figures['failures'])} of {figures['attempts']}"
+    else:
+        speed = f"{figures['seconds']:11.3f}{figures['requests_per_second']:7.2f}"
+    anonymous, files, total = (figures[key] / 1e6 for key in _PEAKS[:3])
+    return f"{TITLES[name]:24}{at:>6}{speed:>18}{anonymous:11.0f}{files:7.0f}{total:10.0f}"
+
+
+def holds(attempts: Attempts, weights: int, requests: int) -> bool:
+    """Return whether ours answered everything, and the resident peer nowhere, where it cannot fit."""
+    for (name, limit), tried in attempts.items():
+        if name == OURS and any(len(each.answers) < requests for each in tried):
+            return False
+        if (
+            name == RESIDENT
+            and limit
+            and limit < weights
+            and not all(each.failure for each in tried)
+        ):
+            return False
+    return True
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="resnet152")
+    parser.add_argument("--resolution", type=int)
+    parser.add_argument("--limits", "--limit", default="200MB,150MB,120MB", help="or none")
+    parser.add_argument("--budget", default="24MiB")
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--contenders", default=",".join(TITLES))
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _measure(folder: Path, options: argparse.Namespace) -> tuple[Attempts, int]:
+    source = folder / f"{options.network}.onnx"
+    zoo.build(options.network, source, resolution=options.resolution)
+    pack = open_pack(compile_onnx(source, folder / "repository" / options.network))
+    everybody = contenders(source, folder / "repository", options.budget)
+    chosen = {
+        name: found for name, found in everybody.items() if name in options.contenders.split(",")
+    }
+    environment = copy_environment(folder / "environment", "openvino")
+    (port,) = pack.manifest.inputs
     generator = np.random.default_rng(0)
-    answered, failure = 0, ""
-    with memory_group("layerstream-tight", limit) as group:
-        process = group.start(command)
-        try:
-            if not wait_ready(base, process):
-                failure = "did not become ready"
-            while not failure and answered < requests:
-                tensor = generator.standard_normal((1, 3, 224, 224), np.float32)
-                post_tensor(f"{base}/v2/models/{model}/infer", "image", tensor)
-                answered += 1
-        except OSError as exc:
-            failure = repr(exc)
-        finally:
-            exit_code = process.poll()
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        return {
-            "answered": answered,
-            "failure": failure,
-            "exit_code": exit_code,
-            "oom_kills": group.oom_kills,
-            "cgroup_peak_bytes": group.peak_bytes,
-        }
+    requests = [generator.standard_normal(port.shape, np.float32) for _ in range(options.requests)]
+    limits = [None if text == "none" else parse_size(text) for text in options.limits.split(",")]
+    task = Task(options.network, port.name, requests)
+    attempts = take_turns(chosen, limits, environment, task, options.repeats)
+    return attempts, pack.manifest.weight_bytes
 
 
 def main() -> None:
-    """Run both and print JSON; exit 1 unless Layerstream answered all and the peer did not."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--network", default="resnet152")
-    parser.add_argument("--limit", default="200MB")
-    parser.add_argument("--budget", default="24MiB")
-    parser.add_argument("--requests", type=int, default=20)
-    options = parser.parse_args()
-    limit = parse_size(options.limit)
+    """Run all and print a table or JSON."""
+    options = _options()
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        source = Path(folder, f"{options.network}.onnx")
-        zoo.build(options.network, source)
-        pack = compile_onnx(source, Path(folder, "repository", options.network))
-        weights = (pack / "weights.bin").stat().st_size
-        port = free_port()
-        serve = ["serve", "--repository", f"{folder}/repository", "--budget", options.budget]
-        command = [sys.executable, "-m", "server.cli", *serve, "--port", str(port)]
-        ours = attempt(command, port, options.network, limit, options.requests)
-        port = free_port()
-        command = [sys.executable, "-m", "benchmarks.peer_server", str(source), str(port)]
-        peer = attempt(command, port, options.network, limit, options.requests)
+        attempts, weights = _measure(Path(folder).resolve(), options)
+    rows = {key: summary(tried) for key, tried in attempts.items()}
+    difference = largest_difference(attempts)
     result = {
         "network": options.network,
         "weight_bytes": weights,
-        "limit_bytes": limit,
         "requests": options.requests,
-        "layerstream": ours,
-        "fastapi_onnxruntime": peer,
+        "repeats": options.repeats,
+        "largest_difference": difference,
+        "rows": [{"name": name, "limit_bytes": limit, **rows[name, limit]} for name, limit in rows],
     }
-    print(json.dumps(result, indent=2))
-    sys.exit(0 if ours["answered"] == options.requests and peer["failure"] else 1)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print(f"{options.network}: {weights / 1e6:.0f} MB of weights; {options.requests} requests, "
+              f"{options.repeats} times; largest difference of answers {difference:.1e}")  # fmt: skip
+        print(_HEAD, *(row(*key, figures) for key, figures in rows.items()), sep="\n")
+    sys.exit(0 if holds(attempts, weights, options.requests) else 1)
 
 
 if __name__ == "__main__":

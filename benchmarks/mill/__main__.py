@@ -27,8 +27,7 @@ from benchmarks.mill.play import Mill, Played, known
 from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
 from benchmarks.processes import cpu_seconds
-from benchmarks.served import Served, ours
-from benchmarks.served_memory import free_port
+from benchmarks.served import Served, free_port, ours
 from server.sizes import parse_size
 
 _STOP_SECONDS = 60.0  # TimeoutStopSec
@@ -131,7 +130,7 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         try:
             if not wait_ready(served.base, served.process):
                 raise RuntimeError(f"the server did not start: {log.tail()}")
-            reported, at_rest = metrics(served.base), group.usage()["total"]
+            reported, at_rest = metrics(served.base), group.usage().total
             sampler = Sampler(group, served.pid, served.port)
             played, ended, lines = asyncio.run(_run(served, folder, sampler, options))
         finally:

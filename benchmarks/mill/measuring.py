@@ -49,7 +49,7 @@ class Sampler:
         """Look twenty times a second until told to stop or the server is gone."""
         samples = 0
         while not stop.is_set():
-            seen = self._group.usage()
+            seen = asdict(self._group.usage())
             if samples % _COUNT_EVERY == 0:
                 try:
                     seen |= count(self._pid, self._port).as_dict()
