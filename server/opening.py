@@ -13,7 +13,7 @@ from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
-from pipeline.profile import Profile, plan_key
+from pipeline.profile import Profile
 from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
@@ -117,5 +117,5 @@ def _naming(name: str) -> Iterator[None]:
 
 def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
     """Return a judge of sweeps where the limits of exactly this plan were measured."""
-    limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
+    limits = profile.limits_of(fitted.plan) if profile is not None else None
     return BoundWatch(fitted.plan, limits) if limits is not None else None

@@ -80,7 +80,7 @@ def simulate(
                 format_size(row["arena_bytes"]),
                 f"{row['delay_ms']:.2f}",
                 f"{row['stall_ms']:.2f}",
-                f"{row['bound_ms']:.2f}",
+                "-" if row["bound_ms"] is None else f"{row['bound_ms']:.2f}",
                 format_size(row["read_bytes"]),
             )
             for row in rows
@@ -125,7 +125,7 @@ def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
         "read_bytes": plan.read_bytes,
         "delay_ms": prediction.delay_seconds * 1e3,
         "stall_ms": prediction.simulated.stall_seconds * 1e3,
-        "bound_ms": prediction.bound_seconds * 1e3,
+        "bound_ms": prediction.bound_ms,
         "reasons": list(found.reasons),
         "curve": [
             {
