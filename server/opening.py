@@ -17,6 +17,7 @@ from pipeline.profile import Profile
 from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
+from server.machine_time import MachineTime
 from server.profiles import prepared
 from server.request_needs import Need
 from server.settings import Settings
@@ -33,6 +34,7 @@ class Opener:
         self._budget = budget
         self._device = device
         self._pool = pool
+        self._machine_time = MachineTime()
 
     def least_bytes(self, folder: Path) -> int:
         """Return what the latest version in ``folder`` needs at least, as the device works now; blocks.
@@ -93,7 +95,8 @@ class Opener:
             self._budget.release(name)
             raise
         watch = _watch(fitted, profile)
-        return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+        limit = self._settings.queue_limit
+        return pack, fitted, Worker(engine, limit, reader, watch, self._machine_time)
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])

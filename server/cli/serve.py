@@ -1,5 +1,6 @@
 """``layerstream serve``: the HTTP service."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -104,6 +105,10 @@ def serve(
         "log_format": log_format,
     }
     settings = load_settings(flags, config)
+
+    from server.notify import Notifier
+
+    Notifier.from_environment(os.environ).status("starting")  # libraries take a while
 
     from server import logs
     from server.exposure import warn_of_exposure
