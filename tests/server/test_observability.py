@@ -29,6 +29,7 @@ from tests.server.support import (
     error,
     inputs_for,
     picture,
+    request,
     serving,
 )
 
@@ -218,6 +219,11 @@ def parsed(lines: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines.getvalue().splitlines()]
 
 
+def ours(lines: io.StringIO) -> list[dict[str, object]]:
+    """Those of the server, without those of the client beside it."""
+    return [line for line in parsed(lines) if str(line["logger"]).startswith("server.")]
+
+
 @pytest.mark.parametrize("chosen", ["all", "errors"])
 async def test_requests_are_lines_with_their_ids(
     settings: SettingsFactory, lines: io.StringIO, chosen: str
@@ -247,12 +253,35 @@ async def test_requests_are_lines_with_their_ids(
 async def test_a_failure_is_logged_with_the_id_of_its_request(
     service: Service, lines: io.StringIO
 ) -> None:
-    await service.client.post("/v2/repository/models/tiny/unload")
     headers = {"X-Request-ID": "the-one"}
-    await service.client.get("/v2/models/tiny", headers=headers)
+    body = request(inputs_for("tiny"), parameters={"timeout": 1})
+    answer = await service.client.post("/v2/models/tiny/infer", json=body, headers=headers)
+    error(answer, 504)
     warnings = [line for line in parsed(lines) if line["level"] == "warning"]
     assert [line["request_id"] for line in warnings] == ["the-one"]
-    assert "'tiny'" in str(warnings[0]["message"])
+    assert "DeadlineError" in str(warnings[0]["message"])
+
+
+async def test_who_asks_for_what_does_not_serve_writes_nothing(
+    settings: SettingsFactory, packs: Packs, lines: io.StringIO
+) -> None:
+    """The journal says once why a model does not serve, however often probes and clients ask."""
+    budget = packs.smallest("pair") + (1 << 12)
+    async with serving(settings(models_budget=budget, models=("tiny", "pair"))) as service:
+        await service.client.post("/v2/repository/models/pair/unload")
+        refused = await service.client.get("/v2/models/tiny/ready")
+        assert refused.status_code == 409
+        before = ours(lines)
+        assert any("'tiny'" in str(line["message"]) for line in before)
+        for _ in range(3):
+            for path in ("/metrics", "/v2/health/live"):
+                assert (await service.client.get(path)).status_code == 200
+            assert (await service.client.get("/v2/health/ready")).status_code == 503
+            for path in ("/v2/models/pair/ready", "/v2/models/pair/versions/1/ready"):
+                error(await service.client.get(path), 503)
+            error(await service.client.get("/v2/models/tiny/ready"), 409)
+            error(await service.infer("pair", inputs_for("pair")), 503)
+        assert ours(lines) == before
 
 
 async def test_a_path_cannot_forge_a_line(service: Service, lines: io.StringIO) -> None:
