@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Set
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
@@ -12,6 +13,10 @@ from models.target import host_target
 from pipeline.devices.base import Device
 
 _MOUNTS = Path("/proc/self/mountinfo")
+
+# With these a sweep takes a few per cent more or less: a plan is as good, a bound is none. With any other
+# difference times have another order of magnitude or another owner.
+_SLIGHT = frozenset({"kernel", "reader_priority"})
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -37,13 +42,20 @@ class Machine(BaseModel):
     huge_pages: bool
     gpu: str = ""
 
-    def differences(self, other: "Machine") -> list[str]:
-        """Return in words what ``other`` has where this one has something else."""
+    def decisive_differences(self, other: "Machine") -> list[str]:
+        """Return in words what ``other`` has where this one has something else that times depend on."""
+        return self._differences(other, set(type(self).model_fields) - _SLIGHT)
+
+    def slight_differences(self, other: "Machine") -> list[str]:
+        """Return the same of what makes times less exact, and bounds invalid."""
+        return self._differences(other, _SLIGHT)
+
+    def _differences(self, other: "Machine", names: Set[str]) -> list[str]:
         mine, theirs = self.model_dump(), other.model_dump()
         return [
             f"{name.replace('_', ' ')} {mine[name]}, this machine has {theirs[name]}"
             for name in mine
-            if mine[name] != theirs[name]
+            if name in names and mine[name] != theirs[name]
         ]
 
 

@@ -46,16 +46,21 @@ class Found:
 class Prediction:
     """What one request is expected to take; the head of its reads has been read while idle.
 
-    ``outside_seconds``: of the request, not of the sweep. ``bound_seconds``: of both.
+    ``outside_seconds``: of the request, not of the sweep. ``bound_seconds``: of both; None where the
+    profile is not exact.
     """
 
     simulated: Simulated
     outside_seconds: float
-    bound_seconds: float
+    bound_seconds: float | None
 
     @property
     def delay_seconds(self) -> float:
         return self.simulated.delay_seconds + self.outside_seconds
+
+    @property
+    def bound_ms(self) -> float | None:
+        return None if self.bound_seconds is None else self.bound_seconds * 1e3
 
 
 def find_plan(
@@ -127,8 +132,9 @@ def predict(plan: Plan, profile: Profile) -> Prediction:
     Raises:
         ProfileError: the profile lacks one of its kernels.
     """
+    bound = profile.bound_seconds(plan)
     return Prediction(
         simulate(plan.stages, profile.durations(plan), plan.stages[0].ahead),
         profile.outside.median,
-        profile.bound_seconds(plan) + profile.outside.max,
+        None if bound is None else bound + profile.outside.max,
     )

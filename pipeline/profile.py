@@ -91,7 +91,8 @@ class Profile(_Record):
     ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
     by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in sweeps, by
     ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
-    ``plan_key``. ``tuning``: what its device found fastest; all times hold with it.
+    ``plan_key``. ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very
+    machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
 
     format_version: Literal[1] = 1
@@ -107,6 +108,7 @@ class Profile(_Record):
     outside: Distribution
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
+    exact: Annotated[bool, Field(exclude=True)] = True
 
     @cached_property
     def known(self) -> KnownPlans:
@@ -147,18 +149,24 @@ class Profile(_Record):
         table = {item.n_bytes: item.seconds.at(quantile) for item in self.copies}
         return _interpolated(table, n_bytes)
 
-    def bound_seconds(self, plan: Plan) -> float:
-        """Return an upper bound of the delay of a sweep of ``plan``.
+    def bound_seconds(self, plan: Plan) -> float | None:
+        """Return an upper bound of the delay of a sweep of ``plan``; None where the profile is not exact.
 
         By what sweeps of exactly this plan never exceeded where that was measured, else by the maxima.
 
         Raises:
             ProfileError: one of its kernels was not measured.
         """
-        limits = self.limits.get(plan_key(plan))
+        if not self.exact:
+            return None
+        limits = self.limits_of(plan)
         if limits is not None:
             return limits.bound_seconds(plan)
         return bound(plan.stages, self.durations(plan, "max"))
+
+    def limits_of(self, plan: Plan) -> SweepLimits | None:
+        """Return the limits of exactly this plan, where they were measured and hold here."""
+        return self.limits.get(plan_key(plan)) if self.exact else None
 
     def with_limits(self, plan: Plan, limits: SweepLimits) -> "Profile":
         """Return this profile with the limits of ``plan``."""

@@ -1,5 +1,6 @@
 """profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
 
+import logging
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,6 +16,8 @@ from pipeline.profile import Profile, ProfileError
 
 FILE = "profile.json"
 _MAX_FILE_BYTES = 64 << 20
+
+_log = logging.getLogger(__name__)
 
 
 def manifest_checksum(pack: Pack) -> str:
@@ -37,7 +40,9 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
 
 
 def load_profile(pack: Pack, machine: Machine) -> Profile:
-    """Return the profile of ``pack``, measured on ``machine``.
+    """Return the profile of ``pack``, measured on ``machine``, or on one that hardly differs.
+
+    What then differs is a warning, and the profile is not ``exact``.
 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
@@ -50,10 +55,16 @@ def load_profile(pack: Pack, machine: Machine) -> Profile:
     profile = _parsed(path, content, remedy)
     if profile.manifest != manifest_checksum(pack):
         raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
-    different = profile.machine.differences(machine)
-    if different:
-        shown = "; ".join(different)
-        raise ProfileError(f"{path}: profile of {pack.name}: measured on {shown}; {remedy}")
+    measured_on = f"{path}: profile of {pack.name}: measured on "
+    if decisive := profile.machine.decisive_differences(machine):
+        raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
+    if slight := profile.machine.slight_differences(machine):
+        _log.warning(
+            "%s%s: planned with it; times are less exact, and no bound holds",
+            measured_on,
+            "; ".join(slight),
+        )
+        profile = profile.model_copy(update={"exact": False})
     profile.known.keep_in(KnownFile(pack.folder / known_file.FILE, checksum(content)))
     return profile
 

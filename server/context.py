@@ -11,13 +11,13 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
 from pipeline.sweep import DRAIN_SECONDS
+from server import starting
 from server.admission import Turns
 from server.budget import Budget
 from server.errors import RefusedError, ServiceError
 from server.exchanges import Exchanges
 from server.metrics import Metrics
 from server.notify import Notifier, beat
-from server.process import resident_bytes
 from server.repository import Repository
 from server.request_memory import RequestMemory
 from server.request_needs import pool_bytes
@@ -84,9 +84,14 @@ class Context:
         """
         if self._heart is not None:
             return
-        self.metrics.base.set(resident_bytes())
-        await self._reserve_request_memory()
-        await self.repository.load_all()
+        self.metrics.models_follow()
+        telling = asyncio.create_task(starting.tell(self.notifier, self._progress))
+        try:
+            await self._reserve_request_memory()
+            await self.repository.load_all()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
         entries = self.repository.entries()
         for entry in entries:
             self.metrics.expect(entry.name)
@@ -95,7 +100,7 @@ class Context:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
             raise StartupError("; ".join(entry.reason for entry in failed))
-        self._heart = asyncio.create_task(beat(self.notifier, self._is_alive))
+        self._heart = asyncio.create_task(beat(self.notifier, self._fault))
 
     async def _reserve_request_memory(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
@@ -130,12 +135,21 @@ class Context:
         named = _named(serving, len(entries))
         return f"serving {named} in {used} of a budget of {total}, {requests} of it for requests"
 
-    def _is_alive(self) -> bool:
+    def _fault(self) -> str:
+        """Return why only a new process can serve; empty as long as this one can."""
         limit = self.settings.request_timeout + _HUNG_SECONDS
-        workers = [entry.worker for entry in self.repository.entries() if entry.worker is not None]
-        if any(worker.engine.lost_device for worker in workers):
-            return False  # the service manager restarts a process that can never compute again
-        return all(worker.stuck_seconds() < limit for worker in workers)
+        for entry in self.repository.entries():
+            if entry.worker is None:
+                continue
+            if entry.worker.engine.lost_device:
+                return f"model {entry.name}: its device is lost"
+            if entry.worker.stuck_seconds() >= limit:
+                return f"model {entry.name}: a request has been running for more than {limit:g} s"
+        return ""
+
+    def _progress(self) -> str:
+        read = self.pool.statistics().figures.n_bytes
+        return starting.describe(self.repository.entries(), read)
 
 
 def _named(serving: Sequence[str], known: int) -> str:

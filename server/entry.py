@@ -8,12 +8,15 @@ from pipeline.planning.fit import Fitted
 from server.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
+#: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
+Absence = Literal["loading", "refused", "unloaded", "failed"]
 
 
 @dataclass
 class Entry:
-    """One model by name. ``why`` it is not loaded; ``refused``: for want of budget.
+    """One model by name.
 
+    ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request.
     ``lost``: why its memory, which a disk may still write to, can never be used again.
     """
 
@@ -21,6 +24,7 @@ class Entry:
     loading: bool = False
     why: str = "not loaded"
     refused: bool = False
+    unloaded: bool = False
     lost: str = ""
     pack: Pack | None = None
     fitted: Fitted | None = None
@@ -35,6 +39,17 @@ class Entry:
         if self.loading:
             return "LOADING"
         return "READY" if self.serves else "UNAVAILABLE"
+
+    @property
+    def absence(self) -> Absence | None:
+        """Why it does not serve; None while it does."""
+        if self.loading:
+            return "loading"
+        if self.worker is not None:
+            return "failed" if self.worker.fault else None
+        if self.refused:
+            return "refused"
+        return "unloaded" if self.unloaded else "failed"
 
     @property
     def reason(self) -> str:

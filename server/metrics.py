@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     PlatformCollector,
     ProcessCollector,
@@ -19,8 +18,11 @@ from pipeline.statistics import SweepStatistics
 from server.budget import Budget
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
 from server.exchanges import Exchanges
+from server.process import process_memory
+from server.process_collectors import ConnectionCollector, MemoryCollector
 from server.repository import Repository
 from server.stages import StageCollector
+from server.transport.registry import Registry
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -34,6 +36,13 @@ METRIC_NAMES = frozenset(
         "layerstream_requests_in_flight",
         "layerstream_stalled_requests_total",
         "layerstream_process_base_bytes",
+        "layerstream_process_base_anonymous_bytes",
+        "layerstream_process_anonymous_bytes",
+        "layerstream_process_file_bytes",
+        "layerstream_cgroup_limit_bytes",
+        "layerstream_cgroup_held_bytes",
+        "layerstream_connections",
+        "layerstream_connections_dropped_total",
         "layerstream_request_seconds",
         "layerstream_stage_seconds",
         "layerstream_read_bytes_total",
@@ -41,9 +50,11 @@ METRIC_NAMES = frozenset(
         "layerstream_model_refusals_total",
         "layerstream_queue_length",
         "layerstream_model_ready",
+        "layerstream_model_absent",
         "layerstream_model_weight_bytes",
         "layerstream_ahead_bytes",
         "layerstream_huge_page_bytes",
+        "layerstream_sweep_seconds",
         "layerstream_predicted_seconds",
         "layerstream_bound_seconds",
         "layerstream_bound_exceeded_total",
@@ -63,6 +74,10 @@ METRIC_NAMES = frozenset(
 PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
 #: Those of a device with memory of its own account: none with the CPU.
 DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"})
+#: Those of a control group with a memory limit.
+LIMITED = frozenset({"layerstream_cgroup_limit_bytes", "layerstream_cgroup_held_bytes"})
+#: Those of the transport, which tests of the application alone do without.
+CONNECTIONS = frozenset({"layerstream_connections", "layerstream_connections_dropped_total"})
 OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (
@@ -109,11 +124,8 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
-        self.base = Gauge(
-            "layerstream_process_base_bytes",
-            "Resident bytes of the interpreter and libraries before any model was loaded",
-            registry=self.registry,
-        )
+        self._memory = MemoryCollector()
+        self.registry.register(self._memory)
 
     def watch(
         self,
@@ -129,6 +141,14 @@ class Metrics:
         self.registry.register(ReadCollector(pool))
         self._device = DeviceCollector(device)
         self.registry.register(self._device)
+
+    def watch_connections(self, connections: Registry) -> None:
+        """Count connections at each scrape."""
+        self.registry.register(ConnectionCollector(connections))
+
+    def models_follow(self) -> None:
+        """Take what the process holds now for what it holds beside its models."""
+        self._memory.base = process_memory()
 
     def expect(self, model: str) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""

@@ -14,8 +14,8 @@ from server.logs import request_id
 _log = logging.getLogger("server.access")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-# Asked every few seconds by whoever watches.
-_PROBES = ("/metrics", "/v2/health/live", "/v2/health/ready")
+# Asked every few seconds by whoever watches, who is told how things are: also while nothing serves.
+_PROBES = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready")
 # A refusal is counted (outcome "busy") and comes in floods; a fault has a line of its own.
 _QUIET_STATUSES = (503,)
 
@@ -90,7 +90,7 @@ class _Answer:
 
 def _write(scope: Scope, status: int, seconds: float) -> None:
     """Write the line of one request, unless it says nothing."""
-    if status in _QUIET_STATUSES or (scope["path"] in _PROBES and status < 400):
+    if status in _QUIET_STATUSES or _PROBES.fullmatch(scope["path"]):
         return
     _log.info(
         "request",

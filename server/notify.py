@@ -39,11 +39,16 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """Report that start-up is complete, with a line for ``systemctl status``."""
-        self._send(f"READY=1\nSTATUS={' '.join(status.splitlines())}")
+        self._send(f"READY=1\nSTATUS={_line(status)}")
 
     def status(self, text: str) -> None:
         """Replace the line that ``systemctl status`` shows."""
-        self._send(f"STATUS={' '.join(text.splitlines())}")
+        self._send(f"STATUS={_line(text)}")
+
+    def starting(self, status: str, *, more_seconds: float) -> None:
+        """Report that start-up goes on: it may take ``more_seconds`` from now, whatever the unit says."""
+        usec = int(more_seconds * 1e6)
+        self._send(f"EXTEND_TIMEOUT_USEC={usec}\nSTATUS={_line(status)}")
 
     def stopping(self) -> None:
         """Report that shutdown has begun."""
@@ -68,20 +73,31 @@ class Notifier:
                 _LOG.warning("cannot notify the service manager at %s: %s", self._address, error)
 
 
-async def beat(notifier: Notifier, alive: Callable[[], bool]) -> None:
-    """Send the watchdog heartbeat while ``alive()`` is true; runs until cancelled.
+async def beat(notifier: Notifier, fault: Callable[[], str]) -> None:
+    """Send the watchdog heartbeat while ``fault()`` is empty; runs until cancelled.
 
-    A process whose ``alive()`` stays false is silent, so the service manager restarts it. An
-    exception from ``alive`` ends the heartbeat and propagates.
+    A process with a fault that stays says which and is silent, so the service manager restarts it. An
+    exception from ``fault`` ends the heartbeat and propagates.
     """
     interval = notifier.watchdog_interval_seconds
     if interval is None:
         await asyncio.Event().wait()
         return
+    known = ""
     while True:
-        if alive():
+        found = fault()
+        if not found:
             notifier.watchdog()
+        elif found != known:
+            _LOG.error("no heartbeat for the service manager: %s", found)
+            notifier.status(f"no heartbeat: {found}")
+        known = found
         await asyncio.sleep(interval)
+
+
+def _line(text: str) -> str:
+    """Return ``text`` as one line: another one would be a message of its own."""
+    return " ".join(text.splitlines())
 
 
 def _watchdog_interval(environ: Mapping[str, str]) -> float | None:

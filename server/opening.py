@@ -13,10 +13,11 @@ from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
-from pipeline.profile import Profile, plan_key
+from pipeline.profile import Profile
 from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
+from server.machine_time import MachineTime
 from server.profiles import prepared
 from server.request_needs import Need
 from server.settings import Settings
@@ -33,6 +34,7 @@ class Opener:
         self._budget = budget
         self._device = device
         self._pool = pool
+        self._machine_time = MachineTime()
 
     def least_bytes(self, folder: Path) -> int:
         """Return what the latest version in ``folder`` needs at least, as the device works now; blocks.
@@ -93,7 +95,8 @@ class Opener:
             self._budget.release(name)
             raise
         watch = _watch(fitted, profile)
-        return pack, fitted, Worker(engine, self._settings.queue_limit, reader, watch)
+        limit = self._settings.queue_limit
+        return pack, fitted, Worker(engine, limit, reader, watch, self._machine_time)
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])
@@ -117,5 +120,5 @@ def _naming(name: str) -> Iterator[None]:
 
 def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
     """Return a judge of sweeps where the limits of exactly this plan were measured."""
-    limits = profile.limits.get(plan_key(fitted.plan)) if profile is not None else None
+    limits = profile.limits_of(fitted.plan) if profile is not None else None
     return BoundWatch(fitted.plan, limits) if limits is not None else None

@@ -99,6 +99,7 @@ class Repository:
             if entry.lost:
                 raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
             entry.loading, entry.why, entry.refused = True, "loading", False
+            entry.unloaded = False
             try:
                 share = await asyncio.to_thread(self._share, name)
                 opened = await self._opener.open(name, folder, share)
@@ -123,6 +124,7 @@ class Repository:
             if name not in self._entries:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             await self._close(self._entries[name], "unloaded")
+            self._entries[name].unloaded = True
 
     async def _close(self, entry: Entry, why: str) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back."""

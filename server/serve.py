@@ -1,6 +1,7 @@
 """Run the service: bind the port, load the models, say that it is ready, drain on SIGTERM."""
 
 import logging
+import os
 import signal
 import socket
 from types import FrameType
@@ -10,6 +11,7 @@ import uvloop
 
 from server.app import create_app
 from server.context import Context
+from server.notify import Notifier
 from server.settings import Settings
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
@@ -52,6 +54,7 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
         timeout_graceful_shutdown=int(settings.drain_timeout) or 1,
     )
     registry = Registry(_limits(settings))
+    context.metrics.watch_connections(registry)
     host, port = listener.getsockname()[:2]
     draining = False
 
@@ -89,7 +92,11 @@ def run(settings: Settings) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
-    uvloop.run(serve(settings))
+    try:
+        uvloop.run(serve(settings))
+    except Exception as exc:
+        Notifier.from_environment(os.environ).status(f"ended: {exc}")
+        raise
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -28,6 +28,7 @@ from pipeline.trace import Recorder, TraceEvent
 from pipeline.watch import BoundWatch
 from server.admission import Line
 from server.errors import NotServingError
+from server.machine_time import MachineTime
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +65,22 @@ class Worker:
     """Runs ``engine`` for requests, one after the other; at most ``limit`` wait.
 
     ``reader``: what the engine reads through. ``watch``: judges every sweep by the bound on its delay.
+    ``machine_time``: of all workers that share the machine.
     """
 
     def __init__(
-        self, engine: Engine, limit: int, reader: Reader, watch: BoundWatch | None = None
+        self,
+        engine: Engine,
+        limit: int,
+        reader: Reader,
+        watch: BoundWatch | None = None,
+        machine_time: MachineTime | None = None,
     ) -> None:
         self.engine = engine
         self.watch = watch
+        #: Answered sweeps, and the seconds of the machine that they had.
+        self.sweeps, self.sweep_seconds = 0, 0.0
+        self._machine_time = machine_time or MachineTime()
         self._reader = reader
         self._fault = ""
         self._line: Line[_Job] = Line(engine.pack.name, limit)
@@ -197,12 +207,15 @@ class Worker:
         if self.fault:
             raise self._out_of_service()
         try:
-            outputs, statistics = self._swept(inputs, deadline, cancelled, record)
+            with self._machine_time.part() as part:
+                outputs, statistics = self._swept(inputs, deadline, cancelled, record)
         except Exception as exc:
             self._fault = self.engine.broken or _lasting(exc)
             if self._fault:
                 _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
             raise
+        self.sweeps += 1
+        self.sweep_seconds += part.seconds
         self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
         return Answer(outputs, statistics, waited)
 

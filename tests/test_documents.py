@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from server.cli import command_line
+from server.cli.commands import COMMANDS, loaded, program
 from tests.check_readme import environment, script
 from tests.documents import Block, anchor, broken_links, pages, read
 
 PAGES = pages()
-COMMANDS: Any = get_command(command_line(""))
+PROGRAM: Any = get_command(program())
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -62,7 +62,7 @@ def commands(block: Block) -> list[list[str]]:
 
 def unknown(words: list[str]) -> list[str]:
     """Return which commands and options of ``words`` the command line does not have."""
-    command = COMMANDS
+    command = PROGRAM
     lost = []
     for word in words:
         if word.startswith("--"):
@@ -71,10 +71,9 @@ def unknown(words: list[str]) -> list[str]:
             }
             lost += [] if word.partition("=")[0] in {*options, "--help"} else [word]
         elif hasattr(command, "commands"):
-            found = command.commands.get(word)
-            if found is None:
+            if word not in command.commands:
                 return [word]
-            command = found
+            command = loaded(word) if command is PROGRAM else command.commands[word]
     return lost
 
 

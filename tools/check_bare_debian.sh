@@ -7,7 +7,6 @@
 #   LAYERSTREAM_DEBIAN_MIRROR=URL    default http://deb.debian.org/debian
 set -euo pipefail
 
-suite=bookworm
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 if [ -z "${LAYERSTREAM_BARE_WORK:-}" ]; then
@@ -37,60 +36,10 @@ unset TMPDIR
 base=${LAYERSTREAM_BARE_ROOT:-$work/base}
 root=$work/root
 
-if [ ! -x "$base/usr/bin/make" ]; then
-    echo "debootstrap $suite"
-    mkdir -p "$base"
-    debootstrap --variant=minbase --include=python3,make,git,curl,ca-certificates "$suite" "$base" \
-        "${LAYERSTREAM_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
-        { tail -n 20 "$work/log"; exit 1; }
-fi
-cp -a --reflink=auto "$base" "$root"
+. "$here/tools/debian_root.sh"
+debian_base "$base" usr/bin/make python3,make,git,curl,ca-certificates
+debian_root "$base" "$root"
 
-# How this machine reaches the network and its package sources.
-for file in /etc/resolv.conf /etc/hosts; do
-    [ ! -e "$file" ] || cp -L "$file" "$root$file"
-done
-if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
-    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
-    chroot "$root" update-ca-certificates >/dev/null 2>&1
-fi
-if command -v apt-config >/dev/null; then
-    apt-config dump | grep '^Acquire::' | grep -v 'IndexTargets' >"$root/etc/apt/apt.conf.d/99host" || true
-    cp -a /etc/apt/auth.conf* "$root/etc/apt/" 2>/dev/null || true
-    if grep -q "^VERSION_CODENAME=$suite$" /etc/os-release; then
-        for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
-            [ ! -s "$file" ] || { rm -f "$root/etc/apt/sources.list"; cp "$file" "$root$file"; }
-        done
-    fi
-fi
-# pip's settings, from files and environment, go into one file; the local paths in them are printed.
-for python in "$here/.venv/bin/python" python3; do
-    "$python" -m pip --version >/dev/null 2>&1 || continue
-    "$python" - "$root/etc/pip.conf" >"$work/paths" <<'PYTHON'
-import ast, configparser, subprocess, sys
-
-config = configparser.RawConfigParser()
-listing = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
-# The environment wins over files, so it is written last.
-for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
-    name, _, value = line.partition("=")
-    section, _, key = name.rpartition(".")
-    section, value = section.replace(":env:", "global"), ast.literal_eval(value)
-    if key == "config-file":
-        continue
-    if not config.has_section(section):
-        config.add_section(section)
-    config.set(section, key, value)
-    for word in value.split():
-        path = word.removeprefix("file://")
-        if path.startswith("/"):
-            print(path.removesuffix("/").removesuffix("/simple"))
-with open(sys.argv[1], "w") as file:
-    config.write(file)
-PYTHON
-    break
-done
-touch "$work/paths"
 sort -u "$work/paths" | while read -r path; do
     if [ -d "$path" ]; then
         mkdir -p "$root$path"

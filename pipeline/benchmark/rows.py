@@ -107,7 +107,7 @@ def _predicted(planned: Planned | None) -> dict[str, Any]:
     prediction = planned.prediction
     return {
         "predicted_ms": prediction.delay_seconds * 1e3,
-        "bound_ms": prediction.bound_seconds * 1e3,
+        "bound_ms": prediction.bound_ms,
     }
 
 

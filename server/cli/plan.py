@@ -136,7 +136,7 @@ def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
         "resident_bytes": fitted.plan.resident_bytes,
         "delay_ms": None if expected is None else expected.delay_seconds * 1e3,
         "stall_ms": None if expected is None else expected.simulated.stall_seconds * 1e3,
-        "bound_ms": None if expected is None else expected.bound_seconds * 1e3,
+        "bound_ms": None if expected is None else expected.bound_ms,
         "hint": hint,
         "reasons": list(fitted.reasons),
     }

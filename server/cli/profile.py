@@ -12,7 +12,7 @@ from pipeline import limit_times, profiling
 from pipeline.devices.base import Device
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
-from pipeline.profile import Profile, plan_key
+from pipeline.profile import Profile, ProfileError, plan_key
 from pipeline.profile_file import save_profile
 from server.budget import Budget
 from server.cli.options import (
@@ -68,6 +68,8 @@ def profile(
     if bound:
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
         opened, known = profiled(opened, device)
+        if not known.exact:
+            raise ProfileError(f"{pack}: a bound needs a profile of exactly here; profile it first")
         asked = device.adapt(architecture(architecture_name))
         candidate = Candidate(opened, asked, wanted, known)
         room = Budget(size(budget, "--budget") or UNLIMITED_BYTES)

@@ -1,5 +1,6 @@
 """``layerstream serve``: the HTTP service. Its flags are the settings (server/settings.py)."""
 
+import os
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,10 @@ def serve(config: Path | None, **flags: Any) -> None:
     --config (queue_limit = 8); the first of these wins. Sizes are written 64MiB, 24MB or in bytes.
     """
     settings = load_settings(_given(flags), config)
+
+    from server.notify import Notifier
+
+    Notifier.from_environment(os.environ).status("starting")  # libraries take a while
 
     from server import logs
     from server.exposure import warn_of_exposure

@@ -127,7 +127,7 @@ def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
         "read_bytes": plan.read_bytes,
         "delay_ms": prediction.delay_seconds * 1e3,
         "stall_ms": prediction.simulated.stall_seconds * 1e3,
-        "bound_ms": prediction.bound_seconds * 1e3,
+        "bound_ms": prediction.bound_ms,
         "reasons": list(found.reasons),
         "curve": [
             {

@@ -58,8 +58,12 @@ STATUSES: dict[type[Exception], int] = {
     DeadlineError: 504,
 }
 
+# Not faults of this request: counted, and written when they begin, not again for everybody who asks.
+_STATES = (BusyError, NotServingError)
+
 _OUTCOMES = {
     400: "invalid",
+    404: "invalid",
     408: "cancelled",
     413: "invalid",
     CLIENT_CLOSED: "cancelled",
@@ -107,7 +111,7 @@ def public(said: Exception | str, request: Request) -> str:
 def answer_error(request: Request, exc: Exception) -> JSONResponse:
     """Return the answer to a request that ended with ``exc``, one of KNOWN."""
     status = status_of(exc)
-    if status >= 500 and not isinstance(exc, BusyError):
+    if status >= 500 and not isinstance(exc, _STATES):
         _log.warning("%s: %s", type(exc).__name__, exc)
     return _answer(public(exc, request), status, _headers(exc))
 

@@ -14,8 +14,9 @@ import prometheus_client
 import pytest
 
 from loader.priority import LEVELS
-from server.metrics import METRIC_NAMES, PREDICTIONS
+from server.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
 from server.settings import Settings
+from server.starting import GRACE_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "layerstream.service"
@@ -26,6 +27,7 @@ MIB = 1 << 20
 PROCESS_BASE = 104 * MIB  # what the unit takes the process base to be
 MARGIN = 64 * MIB
 
+VARIABLES = ("job", "instance", "model")
 PROMQL_WORDS = {"and", "or", "unless", "by", "on", "without", "ignoring", "group_left", "bool"}
 
 
@@ -49,8 +51,16 @@ def dashboard_expressions() -> list[str]:
 
 
 def expressions_with_data() -> list[str]:
-    """Those of the dashboard that need no profile of a model."""
-    return [text for text in dashboard_expressions() if not metrics_in(text) <= PREDICTIONS]
+    """Those of the dashboard that need no profile of a model and no limit on memory."""
+    absent = PREDICTIONS | LIMITED
+    return [text for text in dashboard_expressions() if not metrics_in(text) <= absent]
+
+
+def filled(expression: str, interval: str) -> str:
+    """A query of the dashboard as Grafana sends it while everything is chosen."""
+    for name, value in {**dict.fromkeys(VARIABLES, ".*"), "__rate_interval": interval}.items():
+        expression = expression.replace(f"${name}", value)
+    return expression
 
 
 def alert_expressions() -> list[str]:
@@ -102,6 +112,25 @@ def test_unit_reports_readiness_and_is_watched() -> None:
     assert unit["Restart"] == ["on-failure"]
     assert "WatchdogSec" in unit
     assert "TimeoutStopSec" in unit
+
+
+def seconds(unit: dict[str, list[str]], name: str) -> float:
+    """A time span of the unit: 90s or 25min."""
+    (text,) = unit[name]
+    number, word = re.fullmatch(r"(\d+)(s|min)", text).groups()  # type: ignore[union-attr]
+    return float(number) * (60.0 if word == "min" else 1.0)
+
+
+def test_a_unit_that_never_starts_is_left_failed_and_one_that_crashes_comes_back() -> None:
+    unit = directives(UNIT)
+    window = seconds(unit, "StartLimitIntervalSec")
+    (starts,) = map(int, unit["StartLimitBurst"])
+    slowest = sum(
+        seconds(unit, f"{name}Sec") for name in ("TimeoutStart", "TimeoutStop", "Restart")
+    )
+    assert slowest * starts < window  # the slowest start there is, too often
+    assert window / starts < 4 * 60  # a crash every four minutes is not
+    assert seconds(unit, "TimeoutStartSec") <= GRACE_SECONDS
 
 
 def test_unit_starts_the_installed_command() -> None:
@@ -215,7 +244,9 @@ def test_dashboard_is_portable() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     variables = {item["name"]: item for item in dashboard["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
-    assert variables["model"]["allValue"] == ".*"
+    for name, above in {"job": [], "instance": ["$job"], "model": ["$job", "$instance"]}.items():
+        assert variables[name]["allValue"] == ".*"
+        assert all(each in variables[name]["definition"] for each in above)
     panels: list[dict[str, Any]] = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
@@ -224,6 +255,28 @@ def test_dashboard_is_portable() -> None:
         assert panel["title"]
         assert panel["description"]
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+@pytest.mark.parametrize("expression", dashboard_expressions())
+def test_every_query_asks_the_servers_chosen(expression: str) -> None:
+    """Each metric in it, with its labels: two servers of one data source are told apart."""
+    selectors = re.findall(r"(?:layerstream|process)_\w+(\{[^}]*\})?", expression)
+    assert selectors
+    for selector in selectors:
+        assert selector.startswith('{job=~"$job", instance=~"$instance"')
+
+
+def test_every_alert_says_what_to_do() -> None:
+    text = (PROMETHEUS / "alerts.yml").read_text()
+    rules = text.split("- alert: ")[1:]
+    for rule in rules:
+        assert "summary: " in rule, rule
+        assert "description: " in rule, rule
+    names = {rule.split("\n", 1)[0] for rule in rules}
+    tested = set(re.findall(r'alertname="(\w+)"', (PROMETHEUS / "alerts_test.yml").read_text()))
+    assert names == tested
+    documented = re.findall(r"^\| `(Layerstream\w+)` \|", (DEPLOY / "README.md").read_text(), re.M)
+    assert sorted(documented) == sorted(names)
 
 
 @pytest.mark.tools
@@ -257,6 +310,13 @@ def test_dashboard_shows_data_before_anything_is_refused(tmp_path: Path) -> None
             "bound_exceeded_total": f",{model}",
             "bound_violations_total": f",{model}",
             "disk_read_cpu_seconds_total": ',reader="preadv"',
+            "process_anonymous_bytes": "",
+            "process_file_bytes": "",
+            "process_base_anonymous_bytes": "",
+            "sweep_seconds_sum": f",{model}",
+            "sweep_seconds_count": f",{model}",
+            "connections": "",
+            "connections_dropped_total": "",
         }.items()
     ]
     series.append(f"process_resident_memory_bytes{{{target}}}")
@@ -265,14 +325,11 @@ def test_dashboard_shows_data_before_anything_is_refused(tmp_path: Path) -> None
         "input_series": [{"series": item, "values": "0+60x40"} for item in series],
         "promql_expr_test": [
             {
-                "expr": f"count({filled}) >= bool 1",
+                "expr": f"count({filled(expression, '1m')}) >= bool 1",
                 "eval_time": "8m",
                 "exp_samples": [{"labels": "{}", "value": 1}],
             }
             for expression in expressions_with_data()
-            for filled in [
-                expression.replace("$__rate_interval", "1m").replace("$model", ".*"),
-            ]
         ],
     }
     rules = tmp_path / "dashboard_test.yml"

@@ -17,7 +17,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
 from models.preprocess import read_labels, read_preprocess
 from server.transport.listener import listen
-from tests.deploy.test_deploy import PROMETHEUS, expressions_with_data, tool
+from tests.deploy.test_deploy import PROMETHEUS, expressions_with_data, filled, tool
 
 pytestmark = pytest.mark.tools
 
@@ -90,8 +90,8 @@ def test_every_query_of_the_dashboard_returns_data(
     photograph = (FOLDER / "cat.png").read_bytes()
 
     def results(expression: str) -> list[Any]:
-        query = expression.replace("$model", ".*").replace("$__rate_interval", "10s")
-        url = f"http://127.0.0.1:{monitor}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        query = urllib.parse.urlencode({"query": filled(expression, "10s")})
+        url = f"http://127.0.0.1:{monitor}/api/v1/query?{query}"
         found: list[Any] = fetch(url)["data"]["result"]
         return found
 

@@ -17,6 +17,7 @@ from pipeline.limits import SweepLimits
 from pipeline.observed import services
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.predict import predict
 from pipeline.profile import Distribution, Overlap, Profile, ProfileError, piece_key, plan_key
 from pipeline.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.simulator import simulate
@@ -188,6 +189,41 @@ def test_another_machine_is_named(kept: tuple[Pack, Profile], field: str, other:
     expected = f"measured on {words} {value}, this machine has {other}; run `layerstream profile"
     with pytest.raises(ProfileError, match=expected):
         load_profile(pack, here)
+
+
+@pytest.mark.parametrize(
+    ("field", "other"), [("kernel", "Linux 6.1.0-18"), ("reader_priority", "slice")]
+)
+def test_what_differs_slightly_is_planned_with_and_has_no_bound(
+    kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture, field: str, other: str
+) -> None:
+    pack, made = kept
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    served = services(
+        plan.stages, simulate(plan.stages, made.durations(plan)).events, plan.choice.depth
+    )
+    save_profile(made.with_limits(plan, SweepLimits.of(plan, [(served, 1.0)])), pack)
+    read = load_profile(pack, MACHINE.model_copy(update={field: other}))
+    assert read.durations(plan) == made.durations(plan)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    words = field.replace("_", " ")
+    assert f"{words} {getattr(MACHINE, field)}, this machine has {other}" in warning
+    assert "no bound holds" in warning
+    assert read.bound_seconds(plan) is None
+    assert read.limits_of(plan) is None
+    assert predict(plan, read).bound_seconds is None
+    # What is of this machine says nothing, and holds.
+    caplog.clear()
+    assert load_profile(pack, MACHINE).limits_of(plan) is not None
+    assert not caplog.records
+
+
+def test_every_difference_is_decisive_or_slight() -> None:
+    values = {"cores": 3, "threads": 3, "huge_pages": False, "reader_priority": "slice"}
+    for field in type(MACHINE).model_fields:
+        other = MACHINE.model_copy(update={field: values.get(field, "other")})
+        both = MACHINE.decisive_differences(other), MACHINE.slight_differences(other)
+        assert sorted(map(len, both)) == [0, 1], field
 
 
 def test_a_profile_of_another_pack_is_refused(kept: tuple[Pack, Profile]) -> None:

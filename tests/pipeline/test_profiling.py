@@ -37,6 +37,7 @@ def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile,
     for limit in (None, tiny_pack.manifest.weight_bytes // 2):
         found = find_plan(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
         prediction = predict(found.plan, measured)
+        assert prediction.bound_seconds is not None
         assert 0 < prediction.delay_seconds <= prediction.bound_seconds
         assert bool(found.reasons) == (architecture.tuned == "auto")
         assert bool(found.curve) == (architecture.tuned == "search")

@@ -362,16 +362,16 @@ async def test_a_service_that_hangs_does_not_count_as_alive(
     monkeypatch.setattr("server.context._HUNG_SECONDS", -30 + 1e-9)
     async with holding(settings, faults, packs, request_timeout=30.0) as held:
         context, worker = held.service.context, held.service.worker("tiny")
-        assert context._is_alive()
+        assert not context._fault()
         running = asyncio.create_task(held.service.infer("tiny", TINY))
         await held.gate.reached()
         assert worker.stuck_seconds() > 0
-        assert not context._is_alive()
+        assert context._fault()
         held.gate.open()
         await held.is_right(running)
         await held.service.client.post("/v2/repository/models/tiny/unload")
         assert worker.stuck_seconds() == 0
-        assert context._is_alive()
+        assert not context._fault()
 
 
 async def test_a_lost_device_takes_models_out_of_service_and_the_server_lives(
@@ -386,4 +386,4 @@ async def test_a_lost_device_takes_models_out_of_service_and_the_server_lives(
         error(await held.service.infer("tiny", TINY), 503, "lost until a restart")
         assert (await held.service.client.get("/v2/health/live")).status_code == 200
         # Under a service manager with a watchdog this ends in a restart.
-        assert not held.service.context._is_alive()
+        assert held.service.context._fault()

@@ -49,11 +49,13 @@ def test_each_state_is_one_datagram(manager: Manager) -> None:
     notifier = Notifier.from_environment(manager.environ)
     notifier.ready("2 models serve")
     notifier.status("1 model serves,\nWATCHDOG=trigger")
+    notifier.starting("loading m\nREADY=1", more_seconds=90)
     notifier.watchdog()
     notifier.stopping()
     assert manager.received() == [
         "READY=1\nSTATUS=2 models serve",
         "STATUS=1 model serves, WATCHDOG=trigger",
+        "EXTEND_TIMEOUT_USEC=90000000\nSTATUS=loading m READY=1",
         "WATCHDOG=1",
         "STOPPING=1",
     ]
@@ -76,27 +78,30 @@ def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> N
 
 
 @pytest.mark.asyncio
-async def test_heartbeat_follows_alive(manager: Manager) -> None:
-    alive = True
+async def test_no_heartbeat_with_a_fault(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = ""
     asked = asyncio.Event()
 
-    def is_alive() -> bool:
+    def look() -> str:
         asked.set()
-        return alive
+        return fault
 
     async def asked_again() -> None:
         asked.clear()
         await asked.wait()
 
-    task = asyncio.create_task(beat(Notifier.from_environment(manager.environ), is_alive))
+    task = asyncio.create_task(beat(Notifier.from_environment(manager.environ), look))
     async with asyncio.timeout(5):
         assert [await manager.next() for _ in range(3)] == ["WATCHDOG=1"] * 3
-        alive = False
+        fault = "model m: stuck"
         manager.received()
         await asked_again()
         await asked_again()
-        assert manager.received() == []
-        alive = True
+        assert manager.received() == ["STATUS=no heartbeat: model m: stuck"]
+        assert caplog.text.count("model m: stuck") == 1
+        fault = ""
         assert await manager.next() == "WATCHDOG=1"
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -105,7 +110,7 @@ async def test_heartbeat_follows_alive(manager: Manager) -> None:
 
 @pytest.mark.asyncio
 async def test_unwatched_heartbeat_waits_for_cancellation() -> None:
-    task = asyncio.create_task(beat(Notifier.from_environment({}), lambda: True))
+    task = asyncio.create_task(beat(Notifier.from_environment({}), lambda: ""))
     done, _ = await asyncio.wait([task], timeout=0.002)
     assert not done
     task.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loader.priority import reader_priority
 from models.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
@@ -96,6 +97,21 @@ async def test_a_foreign_profile_is_a_warning(
     assert str(*elsewhere.values()) in warning
     assert "layerstream profile" in warning
     assert parameters["predicted_ms"] is None
+
+
+async def test_a_profile_of_another_priority_plans_and_bounds_nothing(
+    settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Measured as root, served by a unit that may not lower its nice level."""
+    here = reader_priority()
+    repository = profiled(reader_priority="slice" if here == "nice" else "nice")
+    async with serving(settings(repository=repository)) as service:
+        parameters = (await service.client.get("/v2/models/tiny")).json()["parameters"]
+        assert await service.metric("layerstream_bound_seconds", model="tiny") is None
+    (warning,) = (item.getMessage() for item in caplog.records if "profile" in item.getMessage())
+    assert f"this machine has {here}" in warning
+    assert parameters["predicted_ms"] > 0
+    assert parameters["bound_ms"] is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 1}', "\0"])
