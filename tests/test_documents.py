@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from server.cli.commands import COMMANDS, loaded, program
+from server.cli.commands import loaded, program
 from tests.check_readme import environment, script
 from tests.documents import Block, anchor, broken_links, pages, read
 

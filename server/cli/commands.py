@@ -47,7 +47,7 @@ COMMANDS = {
         "simulate",
         "simulate",
     ),
-    "run": _Command("Run a pack once on an image or on tensors.", "run", "run"),
+    "run": _Command("Answer one request, an image or tensors.", "run", "run"),
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),

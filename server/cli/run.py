@@ -108,7 +108,7 @@ def run(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Answer one request, an image or tensors; with --repeat, time it warm as well."""
+    """Answer one request, an image or tensors. With --repeat it is answered again warm, and timed."""
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
     if (image is None) == (input_ is None):
