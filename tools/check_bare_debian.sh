@@ -40,7 +40,7 @@ root=$work/root
 if [ ! -x "$base/usr/bin/make" ]; then
     echo "debootstrap $suite"
     mkdir -p "$base"
-    debootstrap --variant=minbase --include=python3,make,git,ca-certificates "$suite" "$base" \
+    debootstrap --variant=minbase --include=python3,make,git,curl,ca-certificates "$suite" "$base" \
         "${LAYERSTREAM_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log"; exit 1; }
 fi
@@ -144,7 +144,6 @@ try() { # CASE USER FOLDER COMMAND...
 }
 
 clone /srv/readme
-as root /srv/readme sh tools/bootstrap.sh packages curl >/dev/null 2>&1 || true
 try "root: README.md, every block from top to bottom" root /srv/readme python3 -m tests.check_readme --here
 [ "${1:-}" != readme ] || exit "$failed"
 
