@@ -3,7 +3,8 @@
 The ``sh`` and ``python`` blocks of README.md run in order, as they are printed, in one shell: in a clone of
 HEAD in a temporary folder, with a new HOME and without the caller's virtual environment. The first that
 fails ends it, and its line is printed. Other blocks are not for copying. ``--here`` runs them in the folder
-of this checkout instead. It installs packages and takes port 8080, so it is no test.
+of this checkout instead. It installs packages and takes port 8080, so it is no test; ``--port 18080`` puts
+another one in its place, where others use this one.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 from tests.documents import ROOT, Block, read
 
 _RUN = ("sh", "python")
-_PORT = 8080
+_PORT = 8080  # that of the page
 _KEPT = ("LANG", "TMPDIR", "CI", "PYTHON")
 
 
@@ -41,6 +42,13 @@ def script(blocks: list[Block], page: str) -> str:
             parts.append(f"{block.text}status=$?; [ $status = 0 ] || exit $status")
     parts.append(rf"printf '\nPASS %s: %s blocks\n' {shlex.quote(page)} {len(blocks)}")
     return "\n".join(parts) + "\n"
+
+
+def moved(text: str, port: int) -> str:
+    """Return ``text`` with ``port`` in place of the one that the page takes."""
+    if port == _PORT:
+        return text
+    return f"export LAYERSTREAM_PORT={port}\n{text.replace(f':{_PORT}', f':{port}')}"
 
 
 def environment(home: Path, given: Mapping[str, str]) -> dict[str, str]:
@@ -97,17 +105,22 @@ def main() -> int:
     parser.add_argument("page", nargs="?", default="README.md")
     parser.add_argument("--here", action="store_true", help="in this checkout, not in a clone")
     parser.add_argument("--list", action="store_true", help="print the script and run nothing")
+    parser.add_argument("--port", type=int, default=_PORT)
     parser.add_argument("--limit", type=float, default=900, help="seconds for all blocks")
     options = parser.parse_args()
     with checkout(options.here) as folder:
         page = read((folder / options.page).read_text("utf-8"))
-        text = script([block for block in page.blocks if block.language in _RUN], options.page)
+        blocks = [block for block in page.blocks if block.language in _RUN]
+        text = moved(script(blocks, options.page), options.port)
         if options.list:
             print(text, end="")
             return 0
         with socket.socket() as taken:
-            if taken.connect_ex(("127.0.0.1", _PORT)) == 0:
-                print(f"port {_PORT} of this machine is in use: the page needs it", file=sys.stderr)
+            if taken.connect_ex(("127.0.0.1", options.port)) == 0:
+                print(
+                    f"port {options.port} of this machine is in use: the page needs one (--port)",
+                    file=sys.stderr,
+                )
                 return 2
         return run(text, folder, options.limit)
 

@@ -1,20 +1,15 @@
 """What the pages say can be followed: links lead somewhere, blocks are text a shell and Python can read."""
 
 import ast
-import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from server.cli.commands import loaded, program
 from tests.check_readme import environment, script
 from tests.documents import Block, anchor, broken_links, pages, read
 
 PAGES = pages()
-PROGRAM: Any = get_command(program())
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -51,50 +46,6 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 def test_a_block_without_an_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="line 3"):
         read("# A\n```sh\nls\n")
-
-
-def commands(block: Block) -> list[list[str]]:
-    """Return the words of each `layerstream` command of a block, continued lines joined."""
-    lines = block.text.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
-    return [found[1:] for found in words if found[:1] == ["layerstream"]]
-
-
-def unknown(words: list[str]) -> list[str]:
-    """Return which commands and options of ``words`` the command line does not have."""
-    command = PROGRAM
-    lost = []
-    for word in words:
-        if word.startswith("--"):
-            options = {
-                name for each in command.params for name in (*each.opts, *each.secondary_opts)
-            }
-            lost += [] if word.partition("=")[0] in {*options, "--help"} else [word]
-        elif hasattr(command, "commands"):
-            if word not in command.commands:
-                return [word]
-            command = loaded(word) if command is PROGRAM else command.commands[word]
-    return lost
-
-
-SHOWN = [
-    pytest.param(words, id=f"{path}:{block.line}:{' '.join(words[:2])}")
-    for path, page in PAGES.items()
-    for block in page.blocks
-    if block.language in {"", "sh", "console"}
-    for words in commands(block)
-]
-
-
-def test_commands_are_found() -> None:
-    assert len(SHOWN) > 20
-    assert unknown(["run", "PACK", "--weights", "5%", "--wrong"]) == ["--wrong"]
-    assert unknown(["wrong", "--weights"]) == ["wrong"]
-
-
-@pytest.mark.parametrize("words", SHOWN)
-def test_a_command_shown_is_one_that_there_is(words: list[str]) -> None:
-    assert unknown(words) == []
 
 
 def test_the_readme_is_text_that_a_shell_and_python_read() -> None:

@@ -2,7 +2,7 @@
 # Tries `make demo`, `make test` and all of README.md on a bare Debian 12, as root and as an ordinary user,
 # on the last commit of this checkout. Needs root and debootstrap. Prints PASS or FAIL for each case.
 #
-#   check_bare_debian.sh readme      only README.md (port 8080 of this machine must be free)
+#   check_bare_debian.sh readme [PORT]  only README.md; it takes port 8080 of this machine, or PORT
 #   LAYERSTREAM_BARE_ROOT=DIR        keep the bare system in DIR and use it again; it is never changed
 #   LAYERSTREAM_DEBIAN_MIRROR=URL    default http://deb.debian.org/debian
 set -euo pipefail
@@ -93,7 +93,8 @@ try() { # CASE USER FOLDER COMMAND...
 }
 
 clone /srv/readme
-try "root: README.md, every block from top to bottom" root /srv/readme python3 -m tests.check_readme --here
+try "root: README.md, every block from top to bottom" root /srv/readme \
+    python3 -m tests.check_readme --here --port "${2:-8080}"
 [ "${1:-}" != readme ] || exit "$failed"
 
 user='/home/tester/layer stream'
