@@ -14,6 +14,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile_file import FILE, manifest_checksum, save_profile
+from server.sizes import format_least
 from tests.pipeline.profiles import profile
 from tests.server.support import BAD, Cli
 
@@ -129,7 +130,8 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     assert together["delay_ms"] == pytest.approx(sum(row["delay_ms"] for row in together["packs"]))
     assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
     less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
-    cli("plan", *both, *less).refuses(BAD, "does not fit", "free")
+    enough = f"a budget of {format_least(2 * least + requests)} is enough for all models"
+    cli("plan", *both, *less).refuses(BAD, "does not fit", "free", enough)
 
 
 def test_explain_says_why(cli: Cli, profiled: Pack) -> None:
