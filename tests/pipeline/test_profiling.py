@@ -68,8 +68,11 @@ def test_limits_bound_the_plan_that_they_are_of(
 
 def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
     steps: list[tuple[int, int]] = []
-    profile_pack(tiny_pack, CpuDevice(), iterations=1, progress=lambda *step: steps.append(step))
+    said: list[str] = []
+    profile_pack(tiny_pack, CpuDevice(), 1, lambda *step: steps.append(step), said.append)
     assert steps[-1][0] == steps[-1][1] == len(steps)
+    for what in ("reads", "kernels, round 1 of 1", "beside"):
+        assert any(what in line for line in said)
 
 
 @pytest.mark.parametrize(

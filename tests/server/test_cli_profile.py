@@ -1,6 +1,9 @@
 """``layerstream profile``, ``simulate`` and ``plan``: with a profile, without, and with what cannot be."""
 
+import errno
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,28 @@ def test_profile_writes_what_simulate_and_plan_read(cli: Cli, bare: Pack) -> Non
 def test_profile_says_in_a_table_what_it_measured(cli: Cli, bare: Pack) -> None:
     shown = cli("profile", bare.folder, "--iterations", 1)
     assert shown.code == 0
-    assert all(word in shown.out for word in ("in flight", "GB/s", "slowdown", FILE))
+    assert all(word in shown.out for word in ("in flight", "GB/s", "kernels timed", FILE))
+    assert "{" not in shown.out
+    assert not re.search(r"\d\.\d{4}", shown.out)
+
+
+@pytest.mark.parametrize("options", [[], ["--bound"]])
+def test_a_folder_that_takes_no_profile_is_refused_before_measuring(
+    cli: Cli, profiled: Pack, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """As on a file system that is read-only, which stops root, too."""
+
+    def read_only(dir: Path) -> None:  # noqa: A002
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+
+    def measured(*_: object) -> None:
+        pytest.fail("measured before it was known whether it can be kept")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("pipeline.profiling.profile_pack", measured)
+    monkeypatch.setattr("pipeline.limit_times.measure_limits", measured)
+    result = cli("profile", profiled.folder, *options)
+    result.refuses(BAD, f"{profiled.folder}: a profile is written there: Read-only file system")
 
 
 def test_a_measured_bound_is_what_plan_shows(cli: Cli, profiled: Pack) -> None:
