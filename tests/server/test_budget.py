@@ -122,6 +122,7 @@ async def test_a_third_model_is_refused_at_the_start_and_by_request(
     async with serving(settings(models_budget=budget, models=(*TWO, "pair"))) as service:
         name = "layerstream_model_refusals_total"
         assert await service.metric(name, model="pair") == 1
+        assert service.context.describe().startswith("serving 2 of 3 models (tiny, twin) in ")
         await refused(service, packs)
         assert await service.metric(name, model="pair") == 2
         assert await service.metric("layerstream_model_ready", model="pair") == 0

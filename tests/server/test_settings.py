@@ -43,6 +43,17 @@ def test_precedence(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.queue_limit == 16
 
 
+@pytest.mark.parametrize(
+    ("text", "names"), [("a,b", ("a", "b")), (" a, b,", ("a", "b")), ("a", ("a",)), ("", ())]
+)
+def test_names_are_separated_by_commas(
+    text: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings({**NEEDED, "models": text}).models == names
+    monkeypatch.setenv("LAYERSTREAM_MODELS", text)
+    assert load_settings(dict(NEEDED)).models == names
+
+
 def test_the_file_may_be_named_by_a_variable(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSTREAM_CONFIG", str(toml))
     assert load_settings({}).port == 3
