@@ -132,6 +132,9 @@ def report(
 
 def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:
     """Print the best ``count`` of ``boxes``, which are ordered by score."""
+    if not boxes:
+        say("no boxes found; --score-threshold lowers what counts as one")
+        return
     columns = ("label", "score", "x_min", "y_min", "x_max", "y_max")
     print_table(name, columns, map(_row, boxes[:count]))
     more = len(boxes) - count

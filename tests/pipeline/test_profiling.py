@@ -8,6 +8,7 @@ from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
+from pipeline.files import check_writable
 from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.planning.make import make_plan
@@ -84,3 +85,10 @@ def test_the_largest_cache_is_found(tmp_path: Path, sizes: list[str], expected: 
         (tmp_path / f"index{number}").mkdir()
         (tmp_path / f"index{number}" / "size").write_text(size + "\n")
     assert cache_bytes(tmp_path) == expected
+
+
+def test_where_a_file_can_be_made_none_is_left(tmp_path: Path) -> None:
+    check_writable(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No such file"):
+        check_writable(tmp_path / "none")
