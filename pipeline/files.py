@@ -22,3 +22,13 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_writable(folder: Path) -> None:
+    """Do what ``write_atomically`` does first, for those who write only after a long while.
+
+    Raises:
+        OSError: no file can be made in ``folder``.
+    """
+    with tempfile.TemporaryFile(dir=folder):
+        pass

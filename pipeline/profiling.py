@@ -66,12 +66,16 @@ def profile_pack(
     device: Device,
     iterations: int = DEFAULT_ITERATIONS,
     progress: Progress = lambda done, total: None,
+    doing: Callable[[str], None] = lambda what: None,
 ) -> Profile:
     """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
+
+    ``doing`` is told what comes next.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
+    doing("how the device works best")
     tuning = choose_tuning(pack, device)
     pack = device.fitted(pack)
     samples = _Samples(spans=[[] for _ in pack.manifest.spans])
@@ -82,9 +86,11 @@ def profile_pack(
         levels = chunk_levels(pack.manifest)
         done, total = 0, rounds * (len(levels) + 1) + len(ORDERS)
         for turn, sweeps in enumerate(steps):
+            doing(f"reads and copies, round {turn + 1} of {rounds}")
             meter.measure_transfers(turn)
             done += 1
             progress(done, total)
+            doing(f"kernels, round {turn + 1} of {rounds}")
             for position in range(len(levels)):
                 # The order rotates: what runs after a cold neighbour would always pay for it.
                 level = levels[(position + turn) % len(levels)]
@@ -95,6 +101,7 @@ def profile_pack(
     overlaps = {}
     with closing(ReadPool()) as pool:
         for name in ORDERS:
+            doing(f"kernels beside reads, as {name}")
             overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
             done += 1
             progress(done, total)

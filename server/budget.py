@@ -5,7 +5,7 @@ model: what is held is never changed, but replaced.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from models.manifest import Manifest
@@ -15,8 +15,19 @@ from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
-from server.request_needs import Need
+from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
+
+# The kinds of ``Plan.memory`` as users say them.
+_WORDS = {
+    "staging": "weights",
+    "ring": "weights",
+    "resident": "weights",
+    "arena": "activations",
+    "scratch": "the scratch of kernels",
+    "io": "inputs and outputs",
+    "sessions": "ONNX Runtime",
+}
 
 
 class Budget:
@@ -26,6 +37,8 @@ class Budget:
         self.total_bytes = total_bytes
         #: Set aside for requests, whatever model they go to.
         self.request_bytes = 0
+        #: What decides it, where no setting does: it grows with the budget.
+        self._needs: Sequence[Need] = ()
         self._held: Mapping[str, Mapping[str, int]] = {}
         self._changing = threading.Lock()
 
@@ -46,11 +59,11 @@ class Budget:
         needed = sum(memory.values())
         with self._changing:
             if needed > self.free_bytes:
-                raise refusal(name, needed, self)
+                raise refusal(name, memory, self, self.used_bytes - self.request_bytes)
             self._held = {**self._held, name: dict(memory)}
 
-    def set_aside(self, n_bytes: int) -> None:
-        """Set ``n_bytes`` aside for requests.
+    def set_aside(self, n_bytes: int, needs: Sequence[Need] = ()) -> None:
+        """Set ``n_bytes`` aside for requests; ``needs``: what they follow from, none where they are set.
 
         Raises:
             RefusedError: they are not free; nothing has changed.
@@ -62,25 +75,50 @@ class Budget:
                     f"requests take {format_size(n_bytes)} (setting request_memory); free are "
                     f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
                 )
-            self.request_bytes = n_bytes
+            self.request_bytes, self._needs = n_bytes, needs
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
             self._held = {other: kinds for other, kinds in self._held.items() if other != name}
 
+    def total_for(self, model_bytes: int) -> int:
+        """Return the smallest total in which models that take ``model_bytes`` and their requests fit."""
+        if self._needs:
+            return smallest_budget(model_bytes, self._needs)
+        return model_bytes + self.request_bytes
+
     def held(self) -> dict[str, dict[str, int]]:
         """Return what models hold: bytes by model and kind."""
         return {name: dict(kinds) for name, kinds in self._held.items()}
 
 
-def refusal(name: str, needed_bytes: int, budget: Budget) -> RefusedError:
-    """Return the error that says how much is missing."""
+def refusal(
+    name: str, memory: Mapping[str, int], budget: Budget, beside_bytes: int
+) -> RefusedError:
+    """Return the error that says how much is missing and which budget would do.
+
+    ``memory``: what the model needs, bytes by kind; ``beside_bytes``: what the other models need.
+    """
+    needed = sum(memory.values())
+    enough = format_least(budget.total_for(needed + beside_bytes))
     return RefusedError(
-        f"model {name!r} does not fit in the budget: needs {format_least(needed_bytes)} "
-        f"({needed_bytes} bytes), free {format_size(budget.free_bytes)} "
-        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}"
+        f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
+        f"({needed} bytes), free {format_size(budget.free_bytes)} "
+        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
+        f"it needs {_parts(memory)}; "
+        f"a budget of {enough} is enough{' for all models' if beside_bytes else ''}"
     )
+
+
+def _parts(memory: Mapping[str, int]) -> str:
+    """Return ``memory`` in words, the largest part first: 101.5 MiB for activations, ..."""
+    parts: dict[str, int] = {}
+    for kind, n_bytes in memory.items():
+        words = _WORDS.get(kind, kind)
+        parts[words] = parts.get(words, 0) + n_bytes
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{format_size(n_bytes)} for {words}" for words, n_bytes in largest if n_bytes)
 
 
 def check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
@@ -104,10 +142,13 @@ def fit(
     free: Budget,
     share: int,
     *,
+    beside_bytes: int = 0,
     profile: Profile | None = None,
     wanted: Wanted = NOTHING,
 ) -> Fitted:
     """Return the best plan within ``share`` bytes, or the smallest plan; with a profile slowly.
+
+    ``beside_bytes``: what other models need at least, for the refusal.
 
     Raises:
         RefusedError: not even the smallest one fits into what is free. PlanError: what is ``wanted``
@@ -117,7 +158,7 @@ def fit(
     smallest = smallest_fitted(manifest, architecture, wanted, profile)
     least = smallest.plan
     if least.total_bytes > free.free_bytes:
-        raise refusal(name, least.total_bytes, free)
+        raise refusal(name, least.memory, free, beside_bytes)
     if wanted.ring_bytes is not None:
         return smallest
     room = min(share, free.free_bytes)

@@ -109,9 +109,10 @@ class Context:
             StartupError: there is not as much.
         """
         needs = await asyncio.to_thread(self.repository.request_needs)
-        n_bytes = self.settings.request_memory or pool_bytes(self.settings.budget, needs)
+        chosen = self.settings.request_memory
+        n_bytes = chosen or pool_bytes(self.settings.budget, needs)
         try:
-            self.budget.set_aside(n_bytes)
+            self.budget.set_aside(n_bytes, () if chosen else needs)
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
         self.request_memory.capacity_bytes = n_bytes

@@ -25,6 +25,14 @@ class TooLargeError(ServiceError):
     """The body is over the limit."""
 
 
+class EncodedError(ServiceError):
+    """The body is compressed, which is not read; the message names the encoding."""
+
+
+class SpoolError(ServiceError):
+    """The server's folder for temporary files takes no more."""
+
+
 class RefusedError(ServiceError):
     """A model does not fit into the budget; the message has what it needs and what is free."""
 

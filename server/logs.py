@@ -17,7 +17,7 @@ FIELDS = ("method", "path", "status", "seconds", "model", "client")
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     found = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
     current = request_id.get()
-    return {"request_id": current, **found} if current else found
+    return {**found, "request_id": current} if current else found
 
 
 class JsonFormatter(logging.Formatter):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile
+from pipeline.profile_file import FILE
 from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
@@ -22,6 +24,14 @@ from server.profiles import prepared
 from server.request_needs import Need
 from server.settings import Settings
 from server.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+# What only a profile gives; how much it gains depends on the machine, and is not known before.
+_NO_PROFILE = (
+    "model %s has no profile: its memory is planned by rules of thumb and its delay is not predicted; "
+    "`layerstream profile %s` measures this machine, load the model again afterwards"
+)
 
 Opened = tuple[Pack, Fitted, Worker]
 
@@ -49,16 +59,19 @@ class Opener:
         """Return what requests to the latest version in ``folder`` take; blocks; raises as above."""
         return Need.of(self._checked(folder).manifest)
 
-    async def open(self, name: str, folder: Path, share: int) -> Opened:
+    async def open(self, name: str, folder: Path, share: int, beside_bytes: int) -> Opened:
         """Reserve, read and start the latest version in ``folder`` within ``share`` bytes of the budget.
 
+        ``beside_bytes``: what the other models need at least.
         On an error, and when this is cancelled, nothing stays reserved and no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
             files. ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
         """
-        loading = asyncio.create_task(asyncio.to_thread(self._open, name, folder, share))
+        loading = asyncio.create_task(
+            asyncio.to_thread(self._open, name, folder, share, beside_bytes)
+        )
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
@@ -68,15 +81,27 @@ class Opener:
                 self._budget.release(name)
             raise
 
-    def _open(self, name: str, folder: Path, share: int) -> Opened:
+    def _open(self, name: str, folder: Path, share: int, beside_bytes: int) -> Opened:
         """Do as ``open`` does; blocks."""
         with _naming(name):
-            return self._reserved(name, *prepared(self._checked(folder), self._device), share)
+            pack, profile = prepared(self._checked(folder), self._device)
+            check_requests(name, pack.manifest, self._budget)
+            fitted = fit(
+                pack.manifest,
+                self._architecture(),
+                name,
+                self._budget,
+                share,
+                beside_bytes=beside_bytes,
+                profile=profile,
+            )
+            opened = self._started(name, pack, fitted, _watch(fitted, profile))
+        if not (pack.folder / FILE).exists():
+            _log.info(_NO_PROFILE, name, pack.folder)
+        return opened
 
-    def _reserved(self, name: str, pack: Pack, profile: Profile | None, share: int) -> Opened:
-        check_requests(name, pack.manifest, self._budget)
-        architecture = self._architecture()
-        fitted = fit(pack.manifest, architecture, name, self._budget, share, profile=profile)
+    def _started(self, name: str, pack: Pack, fitted: Fitted, watch: BoundWatch | None) -> Opened:
+        """Reserve what the plan of ``fitted`` takes, and start it."""
         self._budget.reserve(name, fitted.plan.memory)
         try:
             reader = open_reader(pack.weights_path)
@@ -94,7 +119,6 @@ class Opener:
         except BaseException:
             self._budget.release(name)
             raise
-        watch = _watch(fitted, profile)
         limit = self._settings.queue_limit
         return pack, fitted, Worker(engine, limit, reader, watch, self._machine_time)
 

@@ -73,8 +73,8 @@ class Repository:
         for name in self._served():
             try:
                 await self.load(name)
-            except (*_FAILURES, RefusedError, NotServingError) as exc:
-                _log.error("model %s is not served: %s", name, exc)
+            except (*_FAILURES, RefusedError, NotServingError):
+                _log.error("not served: %s", self._entries[name].message)
 
     async def load(self, name: str) -> Entry:
         """Load the latest version of ``name`` within its share of the budget.
@@ -101,8 +101,8 @@ class Repository:
             entry.loading, entry.why, entry.refused = True, "loading", False
             entry.unloaded = False
             try:
-                share = await asyncio.to_thread(self._share, name)
-                opened = await self._opener.open(name, folder, share)
+                share, beside = await asyncio.to_thread(self._room, name)
+                opened = await self._opener.open(name, folder, share, beside)
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
@@ -170,10 +170,13 @@ class Repository:
         """Return the models that the settings name, or all on disk."""
         return list(self._settings.models) or self.names()
 
-    def _share(self, name: str) -> int:
-        """Return how many bytes ``name`` may take; blocks."""
+    def _room(self, name: str) -> tuple[int, int]:
+        """Return how many bytes ``name`` may take, and how many the other models need; blocks."""
         held = self._budget.held()
-        others = (other for other in self._served() if other != name and other not in held)
         root = self._settings.repository
-        least = [self._minima.of(root / each) for each in (name, *others)]
-        return even_share(self._budget.free_bytes, least)
+        others = dict.fromkeys((*self._served(), *held))
+        others.pop(name, None)
+        least = {each: self._minima.of(root / each) for each in (name, *others)}
+        waiting = [n_bytes for each, n_bytes in least.items() if each not in held]
+        share = even_share(self._budget.free_bytes, waiting)
+        return share, sum(least.values()) - least[name]

@@ -11,11 +11,13 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from models.errors import printable
 from server.errors import shown
 
 PREFIX = "LAYERSTREAM_"
 _CONFIG = "config"
 _MOST_FAULTS = 5
+_LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 20
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
@@ -95,12 +97,16 @@ def unknown_variables(known: Collection[str], environment: Mapping[str, str] = o
     found = sorted(set(_ours(environment)) - set(variables(environment, settings).values()))
     if not found:
         return ""
-    named = (name + _meant(name, map(variable, settings)) for name in found)
+    named = (name + _meant(name, map(variable, settings)) for name in map(_short, found))
     return f"variables that are no setting: {_some(list(named), ', ')}"
 
 
 def _ours(environment: Mapping[str, str]) -> list[str]:
     return [name for name in environment if name.upper().startswith(PREFIX)]
+
+
+def _short(name: str) -> str:
+    return printable(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...")
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
@@ -140,7 +146,7 @@ class Sources:
             return f"{name}: not given; use {flag(name)} or {variable(name)}{hint}"
         place = self._place(name)
         if error["type"] == "extra_forbidden":
-            return f"{place}: no such setting{_meant(name, known)}"
+            return f"{place}: no such setting{_meant(_short(name), known)}"
         message = error["msg"].removeprefix("Value error, ")
         value = error["input"]
         is_quoted = isinstance(value, str) and repr(value) in message
@@ -152,4 +158,4 @@ class Sources:
             return flag(name)
         if name in self.variables:
             return self.variables[name]
-        return f"{self.file.place(name)}: {name}" if self.file else name
+        return f"{self.file.place(name)}: {_short(name)}" if self.file else name

@@ -92,7 +92,7 @@ def markdown() -> str:
     parts = []
     for panel, settings in groupby(settings_table(), lambda each: each.panel):
         rows = "\n".join(_row(each) for each in settings)
-        parts.append(f"### {panel}\n\n{_HEAD}\n{rows}\n")
+        parts.append(f"## {panel}\n\n{_HEAD}\n{rows}\n")
     return "\n".join(parts)
 
 

@@ -154,7 +154,9 @@ class Settings(BaseSettings):
     @field_validator("models", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        return tuple(value.split(",")) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return tuple(name.strip() for name in value.split(",") if name.strip())
 
     @field_validator("host")
     @classmethod

@@ -61,6 +61,7 @@ def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted
             candidate.pack.name,
             budget,
             share,
+            beside_bytes=sum(smallest) - smallest[position],
             profile=candidate.profile,
             wanted=candidate.wanted,
         )

@@ -1,7 +1,10 @@
 """Uploads: the picture of a request, spooled to a temporary file by aiofiles."""
 
 import contextlib
-from collections.abc import AsyncIterator
+import errno
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiofiles
@@ -11,7 +14,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from server.errors import DisconnectedError, InvalidRequestError
+from server.errors import DisconnectedError, InvalidRequestError, SpoolError
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 16
 
@@ -21,18 +26,42 @@ async def uploaded(request: Request) -> AsyncIterator[Path]:
     """Yield a temporary file with the picture of ``request``: the raw body, or its multipart file.
 
     Raises:
-        InvalidRequestError: an empty body, or a form without a file.
+        InvalidRequestError: an empty body, or a form without a file. SpoolError: no temporary file can
+            take it.
         DisconnectedError: the client went away while sending.
     """
-    async with aiofiles.tempfile.NamedTemporaryFile("wb") as file:
+    with _spooling():
+        file = await aiofiles.tempfile.NamedTemporaryFile("wb")
+    try:
         size = 0
         async for chunk in _chunks(request):
-            await file.write(chunk)
+            with _spooling():
+                await file.write(chunk)
             size += len(chunk)
         if not size:
             raise InvalidRequestError("the body is empty; send an image")
-        await file.flush()
+        with _spooling():
+            await file.flush()
         yield Path(str(file.name))
+    finally:
+        with contextlib.suppress(OSError):  # of what was not written, and is not wanted any more
+            await file.close()
+
+
+@contextlib.contextmanager
+def _spooling() -> Iterator[None]:
+    """Turn what the disk says of temporary files into an error without their path.
+
+    Raises:
+        SpoolError: it has no room, or refuses them.
+    """
+    try:
+        yield
+    except OSError as exc:
+        _log.warning("temporary files in %s: %s", tempfile.tempdir, exc.strerror or exc)
+        is_full = exc.errno in {errno.ENOSPC, errno.EDQUOT}
+        state = "is full" if is_full else "cannot be used"
+        raise SpoolError(f"the server's folder for temporary files {state}") from exc
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
@@ -42,12 +71,16 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
             async for chunk in request.stream():
                 yield chunk
             return
-        async with request.form(max_files=1) as form:
+        with _spooling():
+            form = await request.form(max_files=1)
+        try:
             files = [value for value in form.values() if isinstance(value, UploadFile)]
             if not files:
                 raise InvalidRequestError("the form has no file; send the image as one")
             while chunk := await files[0].read(_CHUNK_BYTES):
                 yield chunk
+        finally:
+            await form.close()
     except ClientDisconnect as exc:
         raise DisconnectedError("the client went away while sending") from exc
     except HTTPException as exc:  # what Starlette makes of a form that it cannot read

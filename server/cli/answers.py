@@ -15,7 +15,7 @@ from models.pack import Pack
 from pipeline.energy import Energy
 from pipeline.errors import InputError
 from pipeline.statistics import SweepStatistics
-from server.cli.output import console, print_json, print_table
+from server.cli.output import print_json, print_table, say
 from server.cli.repeats import Repeats
 from server.drawing import draw_boxes
 from server.sizes import format_size
@@ -132,11 +132,14 @@ def report(
 
 def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:
     """Print the best ``count`` of ``boxes``, which are ordered by score."""
+    if not boxes:
+        say("no boxes found; --score-threshold lowers what counts as one")
+        return
     columns = ("label", "score", "x_min", "y_min", "x_max", "y_max")
     print_table(name, columns, map(_row, boxes[:count]))
     more = len(boxes) - count
     if more > 0:
-        _say(f"and {more} more, of lower scores: --top-k {len(boxes)} prints all")
+        say(f"and {more} more, of lower scores: --top-k {len(boxes)} prints all")
 
 
 def _row(box: Box) -> tuple[str, ...]:
@@ -164,19 +167,19 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
 
 def _print_figures(result: Result) -> None:
     for name, array in result.outputs.items():
-        _say(f"{name}: {array.dtype} {list(array.shape)}")
+        say(f"{name}: {array.dtype} {list(array.shape)}")
     statistics, repeats, plan = result.statistics, result.repeats, result.plan
     weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
-    _say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
+    say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
     first = "" if repeats is None else "first answer: "
     delay, stall = statistics.delay_seconds * 1e3, statistics.stall_seconds * 1e3
-    _say(f"{first}{delay:.1f} ms, of which {stall:.1f} ms waiting for weights")
+    say(f"{first}{delay:.1f} ms, of which {stall:.1f} ms waiting for weights")
     if repeats is not None:
         for line in _repeats_lines(repeats):
-            _say(line)
+            say(line)
     energy = result.energy
     if energy.joules is not None:
-        _say(f"energy: {energy.source}; {energy.joules:.3f} J")
+        say(f"energy: {energy.source}; {energy.joules:.3f} J")
 
 
 def _repeats_lines(repeats: Repeats) -> Iterator[str]:
@@ -191,7 +194,3 @@ def _repeats_lines(repeats: Repeats) -> Iterator[str]:
     )
     if repeats.energy_joules is not None:
         yield f"energy of these: median {repeats.energy_joules['median']:.3f} J"
-
-
-def _say(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -78,7 +78,7 @@ def plan(
     needs = [Need.of(candidate.pack.manifest) for candidate in candidates]
     if budget_bytes is not None:  # as the service does; without a budget there is no service
         requested = size(request_memory, "--request-memory")
-        shared.set_aside(requested or pool_bytes(budget_bytes, needs))
+        shared.set_aside(requested or pool_bytes(budget_bytes, needs), () if requested else needs)
         for candidate in candidates:
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with errors.status("planning"):

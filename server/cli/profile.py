@@ -1,15 +1,14 @@
 """``layerstream profile``: what reads, copies and kernels of a pack take on this machine."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from models.pack import Pack, open_pack
 from pipeline import limit_times, profiling
 from pipeline.devices.base import Device
+from pipeline.files import check_writable
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
 from pipeline.profile import Profile, ProfileError, plan_key
@@ -28,8 +27,9 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import console, errors, print_json, print_table
+from server.cli.output import print_json, print_table, say
 from server.cli.predicted import UNLIMITED_BYTES, profiled
+from server.cli.progress import bar
 from server.cli.weights import Weights, weight_bytes
 from server.sharing import Candidate, share_budget
 from server.sizes import format_size
@@ -39,7 +39,10 @@ def profile(
     context: typer.Context,
     pack: PackPath,
     iterations: Annotated[
-        int, typer.Option(min=1, help="Sweeps of each size of chunks; fewer are faster.")
+        int,
+        typer.Option(
+            min=1, metavar="NUMBER", help="Sweeps of each size of chunks; fewer are faster."
+        ),
     ] = profiling.DEFAULT_ITERATIONS,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
@@ -50,21 +53,30 @@ def profile(
         bool, typer.Option("--bound", help="Measure one configuration for a bound on its delay.")
     ] = False,
     architecture_name: Annotated[
-        str, typer.Option("--architecture", help="Of the configuration, with --bound.")
+        str,
+        typer.Option("--architecture", metavar="NAME", help="Of the configuration, with --bound."),
     ] = "auto",
     budget: Annotated[
-        str | None, typer.Option(help="Of the configuration: what `serve` has for this pack.")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="With --bound: what `serve` has for this pack. Default: no limit."
+        ),
     ] = None,
     ring: Ring = None,
     weights: Weights = None,
     runs: Annotated[
-        int, typer.Option(min=1, help="Sweeps of the configuration, with --bound.")
+        int,
+        typer.Option(min=1, metavar="NUMBER", help="Sweeps of the configuration, with --bound."),
     ] = limit_times.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Measure a pack on this machine; planning and prediction need it."""
+    """Measure a pack on this machine; planning and prediction need it.
+
+    The profile is written into the folder of the pack.
+    """
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
+    _check_writable(opened)
     if bound:
         wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
         opened, known = profiled(opened, device)
@@ -76,8 +88,8 @@ def profile(
         plan = share_budget([candidate], room)[0].plan
         _bound(opened, plan, known, device, runs, as_json)
         return
-    with _progress(f"profiling {opened.name}") as update:
-        measured = profiling.profile_pack(opened, device, iterations, update)
+    with bar(f"profiling {opened.name}") as shown:
+        measured = profiling.profile_pack(opened, device, iterations, shown.step, shown.doing)
     file = save_profile(measured, opened)
     summary = {
         "model": opened.name,
@@ -89,25 +101,30 @@ def profile(
         print_json(summary)
         return
     _print_transfers(opened.name, measured)
-    for name, value in _figures(measured).items():
-        if not isinstance(value, list):
-            console.print(f"{name:>20}  {value}", highlight=False, soft_wrap=True)
-    console.print(f"{file}: written", highlight=False, markup=False, soft_wrap=True)
+    for line in _sentences(measured):
+        say(line)
+    say(f"{file}: written; `simulate`, `plan` and `run` use it, `serve` when it loads the model")
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[profiling.Progress]:
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+def _check_writable(pack: Pack) -> None:
+    """Refuse what could not be kept before it is measured.
+
+    Raises:
+        ProfileError: the folder of ``pack`` takes no file.
+    """
+    try:
+        check_writable(pack.folder)
+    except OSError as exc:
+        message = f"{pack.folder}: a profile is written there: {exc.strerror or exc}"
+        raise ProfileError(message) from exc
 
 
 def _bound(
     pack: Pack, plan: Plan, known: Profile, device: Device, runs: int, as_json: bool
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
-    with _progress(f"measuring {pack.name}") as update:
-        limits = limit_times.measure_limits(pack, plan, device, runs, update)
+    with bar(f"measuring {plan.architecture.name} of {pack.name}") as shown:
+        limits = limit_times.measure_limits(pack, plan, device, runs, shown.step)
     save_profile(known.with_limits(plan, limits), pack)
     document = {
         "model": pack.name,
@@ -120,11 +137,9 @@ def _bound(
     if as_json:
         print_json(document)
         return
-    console.print(
-        f"{pack.name}: {plan.architecture.name} in {format_size(plan.weight_bytes)}: "
-        f"bound {document['bound_ms']:.1f} ms, of {runs} sweeps",
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"{pack.name}: {plan.architecture.name} with {format_size(plan.weight_bytes)} for weights "
+        f"answers within {document['bound_ms']:.1f} ms, by {runs} sweeps"
     )
 
 
@@ -140,6 +155,18 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "reads": [item.model_dump() for item in profile.reads],
         "copies": [item.model_dump() for item in profile.copies],
     }
+
+
+def _sentences(profile: Profile) -> Iterator[str]:
+    """Yield what was measured beside transfers, in words."""
+    spans = sum(span.median for span in profile.spans) * 1e3
+    yield f"all weights, read one span after the other ({len(profile.spans)}): {spans:.1f} ms"
+    yield f"{len(profile.kernels)} kernels timed; beside reads they take {profile.slowdown:.1%} longer"
+    yield f"of a request {profile.outside.median * 1e3:.2f} ms are outside of its sweep"
+    found = profile.tuning.model_dump(exclude_defaults=True)
+    chosen = [f"{found[name]} ({name.replace('_', ' ')})" for name in found if name != "algorithms"]
+    if chosen:
+        yield f"fastest here: {', '.join(chosen)}"
 
 
 def _print_transfers(name: str, profile: Profile) -> None:

@@ -18,12 +18,14 @@ from server.codec.fields import first_error
 from server.errors import (
     BusyError,
     DisconnectedError,
+    EncodedError,
     ForbiddenError,
     InvalidRequestError,
     NotFoundError,
     NotServingError,
     RefusedError,
     ServiceError,
+    SpoolError,
     StalledError,
     TooLargeError,
 )
@@ -44,6 +46,7 @@ STATUSES: dict[type[Exception], int] = {
     RefusedError: 409,
     StalledError: 408,
     TooLargeError: 413,
+    EncodedError: 415,
     CancelledError: CLIENT_CLOSED,
     DisconnectedError: CLIENT_CLOSED,
     ServiceError: 500,
@@ -54,6 +57,7 @@ STATUSES: dict[type[Exception], int] = {
     LoaderError: 503,
     ModelError: 503,
     NotServingError: 503,
+    SpoolError: 503,
     BusyError: 503,
     DeadlineError: 504,
 }
@@ -66,6 +70,7 @@ _OUTCOMES = {
     404: "invalid",
     408: "cancelled",
     413: "invalid",
+    415: "invalid",
     CLIENT_CLOSED: "cancelled",
     504: "deadline",
 }
@@ -120,7 +125,10 @@ def _headers(exc: Exception) -> dict[str, str]:
     if isinstance(exc, BusyError):
         return {"Retry-After": "1"}
     # The rest of the body is not waited for.
-    return {"Connection": "close"} if isinstance(exc, StalledError | TooLargeError) else {}
+    close = {"Connection": "close"}
+    if isinstance(exc, EncodedError):
+        return {"Accept-Encoding": "identity", **close}
+    return close if isinstance(exc, StalledError | TooLargeError) else {}
 
 
 async def _known(request: Request, exc: Exception) -> JSONResponse:

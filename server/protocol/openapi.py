@@ -26,8 +26,9 @@ _ERRORS = {
     404: "no such model, version or output",
     409: "the model does not fit into the budget: what it needs and what is free",
     413: "the body is over the limit",
+    415: "the body is compressed (Content-Encoding)",
     500: "the answer cannot be sent, or a fault of the server; its log says more",
-    503: "not loaded, out of service, a queue that is full (with Retry-After) or a read that failed",
+    503: "not loaded, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
     504: "no answer in time",
 }
 
@@ -54,7 +55,7 @@ class Operation:
 
 
 _KNOWN = (404, 409, 503)
-_INFERENCE = (400, 404, 409, 413, 500, 503, 504)
+_INFERENCE = (400, 404, 409, 413, 415, 500, 503, 504)
 _IMAGE = (
     Content({"type": "string", "format": "binary"}, "image/*"),
     Content(schemas.ImageForm, "multipart/form-data"),

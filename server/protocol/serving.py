@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.pack import Pack
 from pipeline.errors import DeadlineError
 from server.context import Context
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, EncodedError, shown
 from server.exchange import Exchange
 from server.protocol.errors import outcome_of
 from server.request_memory import SMALL_BYTES
@@ -75,7 +75,8 @@ async def run_model(
 
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
-        StalledError: it made no progress. BusyError: the line is full.
+        EncodedError: the body is compressed. StalledError: the client made no progress.
+        BusyError: the line is full.
         Otherwise what Repository.get, ``prepare``, Worker.infer and ``respond`` raise.
     """
     worker, pack = context.repository.worker(name, version)
@@ -84,6 +85,7 @@ async def run_model(
     outcome = "cancelled"
     try:
         # A refusal costs least before the body is read.
+        check_encoding(request)
         worker.check_room()
         exchange.check_room()
         async with exchange.within(limit):
@@ -106,6 +108,17 @@ async def run_model(
         raise
     finally:
         context.metrics.outcome(name, outcome, time.perf_counter() - started)
+
+
+def check_encoding(request: Request) -> None:
+    """Check that the body of ``request`` is sent as it is.
+
+    Raises:
+        EncodedError: it is compressed.
+    """
+    encoding = request.headers.get("content-encoding", "")
+    if encoding.lower() not in {"", "identity"}:
+        raise EncodedError(f"the body is encoded as {shown(encoding)}: send it as it is")
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:

@@ -71,8 +71,9 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # no other protocol is spoken; the request itself was parsed
         except httptools.HttpParserError as exc:
-            if isinstance(exc.__context__, _TooManyError):
-                self._refuse(431, str(exc.__context__))
+            refused = exc.__context__
+            if isinstance(refused, _HeaderError):
+                self._refuse(refused.status, str(refused))
             else:
                 self._refuse(400, "this is not an HTTP request")
             return
@@ -89,12 +90,17 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= HEADER_FIELDS:
-            raise _TooManyError(f"the header has over {HEADER_FIELDS} fields")
+            raise _HeaderError(431, f"the header has over {HEADER_FIELDS} fields")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_REQUESTS:
-            raise _TooManyError(f"over {PIPELINED_REQUESTS} requests wait for one that runs")
+            raise _HeaderError(431, f"over {PIPELINED_REQUESTS} requests wait for one that runs")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
+            raise _HeaderError(
+                400, f"a request has one Host header, this one has {hosts or 'none'}"
+            )
         self._heading = False
         super().on_headers_complete()
         self.cycle.transport = cast(asyncio.Transport, _Ending(self))
@@ -267,8 +273,12 @@ class Connection(HttpToolsProtocol):
         return any(count)
 
 
-class _TooManyError(Exception):
-    """Raised inside of the parser: there are more of something than a connection may hold."""
+class _HeaderError(Exception):
+    """Raised inside of the parser: the header says too much or too little; ``status`` of the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class _Ending:

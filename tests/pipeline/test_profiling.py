@@ -8,6 +8,7 @@ from models.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
+from pipeline.files import check_writable
 from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.planning.make import make_plan
@@ -69,8 +70,11 @@ def test_limits_bound_the_plan_that_they_are_of(
 
 def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
     steps: list[tuple[int, int]] = []
-    profile_pack(tiny_pack, CpuDevice(), iterations=1, progress=lambda *step: steps.append(step))
+    said: list[str] = []
+    profile_pack(tiny_pack, CpuDevice(), 1, lambda *step: steps.append(step), said.append)
     assert steps[-1][0] == steps[-1][1] == len(steps)
+    for what in ("reads", "kernels, round 1 of 1", "beside"):
+        assert any(what in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -82,3 +86,10 @@ def test_the_largest_cache_is_found(tmp_path: Path, sizes: list[str], expected: 
         (tmp_path / f"index{number}").mkdir()
         (tmp_path / f"index{number}" / "size").write_text(size + "\n")
     assert cache_bytes(tmp_path) == expected
+
+
+def test_where_a_file_can_be_made_none_is_left(tmp_path: Path) -> None:
+    check_writable(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No such file"):
+        check_writable(tmp_path / "none")

@@ -1,7 +1,10 @@
 """Requests that are wrong in every way: the right status, a named fault, and the next one is served."""
 
+import errno
 import gc
+import gzip
 import json
+import os
 import struct
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -239,6 +242,54 @@ async def test_a_body_of_just_the_limit(settings: SettingsFactory) -> None:
     async with serving(settings(max_body=len(GOOD))) as service:
         arrays(await service.client.post(INFER, content=GOOD))
         error(await service.client.post(INFER, content=GOOD + " "), 413)
+
+
+@pytest.mark.parametrize("path", ["/infer", ":classify"])
+@pytest.mark.parametrize("encoding", ["gzip", "BR", "x" * 5000])
+async def test_a_compressed_body_is_refused_by_its_encoding(
+    shared: Service, path: str, encoding: str
+) -> None:
+    """Before it is read: compressed JSON would be said to be no JSON."""
+    headers = {"content-encoding": encoding}
+    url = f"/v2/models/tiny{path}"
+    answer = await shared.client.post(url, content=gzip.compress(b"{}"), headers=headers)
+    message = error(answer, 415, encoding[:60], "send it as it is")
+    assert len(message) < 200
+    assert answer.headers["accept-encoding"] == "identity"
+    plain: dict[str, Any] = {
+        "headers": {"content-encoding": "identity"},
+        "json": request(inputs_for("tiny")),
+    }
+    assert (await shared.client.post("/v2/models/tiny/infer", **plain)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "is full"), (errno.EDQUOT, "is full"), (errno.EROFS, "used")],
+)
+@pytest.mark.parametrize("is_form", [False, True])
+async def test_no_room_for_temporary_files_is_said_without_their_path(
+    shared: Service, monkeypatch: pytest.MonkeyPatch, number: int, words: str, is_form: bool
+) -> None:
+    """Bodies and forms are spooled there; what is written only at the end fails there, too."""
+
+    class Full:
+        name = "/secret/spool"
+
+        async def write(self, data: bytes) -> int:
+            raise OSError(number, os.strerror(number), self.name)
+
+        async def close(self) -> None:
+            raise OSError(number, os.strerror(number), self.name)
+
+    async def spool(mode: str) -> Full:
+        return Full()
+
+    monkeypatch.setattr("aiofiles.tempfile.NamedTemporaryFile", spool)
+    sent: dict[str, Any] = {"files": {"a": picture()}} if is_form else {"content": picture()}
+    answer = await shared.client.post("/v2/models/tiny:classify", **sent)
+    message = error(answer, 503, "folder for temporary files", words)
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "", "9" * 5000, "1e3", "²"])

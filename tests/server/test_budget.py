@@ -24,10 +24,10 @@ from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.engine import Engine
 from pipeline.planning.thumb import smallest_plan
-from server.budget import Budget, fit
+from server.budget import Budget, fit, refusal
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
-from server.sizes import format_least
+from server.sizes import format_least, parse_size
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     REQUEST_MEMORY,
@@ -122,6 +122,7 @@ async def test_a_third_model_is_refused_at_the_start_and_by_request(
     async with serving(settings(models_budget=budget, models=(*TWO, "pair"))) as service:
         name = "layerstream_model_refusals_total"
         assert await service.metric(name, model="pair") == 1
+        assert service.context.describe().startswith("serving 2 of 3 models (tiny, twin) in ")
         await refused(service, packs)
         assert await service.metric(name, model="pair") == 2
         assert await service.metric("layerstream_model_ready", model="pair") == 0
@@ -218,6 +219,44 @@ async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Pac
         async with serving(settings(models_budget=packs.smallest("tiny") - 1, models=("tiny",))):
             pass
     assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
+
+
+def enough(message: str) -> int:
+    found = re.search(r"a budget of ([\d.]+ \w+) is enough", message)
+    assert found, message
+    return parse_size(found[1])
+
+
+@pytest.mark.parametrize(("few", "chosen"), [(2300 << 10, 2000 << 10), (1900 << 10, None)])
+async def test_a_refusal_says_which_budget_is_enough_for_all(
+    settings: SettingsFactory, few: int, chosen: int | None
+) -> None:
+    """Typed in it is, and hardly more than that; the memory of requests may grow with the budget."""
+    models = {"models": (*TWO, "pair"), "request_memory": chosen}
+    async with serving(settings(budget=few, **models)) as service:
+        entries = service.context.repository.entries()
+        (said,) = {enough(entry.reason) for entry in entries if not entry.serves}
+        assert any(entry.serves for entry in entries)
+    async with serving(settings(budget=said, exit_on_error=True, **models)) as service:
+        assert all(entry.serves for entry in service.context.repository.entries())
+    with pytest.raises(StartupError, match="does not fit"):
+        async with serving(settings(budget=int(said * 0.9), exit_on_error=True, **models)):
+            pass
+
+
+def test_a_refusal_breaks_the_need_down() -> None:
+    memory = {"ring": 3 << 20, "resident": 1 << 20, "arena": 9 << 20, "scratch": 0, "io": 5 << 10}
+    message = str(refusal("m", memory, Budget(1 << 20), 0))
+    parts = "9.0 MiB for activations, 4.0 MiB for weights, 5.0 KiB for inputs and outputs; a budget"
+    assert parts in message
+    assert figures(message) == (sum(memory.values()), 1 << 20)
+    assert enough(message) >= sum(memory.values())
+
+
+def test_every_kind_of_memory_has_words(manifest: Manifest) -> None:
+    plan = smallest_plan(manifest, ARCHITECTURES["auto"])
+    message = str(refusal("m", dict.fromkeys(plan.memory, 1 << 20), Budget(1), 0))
+    assert not any(f"for {kind}" in message for kind in plan.memory)
 
 
 async def test_exit_on_error(settings: SettingsFactory, budget: int) -> None:

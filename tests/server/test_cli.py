@@ -16,6 +16,7 @@ import pytest
 
 from models.pack import open_pack
 from pipeline.engine import Engine
+from server.setting_table import settings_table
 from server.transport.listener import listen
 from tests.server.support import (
     BAD,
@@ -44,6 +45,15 @@ def test_help(cli: Cli) -> None:
     for command in ("zoo", "compile", "inspect", "run", "bench", "serve"):
         assert command in shown.out
         assert cli(command, "--help").code == 0
+
+
+def test_the_help_of_serve_is_that_of_the_settings(cli: Cli) -> None:
+    shown = " ".join(cli("serve", "--help").out.split())
+    for item in settings_table():
+        assert f"{item.flag} {item.value}".rstrip() in shown
+        assert f" {item.panel} " in shown
+        assert item.meaning.split(",", maxsplit=1)[0] in shown
+    assert "--model " not in shown  # it is taken, and not shown
 
 
 def test_no_command_is_bad_usage(cli: Cli) -> None:

@@ -60,6 +60,7 @@ def test_printed_detections_are_capped(cli: Cli, finder: Path, photo: Path) -> N
     assert NAMES[1] not in shown
     assert "and 1 more, of lower scores: --top-k 2 prints all" in shown
     assert len(cli(*command, "--json").document["detections"]) == 2  # programs get all
+    assert "no boxes found" in cli(*command, "--score-threshold", 1).out
 
 
 def test_thresholds(cli: Cli, finder: Path, photo: Path) -> None:

@@ -1,6 +1,9 @@
 """``layerstream profile``, ``simulate`` and ``plan``: with a profile, without, and with what cannot be."""
 
+import errno
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile_file import FILE, manifest_checksum, save_profile
+from server.sizes import format_least
 from tests.pipeline.profiles import profile
 from tests.server.support import BAD, Cli
 
@@ -60,7 +64,28 @@ def test_profile_writes_what_simulate_and_plan_read(cli: Cli, bare: Pack) -> Non
 def test_profile_says_in_a_table_what_it_measured(cli: Cli, bare: Pack) -> None:
     shown = cli("profile", bare.folder, "--iterations", 1)
     assert shown.code == 0
-    assert all(word in shown.out for word in ("in flight", "GB/s", "slowdown", FILE))
+    assert all(word in shown.out for word in ("in flight", "GB/s", "kernels timed", FILE))
+    assert "{" not in shown.out
+    assert not re.search(r"\d\.\d{4}", shown.out)
+
+
+@pytest.mark.parametrize("options", [[], ["--bound"]])
+def test_a_folder_that_takes_no_profile_is_refused_before_measuring(
+    cli: Cli, profiled: Pack, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """As on a file system that is read-only, which stops root, too."""
+
+    def read_only(dir: Path) -> None:  # noqa: A002
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+
+    def measured(*_: object) -> None:
+        pytest.fail("measured before it was known whether it can be kept")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("pipeline.profiling.profile_pack", measured)
+    monkeypatch.setattr("pipeline.limit_times.measure_limits", measured)
+    result = cli("profile", profiled.folder, *options)
+    result.refuses(BAD, f"{profiled.folder}: a profile is written there: Read-only file system")
 
 
 def test_a_measured_bound_is_what_plan_shows(cli: Cli, profiled: Pack) -> None:
@@ -129,7 +154,8 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     assert together["delay_ms"] == pytest.approx(sum(row["delay_ms"] for row in together["packs"]))
     assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
     less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
-    cli("plan", *both, *less).refuses(BAD, "does not fit", "free")
+    enough = f"a budget of {format_least(2 * least + requests)} is enough for all models"
+    cli("plan", *both, *less).refuses(BAD, "does not fit", "free", enough)
 
 
 def test_explain_says_why(cli: Cli, profiled: Pack) -> None:

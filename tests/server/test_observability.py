@@ -317,7 +317,7 @@ def test_fields_and_id_inside_a_request() -> None:
     assert document["request_id"] == "abc"
     assert (document["path"], document["status"]) == ("/v2", 200)
     assert "other" not in document
-    assert re.fullmatch(r"\d\d:\d\d:\d\d request request_id=abc path=/v2 status=200", text)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d request path=/v2 status=200 request_id=abc", text)
 
 
 @given(message=st.text(), path=st.text())

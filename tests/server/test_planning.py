@@ -79,6 +79,16 @@ async def test_searched_architectures_need_a_profile(settings: SettingsFactory, 
             pass
 
 
+async def test_a_model_without_a_profile_is_said_to_have_none(
+    settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    repository = profiled("tiny")
+    async with serving(settings(repository=repository, models=("tiny", "pair"))):
+        (said,) = (line for line in caplog.messages if "has no profile" in line)
+    assert f"`layerstream profile {repository / 'pair' / '1'}`" in said
+
+
 @pytest.mark.parametrize(
     "elsewhere", [{"cpu": "another"}, {"threads": 7}, {"onnxruntime": "0.1"}, {"device": "x"}]
 )

@@ -43,6 +43,17 @@ def test_precedence(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.queue_limit == 16
 
 
+@pytest.mark.parametrize(
+    ("text", "names"), [("a,b", ("a", "b")), (" a, b,", ("a", "b")), ("a", ("a",)), ("", ())]
+)
+def test_names_are_separated_by_commas(
+    text: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings({**NEEDED, "models": text}).models == names
+    monkeypatch.setenv("LAYERSTREAM_MODELS", text)
+    assert load_settings(dict(NEEDED)).models == names
+
+
 def test_the_file_may_be_named_by_a_variable(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSTREAM_CONFIG", str(toml))
     assert load_settings({}).port == 3
@@ -138,6 +149,8 @@ def test_what_is_missing_is_named_with_the_ways_to_give_it(field: str) -> None:
         ("models = [", ":1", "not TOML"),
         ("port = 1\n#\udcff", ":2", "not UTF-8: byte 0xff"),
         ("[server]\nport = 1", ":1: server", "no such setting"),
+        (f'"{"x" * 9999}\\u001b" = 1', ": xxx", "xxx...: no such setting"),
+        ('"a\\u001bb" = 1', ": a\\x1bb", "no such setting"),
         (f'log_format = "{"x" * 9999}"', ":1: log_format", "'auto', 'json' or 'text'"),
         ("\n".join(f"k{number} = 1" for number in range(99)), ":1: k0", "and 94 more"),
     ],
@@ -151,8 +164,9 @@ def test_what_is_wrong_in_the_file_has_a_line(
     with pytest.raises(SettingsError) as caught:
         load_settings(given, path)
     message = str(caught.value)
-    assert message.startswith(f"{path}{place}: ")
+    assert message.startswith(f"{path}{place}")
     assert words in message
+    assert message.isprintable()
     assert len(message) < LONGEST
 
 

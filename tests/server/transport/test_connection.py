@@ -53,7 +53,9 @@ async def test_a_header_has_a_limit(data: bytes) -> None:
 
 async def test_a_header_within_the_limit_is_taken() -> None:
     wire = Wire(answers_at_once)
-    fields = b"a: b\r\n" * (HEADER_FIELDS - 1) + b"c: " + b"x" * (HEADER_BYTES // 2)
+    fields = (
+        b"host: x\r\n" + b"a: b\r\n" * (HEADER_FIELDS - 2) + b"c: " + b"x" * (HEADER_BYTES // 2)
+    )
     await wire.sends(b"GET / HTTP/1.1\r\n" + fields + b"\r\n\r\n")
     assert wire.answer == OK
     assert not wire.transport.is_closing()
@@ -65,9 +67,9 @@ async def test_a_header_within_the_limit_is_taken() -> None:
         b"nonsense\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
         b"GET  HTTP/1.1\r\n\r\n",
-        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET / HTTP/1.1\r\n: x\r\n\r\n",
-        b"GET http://x HTTP/1.1\r\n\r\n",
+        b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\n\r\n",
@@ -77,6 +79,25 @@ async def test_what_is_no_request_gets_400_as_json(data: bytes) -> None:
     wire = Wire(answers_at_once)
     await wire.sends(data)
     wire.refused(400, "not an HTTP request")
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "is_taken"),
+    [
+        (b"1.1", 1, True),
+        (b"1.1", 0, False),
+        (b"1.1", 2, False),
+        (b"1.0", 0, True),
+        (b"1.0", 2, False),
+    ],
+)
+async def test_a_request_names_its_host_once(version: bytes, hosts: int, is_taken: bool) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(b"GET / HTTP/%b\r\n" % version + b"host: x\r\n" * hosts + b"\r\n")
+    if is_taken:
+        assert wire.answer.startswith(b"HTTP/1.1 200 ")
+    else:
+        wire.refused(400, "one Host header")
 
 
 async def test_a_header_has_a_time() -> None:
@@ -205,7 +226,7 @@ async def test_no_more_of_a_body_is_read_than_was_asked_for(framing: str) -> Non
 
 FLOODS = {
     "requests": GET * 1000,
-    "short requests": b"GET / HTTP/1.1\r\n\r\n" * 1000,
+    "short requests": b"GET / HTTP/1.1\r\nhost:\r\n\r\n" * 1000,
     "fields": GET[:-2] + b"a:\r\n" * 8000,
     "a field": GET[:-2] + b"a: " + b"x" * MIB,
     "a target": b"GET /" + b"x" * MIB,
@@ -248,7 +269,8 @@ async def test_a_few_requests_at_once_are_answered_in_order() -> None:
         await send({"type": "http.response.body", "body": body})
 
     wire = Wire(says_path)
-    await wire.sends(b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % i for i in range(PIPELINED_REQUESTS)))
+    requests = (b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % i for i in range(PIPELINED_REQUESTS))
+    await wire.sends(b"".join(requests))
     for _ in range(PIPELINED_REQUESTS):
         await wire.settled()
     bodies = wire.answer.split(b"\r\n\r\n")[1:]

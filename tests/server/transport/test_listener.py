@@ -129,7 +129,9 @@ def test_an_answer_to_a_body_that_still_comes_is_not_lost(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)
             sock.settimeout(LIMIT_SECONDS)
             sock.connect(address)
-            sock.sendall(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            sock.sendall(
+                b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
             return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
     async def work() -> None:
