@@ -58,7 +58,7 @@ def import_darknet(
     say(f"{output}: written, {format_size(output.stat().st_size)}")
     print_facts(_facts(summary))
     pack = Path("repository", summary["name"])
-    suggest("to make a pack of it", command("compile", output, "-o", pack))
+    suggest("To make a pack of it", command("compile", output, "-o", pack))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -134,4 +134,4 @@ def _print_shares(document: dict[str, Any]) -> None:
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
         serve = command("serve", "--repository", document["repository"], "--budget", least)
-        suggest("to serve all of them that can be read", serve)
+        suggest("To serve all that can be read", serve)

@@ -97,6 +97,16 @@ def test_folding_loses_nothing(text: str, width: int, cut: bool) -> None:
         assert all(cell_len(line) <= width for line in lines)
 
 
+def test_a_number_keeps_its_unit() -> None:
+    assert fold("takes 288.0 KiB, or 5 of 1.5 MiB", 12) == [
+        "takes",
+        "288.0 KiB,",
+        "or 5 of",
+        "1.5 MiB",
+    ]
+    assert fold("a s b", 3) == ["a s", "b"]
+
+
 def test_numbers_lie_right_and_texts_left() -> None:
     lines = lay_out(
         ("name", "weights MiB", "delay ms"), [("a", "1.50", "-"), ("bb", "112.00", "3")], 80
@@ -155,4 +165,6 @@ def test_names_are_no_markup_and_do_nothing_to_a_terminal(terminal: io.StringIO,
     output.suggest(name, name)
     shown = ESCAPES.sub("", terminal.getvalue())
     assert shown.count(plain(name)) == 8
+    # Only ours: bold, underlined, and back.
+    assert set(ESCAPES.findall(terminal.getvalue())) <= {"\x1b[1m", "\x1b[4m", "\x1b[0m"}
     assert not set(shown) & {"\x1b", "\u202e"}
