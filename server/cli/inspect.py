@@ -17,12 +17,12 @@ from server.cli.options import Json, PackPath
 from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.packs import summary_of
 from server.cli.sentences import (
-    command,
     detector,
     given,
     machine,
     network_size,
     picture,
+    profiling,
     resident,
     serving,
     some,
@@ -54,8 +54,8 @@ def inspect(
     print_facts(_facts(opened, summary))
     say("")
     if not (opened.folder / PROFILE).exists():
-        suggest("To measure it here", command("profile", opened.folder))
-    suggest("To serve it", serving(opened.folder, opened.name, summary["smallest_budget_bytes"]))
+        suggest("To measure it here", profiling(opened))
+    suggest("To serve it", serving(opened, summary["smallest_budget_bytes"]))
     for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):
         say(line)
     if layers or device != "cpu":
