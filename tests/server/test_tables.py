@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from server.cli import output
+from server.cli.steps import steps
 from server.cli.tables import fold, lay_out, lay_out_facts, plain
 from tests.examples import examples
 
@@ -168,3 +169,23 @@ def test_names_are_no_markup_and_do_nothing_to_a_terminal(terminal: io.StringIO,
     # Only ours: bold, underlined, and back.
     assert set(ESCAPES.findall(terminal.getvalue())) <= {"\x1b[1m", "\x1b[4m", "\x1b[0m"}
     assert not set(shown) & {"\x1b", "\u202e"}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_steps_are_lines_on_a_terminal_and_nothing_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=is_terminal, width=80, color_system=None)
+    monkeypatch.setattr("server.cli.steps.errors", console)
+    with steps("compiling [/x].onnx") as progress:
+        progress("read")
+        for number in range(3):
+            progress("optimise", f"[part {number}]")
+    shown = file.getvalue()
+    if not is_terminal:
+        assert shown == ""
+        return
+    ended = re.findall(r"  (read|optimise) +[0-9]+\.[0-9] s", shown)
+    assert ended == ["read", "optimise"]
+    assert "compiling [/x].onnx: optimise, [part 2]" in shown
