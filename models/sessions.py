@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from models.heap import bound_heap
 
-# Imported where it is used: commands that compute nothing, and completion, do without.
+# Imported where they are used: commands that compute nothing, and completion, do without.
 if TYPE_CHECKING:
     import onnxruntime as ort
+    from numpy.typing import NDArray
 
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
@@ -136,13 +134,15 @@ def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":
 
 
 def run_session(
-    session: "ort.InferenceSession", inputs: Mapping[str, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
+    session: "ort.InferenceSession", inputs: "Mapping[str, NDArray[Any]]"
+) -> "dict[str, NDArray[Any]]":
     """Return the outputs of ``session`` by name; strings are objects.
 
     Raises:
         SessionError: ONNX Runtime refuses the inputs, or fails; the message is one line.
     """
+    import numpy as np
+
     feeds = {
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in inputs.items()

@@ -8,6 +8,7 @@ from pipeline.architectures import Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.fit import Fitted, smallest_fitted
 from pipeline.planning.plan import PlanError
+from pipeline.planning.words import sized
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.budget import Budget, fit
@@ -80,8 +81,8 @@ def _check(candidate: Candidate, fitted: Fitted) -> None:
     limit, least = candidate.wanted.weight_bytes, fitted.plan.weight_bytes
     if limit is not None and least > limit:
         raise PlanError(
-            f"{candidate.pack.name}: {limit} bytes of weights in memory are too few; the least of "
-            f"{candidate.architecture.name} is {least} bytes: allow as much"
+            f"{candidate.pack.name}: {sized(limit)} of weights in memory are too few; the least of "
+            f"{candidate.architecture.name} is {sized(least)}: allow as much"
             + chunk_advice(candidate.pack.manifest, candidate.architecture)
         )
 

@@ -2,6 +2,7 @@
 
 from models.manifest import Manifest
 from pipeline.architectures import Architecture
+from pipeline.planning.words import sized
 
 
 def chunk_advice(manifest: Manifest, architecture: Architecture) -> str:
@@ -12,4 +13,4 @@ def chunk_advice(manifest: Manifest, architecture: Architecture) -> str:
     least = manifest.least_chunk_bytes
     if architecture.resident or least >= manifest.largest_chunk_bytes:
         return ""
-    return f", or compile with a smaller --chunk (the largest one can have {least} bytes)"
+    return f", or compile with a smaller --chunk: the largest one can have {sized(least)}"

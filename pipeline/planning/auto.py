@@ -9,6 +9,7 @@ from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.tune import Tuner, smallest_bytes
+from pipeline.planning.words import sized
 from pipeline.simulator import Simulated, simulate
 
 # The least memory for a delay is found to within this ratio.
@@ -67,7 +68,7 @@ def _least(manifest: Manifest, drafts: Drafts, fastest: Draft, target: float) ->
     if fastest.idle.delay_seconds > target:
         raise PlanError(
             f"{manifest.name}: a delay of {1e3 * target:.1f} ms cannot be reached with "
-            f"{fastest.weight_bytes} bytes of weights in memory; the least is "
+            f"{sized(fastest.weight_bytes)} of weights in memory; the least is "
             f"{1e3 * fastest.idle.delay_seconds:.1f} ms: allow more memory or a longer delay"
         )
     found, least = fastest, smallest_bytes(manifest, drafts)

@@ -11,6 +11,7 @@ from pipeline.planning.advice import chunk_advice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
+from pipeline.planning.words import sized
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Profile
 from pipeline.timeline import timeline
@@ -45,8 +46,8 @@ def fit_plan(
     limit = wanted.weight_bytes
     if limit is not None and plan.weight_bytes > limit:
         raise PlanError(
-            f"{manifest.name}: {architecture.name} takes {plan.weight_bytes} bytes for weights, "
-            f"{limit} are allowed: allow more, take another architecture"
+            f"{manifest.name}: {architecture.name} takes {sized(plan.weight_bytes)} for weights, "
+            f"{sized(limit)} are allowed: allow more, take another architecture"
             + chunk_advice(manifest, architecture)
         )
     return judged(plan, profile, reasons)

@@ -11,6 +11,7 @@ from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import lifetimes, plan_arena, roots
 from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.words import sized
 
 # Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
 # in the ring at once where it is large enough.
@@ -159,8 +160,8 @@ def _buffers(
     asked = needed if choice.ring_bytes is None else choice.ring_bytes
     if asked < needed:
         raise PlanError(
-            f"{manifest.name}: a ring of {asked} bytes is smaller than {_count(slots)}the largest "
-            f"chunk ({needed // slots} bytes): give as much{chunk_advice(manifest, architecture)}"
+            f"{manifest.name}: a ring of {sized(asked)} is smaller than {_count(slots)}the largest "
+            f"chunk, {sized(needed // slots)}: give as much{chunk_advice(manifest, architecture)}"
         )
     whole = max(sum(unit.length for unit in units), needed)
     n_bytes = min(-(-asked // _PAGE_BYTES) * _PAGE_BYTES, whole)

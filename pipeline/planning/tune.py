@@ -18,6 +18,7 @@ from pipeline.planning.level import Level
 from pipeline.planning.make import READ_BYTES, chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
+from pipeline.planning.words import sized
 
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
 # otherwise are told apart by how they bear load and noise.
@@ -56,9 +57,9 @@ class Tuner:
         self._room = self._largest_ring(self._free)
         if limit < smallest:
             raise PlanError(
-                f"{manifest.name}: {limit} bytes of weights in memory are too few; the least is {smallest} "
-                f"bytes ({smallest - kept} for a ring of the largest chunk, and {kept} that "
-                f"always stay); allow as much{drafts.chunk_advice}"
+                f"{manifest.name}: {sized(limit)} of weights in memory are too few; the least is "
+                f"{sized(smallest)}: {sized(smallest - kept)} for a ring of the largest chunk, and "
+                f"{sized(kept)} that always stay; allow as much{drafts.chunk_advice}"
             )
 
     def best(self, rounds: int = ROUNDS) -> Draft:

@@ -19,6 +19,8 @@ def main() -> None:
     claim_process()
     try:
         code = program()(standalone_mode=False)
+    except SystemExit:  # completion has answered; the errors below are not worth their imports
+        raise
     except _UsageError as exc:
         message = getattr(exc, "format_message", exc.__str__)()
         fail(message or "no command given", BAD_INPUT)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress
 
 from models.pack import Pack, open_pack
@@ -34,6 +35,7 @@ from server.cli.options import (
     size,
 )
 from server.cli.output import errors, print_json
+from server.cli.steps import steps
 from server.cli.weights import Weights
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
@@ -163,7 +165,7 @@ def _measure(
 def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
     """Return the profile of ``pack``, as which ``device`` works from now on."""
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"profiling {pack.name}", total=None)
+        task = progress.add_task(escape(f"profiling {pack.name}"), total=None)
         profile = profile_for(
             pack,
             chosen,
@@ -193,12 +195,11 @@ def _built(name: str, side: int, folder: Path) -> Iterator[tuple[Pack, Path]]:
         scratch = tempfile.TemporaryDirectory(prefix="layerstream-bench-", dir=folder)
     except OSError as exc:
         raise InputError(f"{folder}: {exc.strerror or exc}") from exc
-    with scratch as place, errors.status(f"building {name} at {side} px") as status:
+    with scratch as place:
         source = Path(place, f"{name}.onnx")
-        zoo.build(name, source, side)
-        status.update(f"compiling {name} at {side} px")
-        pack = open_pack(compile_onnx(source, Path(place, name)))
-        status.stop()
+        with steps(f"{name} at {side} px") as progress:
+            zoo.build(name, source, side, progress=progress)
+            pack = open_pack(compile_onnx(source, Path(place, name), progress=progress))
         yield pack, source
 
 

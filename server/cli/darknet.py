@@ -10,9 +10,9 @@ import typer
 from models.preprocess import read_labels
 from server.cli.figures import unit_of_rows
 from server.cli.options import Json
-from server.cli.output import errors, print_facts, print_json, print_table, say, suggest
+from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
-from server.cli.steps import steps
+from server.cli.steps import steps, working
 from server.sizes import format_size
 
 
@@ -58,7 +58,7 @@ def import_darknet(
     say(f"{output}: written, {format_size(output.stat().st_size)}")
     print_facts(_facts(summary))
     pack = Path("repository", summary["name"])
-    suggest("to make a pack of it", command("compile", output, "-o", pack))
+    suggest("To make a pack of it", command("compile", output, "-o", pack))
 
 
 def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -96,7 +96,7 @@ def export_darknet(
     """Write the weights of an imported network in Darknet's format again."""
     from models.darknet.weights import export_weights
 
-    with errors.status(f"exporting {source.name}"):
+    with working(f"exporting {source.name}"):
         export_weights(source, output)
     n_bytes = output.stat().st_size
     if as_json:

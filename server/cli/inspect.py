@@ -17,12 +17,12 @@ from server.cli.options import Json, PackPath
 from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.packs import summary_of
 from server.cli.sentences import (
-    command,
     detector,
     given,
     machine,
     network_size,
     picture,
+    profiling,
     resident,
     serving,
     some,
@@ -52,9 +52,10 @@ def inspect(
         print_json({**summary, "layer_table": table} if layers or device != "cpu" else summary)
         return
     print_facts(_facts(opened, summary))
+    say("")
     if not (opened.folder / PROFILE).exists():
-        suggest("to measure it here", command("profile", opened.folder))
-    suggest("to serve it", serving(opened.folder, opened.name, summary["smallest_budget_bytes"]))
+        suggest("To measure it here", profiling(opened))
+    suggest("To serve it", serving(opened, summary["smallest_budget_bytes"]))
     for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):
         say(line)
     if layers or device != "cpu":
@@ -98,8 +99,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "streams",
         f"in {summary['pieces']:,} pieces of {summary['sessions']:,} kinds, "
         f"{summary['spans']:,} spans; the smallest ring takes "
-        f"{format_least(summary['largest_chunk_bytes'])}, with chunks as large as the default plan's "
-        f"{format_least(summary['largest_joined_bytes'])}",
+        f"{format_least(summary['largest_chunk_bytes'])}, or "
+        f"{format_least(summary['largest_joined_bytes'])} where chunks are joined",
     )
     yield (
         "beside them",

@@ -9,8 +9,9 @@ import typer
 from server.budget import Budget
 from server.cli.figures import MIB
 from server.cli.options import DeviceName, Json, Threads, open_named, size
-from server.cli.output import errors, print_json, print_table, say, suggest
+from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, shares, some, typed
+from server.cli.steps import working
 from server.sizes import format_least
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
@@ -38,7 +39,7 @@ def list_(
     shared = None if budget_bytes is None else Budget(budget_bytes)
     verdicts = [Verdict()] * len(found)
     if shared is not None:
-        with errors.status("planning"):
+        with working("planning"):
             verdicts = share_out(found, shared, device, request_bytes)
     document = {
         "repository": str(repository),
@@ -134,4 +135,4 @@ def _print_shares(document: dict[str, Any]) -> None:
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
         serve = command("serve", "--repository", document["repository"], "--budget", least)
-        suggest("to serve all of them that can be read", serve)
+        suggest("To serve all that can be read", serve)

@@ -47,8 +47,9 @@ def say(sentence: str) -> None:
 
 
 def suggest(what: str, command: str) -> None:
-    """Print a command to type, in one line whatever its length, so that it can be copied."""
-    _print(f"{what}: {command}")
+    """Print a command to type, in a line of its own whatever its length, so that it can be copied."""
+    _print(f"{what}:")
+    _print(f"  {command}")
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -64,7 +65,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     """
     table = lay_out(columns, rows, _width())
     _print(title, "bold")
-    for line in table.head:
+    for line in table.head[:-1]:
+        _print(line)
+    for line in table.head[-1:]:
         _print(line, "underline")
     for line in table.body:
         _print(line)

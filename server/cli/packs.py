@@ -116,7 +116,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
         f"{summary['spans']:,} spans, {summary['pieces']:,} pieces; "
         f"serves from a budget of {typed(least)} up"
     )
-    suggest("to serve it", serving(pack.folder, pack.name, least))
+    suggest("To serve it", serving(pack, least))
 
 
 def _checker(source: Path, target: Target, warnings: list[str], progress: Progress) -> "Accept":

@@ -25,9 +25,10 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import errors, print_json, print_table, say
+from server.cli.output import print_json, print_table, say
 from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.sentences import shares
+from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
 from server.request_needs import Need, pool_bytes
 from server.sharing import Candidate, share_budget
@@ -81,7 +82,7 @@ def plan(
         shared.set_aside(requested or pool_bytes(budget_bytes, needs), () if requested else needs)
         for candidate in candidates:
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
-    with errors.status("planning"):
+    with working("planning"):
         plans = share_budget(candidates, shared)
         rows = [
             _planned(candidate, item, hint)

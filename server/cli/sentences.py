@@ -1,10 +1,10 @@
 """What packs, networks and budgets are, in words and units, for people."""
 
 import shlex
-from pathlib import Path
 
 from models.detection.recipe import Detection
 from models.manifest import Array, Port, Resident, SourceSizes
+from models.pack import Pack
 from models.preprocess import Preprocess
 from models.target import Target
 from server.sizes import format_least, format_size
@@ -141,9 +141,17 @@ def resident(piece: Resident) -> str:
     )
 
 
-def serving(folder: Path, name: str, budget_bytes: int) -> str:
-    """Return the command that serves the pack in ``folder`` alone in its smallest budget."""
-    repository = folder.parent.parent
-    return command(
-        *("serve", "--repository", repository, "--model", name, "--budget", typed(budget_bytes))
-    )
+def serving(pack: Pack, budget_bytes: int) -> str:
+    """Return the command that serves ``pack`` alone in its smallest budget."""
+    repository = pack.folder.parent.parent
+    named = ("--repository", repository, "--model", pack.name)
+    return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
+
+
+def profiling(pack: Pack) -> str:
+    """Return the command that measures ``pack`` here."""
+    return command("profile", pack.folder, *_device(pack))
+
+
+def _device(pack: Pack) -> tuple[str, ...]:
+    return () if pack.manifest.target.capability is None else ("--device", "cuda")

@@ -25,8 +25,9 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import errors, print_json, print_table
+from server.cli.output import print_json, print_table
 from server.cli.predicted import memory_of, profiled
+from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
 
 _USUAL_PART = 0.05
@@ -61,9 +62,9 @@ def simulate(
     ring_bytes = size(ring, "--ring")
     limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)
     simulated: dict[str, tuple[Found, Prediction]] = {}
-    with errors.status(f"simulating {opened.name}") as status:
+    with working(f"simulating {opened.name}") as line:
         for item in chosen:
-            status.update(f"simulating {opened.name}: {item.name}")
+            line.show(f"simulating {opened.name}: {item.name}")
             simulated[item.name] = _simulated(opened.manifest, item, ring_bytes, limit, profile)
     if trace is not None:
         _write_trace(trace, simulated, opened.manifest)

@@ -12,12 +12,29 @@ from server.cli.output import errors
 from server.cli.tables import plain
 
 
+class Working:
+    """What a command is doing, in one line that turns; names in it are no markup."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def show(self, what: str) -> None:
+        self._status.update(Text(plain(what)))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Working]:
+    """Show ``what`` while the block runs."""
+    with errors.status(Text(plain(what))) as status:
+        yield Working(status)
+
+
 class _Steps:
     """Prints a line for each step that has ended, with its seconds, above the one that runs."""
 
-    def __init__(self, title: str, status: Status) -> None:
+    def __init__(self, title: str, line: Working) -> None:
         self._title = title
-        self._status = status
+        self._line = line
         self._step = ""
         self._since = time.monotonic()
 
@@ -25,8 +42,7 @@ class _Steps:
         if step != self._step:
             self.end()
             self._step, self._since = step, time.monotonic()
-        words = f"{self._title}: {step}{detail and f', {detail}'}"
-        self._status.update(Text(plain(words)))
+        self._line.show(f"{self._title}: {step}{detail and f', {detail}'}")
 
     def end(self) -> None:
         """Print the step that has ended, if there is one."""
@@ -38,7 +54,7 @@ class _Steps:
 @contextmanager
 def steps(title: str) -> Iterator[Progress]:
     """Yield what is told of each step; ``title`` says what the command is doing."""
-    with errors.status(Text(plain(title))) as status:
-        shown = _Steps(title, status)
+    with working(title) as line:
+        shown = _Steps(title, line)
         yield shown
         shown.end()

@@ -16,6 +16,8 @@ _GAP = "  "
 _LEAST_TEXT = 12
 _NUMBER = re.compile(r"[-+<]?[0-9][0-9,]*(\.[0-9]+)?(e[-+]?[0-9]+)?( ?(%|B|KiB|MiB|GiB|ms|s))?")
 _NOTHING = ("", "-")
+#: Where a line may end: at a space, but not between a number and its unit.
+_BREAK = re.compile(r" (?!(?:B|KiB|MiB|GiB|bytes|ms|s|px|%)(?:\W|$))|(?<![0-9]) ")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def fold(text: str, width: int, cut: bool = True) -> list[str]:
     """Return ``text`` as lines of up to ``width`` columns; longer words are cut, or stay whole."""
     lines: list[str] = []
     line = ""
-    for word in text.split(" "):
+    for word in _BREAK.split(text):
         joined = f"{line} {word}" if line else word
         if cell_len(joined) <= width:
             line = joined

@@ -63,4 +63,4 @@ def build(
             built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters
         )
         say(f"weights: {sizes}")
-        suggest("to make a pack of it", command("compile", output, "-o", Path("repository", name)))
+        suggest("To make a pack of it", command("compile", output, "-o", Path("repository", name)))

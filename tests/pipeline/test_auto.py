@@ -133,14 +133,16 @@ def test_a_delay_is_reached_with_little_memory() -> None:
 
 def test_a_delay_below_the_kernels_is_refused_with_the_figures() -> None:
     net = heavy_tail(3e-5)
-    with pytest.raises(PlanError, match=r"1\.0 ms cannot be reached with \d+ bytes.*the least is"):
+    with pytest.raises(
+        PlanError, match=r"1\.0 ms cannot be reached with .*\d+ bytes.*the least is"
+    ):
         planned(net, net.all_bytes, 1e-3)
 
 
 def test_a_limit_below_the_smallest_ring_is_refused_with_the_figures() -> None:
     net = heavy_tail(3e-5)
     with pytest.raises(
-        PlanError, match=rf"{smallest(net) - 1} bytes.*the least is {smallest(net)} "
+        PlanError, match=rf"{smallest(net) - 1} bytes.*the least is .*\({smallest(net)} bytes"
     ):
         planned(net, smallest(net) - 1)
     assert planned(net, smallest(net)).plan.weight_bytes <= smallest(net)

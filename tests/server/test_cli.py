@@ -329,7 +329,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pair", ["--input", "wide.npz"], ["'x'", "float64"]),
         ("pair", ["--input", "half.npz"], ["'steps'", "missing"]),
         ("pair", ["--input", "more.npz"], ["'y'"]),
-        ("pair", ["--input", "good.npz", "--ring", "4KiB"], ["ring of 4096 bytes", "give as much"]),
+        (
+            "pair",
+            ["--input", "good.npz", "--ring", "4KiB"],
+            ["4.0 KiB (4096 bytes)", "give as much"],
+        ),
         ("pair", ["--input", "good.npz", "--ring", "some"], ["--ring", "'some'"]),
         ("pair", ["--input", "good.npz", "--architecture", "9s"], ["'9s'", "2s"]),
         ("pair", ["--input", "good.npz", "--output", "out.npy"], ["out.npy", ".npz"]),

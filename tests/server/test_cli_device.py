@@ -92,7 +92,11 @@ def test_kernels_are_shown_without_a_gpu(cli: Cli, packs: Packs, for_cuda: Path)
     shown = cli("inspect", for_cuda, *DEVICE, "--json").document
     assert shown["layers_on_cpu"] == 0
     assert all(row["kernels"] for row in shown["layer_table"])
-    assert "convolve" in cli("inspect", for_cuda, *DEVICE).out
+    said = cli("inspect", for_cuda, *DEVICE).out
+    assert "convolve" in said
+    commands = [line for line in said.splitlines() if line.startswith("  layerstream")]
+    assert len(commands) == 2
+    assert all(line.endswith("--device cuda") for line in commands)
     result = cli("inspect", packs.repository / "tiny", *DEVICE)
     assert result.code == BAD
     assert "--target cuda" in result.err

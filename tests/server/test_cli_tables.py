@@ -19,11 +19,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from models.pack import open_pack
+from models.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
 from server.cli import bench_tables, output
+from server.cli.tables import plain
 from tests.pipeline.profiles import profile
 from tests.server.support import Cli, Packs
 from tests.server.test_cli_darknet import DETECTOR
@@ -90,15 +91,19 @@ BENCH = (
 )
 
 
+def save(pack: Pack) -> None:
+    """Give ``pack`` a profile of this machine."""
+    machine = this_machine(pack.weights_path, CpuDevice(1))
+    changes = {"manifest": manifest_checksum(pack), "machine": machine}
+    save_profile(profile(pack.manifest).model_copy(update=changes), pack)
+
+
 @pytest.fixture(scope="module")
 def folder(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Packs with profiles of this machine, and a cfg file."""
     found = tmp_path_factory.mktemp("tables")
     for name in ("tiny", "pair"):
-        pack = open_pack(copytree(packs.repository / name, found / name))
-        machine = this_machine(pack.weights_path, CpuDevice(1))
-        changes = {"manifest": manifest_checksum(pack), "machine": machine}
-        save_profile(profile(pack.manifest).model_copy(update=changes), pack)
+        save(open_pack(copytree(packs.repository / name, found / name)))
     (found / "detector.cfg").write_text(DETECTOR)
     return found
 
@@ -155,7 +160,7 @@ def test_tables_have_the_numbers_of_json(
     check(terminal(), rows, case.name, case.numbers)
     lines = terminal().splitlines()
     # What is to be typed is one line, which the terminal folds, so that it can be copied.
-    assert max(cell_len(line) for line in lines if ": layerstream" not in line) <= COLUMNS
+    assert max(cell_len(line) for line in lines if not line.startswith("  layerstream")) <= COLUMNS
 
 
 def test_tables_of_measurements_have_the_numbers_of_json(
@@ -194,6 +199,31 @@ def test_facts_have_the_numbers_of_json(
         units = (1, *SIZES)
         assert any(abs(document[key] / unit - n) <= 0.11 for unit in units for n in shown), key
     assert not re.search(r"[{}]|_bytes|\d\.\d{4}", terminal())
+
+
+@pytest.mark.parametrize(
+    "name", ["[/bold]", "[red]x", "\x1b[2J", "two\nlines", "a " * 60, "日本" * 60]
+)
+def test_names_from_a_manifest_are_shown_as_they_are(
+    cli: Cli, packs: Packs, tmp_path: Path, terminal: Callable[[], str], name: str
+) -> None:
+    folder = tmp_path / "packs" / "tiny"
+    copytree(packs.repository / "tiny", folder)
+    manifest = folder / "1" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "name": name}))
+    save(open_pack(folder))
+    names = ("--architectures", "2s", "--iterations", 1, "--no-peers")
+    for arguments in (
+        ("inspect", folder),
+        ("plan", folder, "--budget", "64MiB", "--explain", "--threads", 1),
+        ("simulate", folder, "--threads", 1, "--architectures", "2s,auto"),
+        ("bench", "pipeline", folder, "--threads", 1, *names),
+    ):
+        before = len(terminal())
+        result = cli(*arguments)
+        assert result.code == 0, result.err
+        shown = "".join(terminal()[before:].split())
+        assert "".join(plain(name).split()) in shown, arguments
 
 
 def test_a_real_terminal_of_80_columns() -> None:

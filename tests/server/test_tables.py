@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from server.cli import output
+from server.cli.steps import steps
 from server.cli.tables import fold, lay_out, lay_out_facts, plain
 from tests.examples import examples
 
@@ -97,6 +98,16 @@ def test_folding_loses_nothing(text: str, width: int, cut: bool) -> None:
         assert all(cell_len(line) <= width for line in lines)
 
 
+def test_a_number_keeps_its_unit() -> None:
+    assert fold("takes 288.0 KiB, or 5 of 1.5 MiB", 12) == [
+        "takes",
+        "288.0 KiB,",
+        "or 5 of",
+        "1.5 MiB",
+    ]
+    assert fold("a s b", 3) == ["a s", "b"]
+
+
 def test_numbers_lie_right_and_texts_left() -> None:
     lines = lay_out(
         ("name", "weights MiB", "delay ms"), [("a", "1.50", "-"), ("bb", "112.00", "3")], 80
@@ -155,4 +166,26 @@ def test_names_are_no_markup_and_do_nothing_to_a_terminal(terminal: io.StringIO,
     output.suggest(name, name)
     shown = ESCAPES.sub("", terminal.getvalue())
     assert shown.count(plain(name)) == 8
+    # Only ours: bold, underlined, and back.
+    assert set(ESCAPES.findall(terminal.getvalue())) <= {"\x1b[1m", "\x1b[4m", "\x1b[0m"}
     assert not set(shown) & {"\x1b", "\u202e"}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_steps_are_lines_on_a_terminal_and_nothing_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=is_terminal, width=80, color_system=None)
+    monkeypatch.setattr("server.cli.steps.errors", console)
+    with steps("compiling [/x].onnx") as progress:
+        progress("read")
+        for number in range(3):
+            progress("optimise", f"[part {number}]")
+    shown = file.getvalue()
+    if not is_terminal:
+        assert shown == ""
+        return
+    ended = re.findall(r"  (read|optimise) +[0-9]+\.[0-9] s", shown)
+    assert ended == ["read", "optimise"]
+    assert "compiling [/x].onnx: optimise, [part 2]" in shown
