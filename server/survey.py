@@ -96,7 +96,9 @@ def share_out(
         RefusedError: not even the memory of requests is in the budget.
     """
     needs = [model.need for model in models if model.need is not None]
-    budget.set_aside(request_bytes or pool_bytes(budget.total_bytes, needs))
+    budget.set_aside(
+        request_bytes or pool_bytes(budget.total_bytes, needs), () if request_bytes else needs
+    )
     verdicts = [_verdict(model, models, budget, device) for model in models]
     served = sum(
         model.least_bytes
@@ -154,7 +156,15 @@ def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Devi
     architecture = device.adapt(_ARCHITECTURE)
     try:
         check_requests(model.name, manifest, budget)
-        fitted = fit(manifest, architecture, model.name, budget, share, profile=model.profile)
+        fitted = fit(
+            manifest,
+            architecture,
+            model.name,
+            budget,
+            share,
+            beside_bytes=sum(other.least_bytes for other in models if other is not model),
+            profile=model.profile,
+        )
     except (RefusedError, PlanError) as exc:
         return Verdict(reason=str(exc))
     budget.reserve(model.name, fitted.plan.memory)

@@ -7,7 +7,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 from PIL import Image
-from rich.markup import escape
 
 from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
@@ -121,9 +120,9 @@ def report(
             document["detections"] = [box.as_dict() for box in boxes]
         print_json(document)
         return
-    name = escape(result.pack.name)
+    name = result.pack.name
     if best:
-        rows = ((escape(i.label), f"{i.probability:.4f}", str(i.index)) for i in best)
+        rows = ((i.label, f"{i.probability:.4f}", str(i.index)) for i in best)
         print_table(name, ("label", "probability", "index"), rows)
     if boxes is not None:
         _print_boxes(name, boxes, shown_boxes)
@@ -143,7 +142,7 @@ def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:
 
 
 def _row(box: Box) -> tuple[str, ...]:
-    return (escape(box.label), *(f"{value:.2f}" for value in (box.score, *box.edges)))
+    return (box.label, *(f"{value:.2f}" for value in (box.score, *box.edges)))
 
 
 def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:

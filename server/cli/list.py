@@ -12,7 +12,6 @@ from server.cli.options import DeviceName, Json, Threads, open_named, size
 from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, shares, some, typed
 from server.cli.steps import working
-from server.sizes import format_least
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
@@ -109,12 +108,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _notes(row: dict[str, Any]) -> Iterator[str]:
     """Yield why a model cannot be read or is not served, and why its profile does not hold."""
-    missing = row.get("missing_bytes")
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):
-        more = f"; a budget larger by {format_least(missing)} would serve it" if missing else ""
-        yield row["reason"] + more
+        yield row["reason"]
     if row["profile_error"]:
         yield f"{row['model']}: {row['profile_error']}"
 

@@ -29,11 +29,6 @@ def warn(message: str) -> None:
     sys.stderr.write(f"layerstream: warning: {_one_line(message)}\n")
 
 
-def say(line: str) -> None:
-    """Print a line for people, as it is: nothing in it is markup, and it is not wrapped in a pipe."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def print_json(document: Any) -> None:
     """Print ``document`` for programs."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
