@@ -171,8 +171,9 @@ lines() { inside journalctl -q -u layerstream --since "@$1" -o cat | wc -l; }
 # Nobody is told more than once that all is well, however often probes ask.
 probe() {
     while sleep 1; do
-        inside curl -s -o /dev/null http://127.0.0.1:8080/v2/health/ready http://127.0.0.1:8080/v2/models/cifar10/ready \
-            http://127.0.0.1:8080/v2/health/live || true
+        for path in health/ready health/live models/cifar10/ready; do
+            inside curl -s -o /dev/null "http://127.0.0.1:8080/v2/$path" || true
+        done
     done
 }
 silent_since() { # EPOCH
