@@ -49,7 +49,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(model, dict(statuses))
+    sys.stdout.write(f"{model} {dict(statuses)}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m tests.deploy.faulty_server serve ...``: the server, with a fault that SIGUSR1 begins and ends.
+"""``python -m tests.deploy.faulty_server serve ...``: a fault of the server begins and ends with SIGUSR1.
 
 LAYERSTREAM_TEST_FAULT names it: a kind of loader/faults.py for every read, "hung" (reads do not end), or
 "leak" (memory that nobody knows of).
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from loader.faults import Fault, FaultyReader
+from loader.files import open_reader
 from loader.reader import Reader
 from server import opening
 from server.cli import main
@@ -62,14 +63,13 @@ def _toggle(number: int, frame: FrameType | None) -> None:
 
 
 def _install(kind: str) -> None:
-    original = opening.open_reader
     faults = [_FAULTS[kind]] if kind in _FAULTS else []
 
     def open_faulty(path: Path) -> Reader:
-        reader = original(path)
+        reader = open_reader(path)
         return _Faulty(reader, FaultyReader(reader, faults), kind == "hung")
 
-    opening.open_reader = open_faulty
+    vars(opening)["open_reader"] = open_faulty
 
 
 if __name__ == "__main__":
