@@ -106,9 +106,11 @@ def serve(
     }
     settings = load_settings(flags, config)
 
+    from server.cgroup import memory_limited
     from server.notify import Notifier
 
-    Notifier.from_environment(os.environ).status("starting")  # libraries take a while
+    # Libraries take a while, and memory.
+    Notifier.from_environment(os.environ).status(f"starting{memory_limited()}")
 
     from server import logs
     from server.exposure import warn_of_exposure
