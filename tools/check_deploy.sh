@@ -275,27 +275,26 @@ try "LayerstreamDown fires: stopped" provoke_down
 left_failed() {
     inside systemctl reset-failed layerstream || true
     inside systemctl start layerstream || true
+    local status=0
     until_true "$1" inside sh -c '[ "$(systemctl show layerstream --property ActiveState --value)" = failed ] && sleep 5 &&
-        [ "$(systemctl show layerstream --property ActiveState --value)" = failed ]'
+        [ "$(systemctl show layerstream --property ActiveState --value)" = failed ]' || status=$?
     inside systemctl status layerstream --no-pager --full || true
     inside systemctl show layerstream --property Result,NRestarts,StatusText
+    return "$status"
 }
 killed() { # DROP-IN SECONDS PATTERN
     drop_in zz-kill "$1"
-    left_failed "$2"
-}
-verbose() {
-    sed 's/^/    /' "$work/log"
+    left_failed "$2" >"$work/status" 2>&1 || { cat "$work/status"; return 1; }
 }
 try "killed by MemoryMax at every start: left failed" killed "[Service]\nMemoryMax=60M" 180
-verbose
-try "systemctl status says that memory was the reason" grep -Eq 'oom-kill|memory limit 60.0 MiB' "$work/log"
+sed 's/^/    /' "$work/status"
+try "systemctl status says that memory was the reason" grep -Eq 'oom-kill|memory limit 60.0 MiB' "$work/status"
 try "killed by a signal at every start: left failed" killed \
     "[Service]\nExecStartPost=+/bin/sh -c 'kill -KILL \$MAINPID'" 180
-verbose
+sed 's/^/    /' "$work/status"
 try "a repository that is not there: left failed" killed "[Service]\nEnvironment=LAYERSTREAM_REPOSITORY=/nowhere" 180
-verbose
-try "systemctl status says what is missing" grep -q '/nowhere' "$work/log"
+sed 's/^/    /' "$work/status"
+try "systemctl status says what is missing" grep -q 'Status: .*/nowhere' "$work/status"
 without_drop_in zz-kill
 inside systemctl reset-failed layerstream || true
 

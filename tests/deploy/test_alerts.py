@@ -114,14 +114,16 @@ def test_none_fires_for_a_model_that_was_unloaded(served: Path) -> None:
 )
 def test_each_fires_for_its_fault(served: Path, fault: str, alerts: set[str]) -> None:
     environment = {"LAYERSTREAM_TEST_FAULT": fault}
-    with watched(served, LEAST, module=FAULTY, environment=environment) as server:
-        with server.under_load(server.classify, 2):
-            never(server, 5.0)
-            server.server.send_signal(signal.SIGUSR1)
-            try:
-                until(lambda: alerts <= server.fired(SECONDS), SECONDS)
-            finally:
-                server.server.send_signal(signal.SIGUSR1)  # what hangs would not let it end
+    with (
+        watched(served, LEAST, module=FAULTY, environment=environment) as server,
+        server.under_load(server.classify, 2),
+    ):
+        never(server, 5.0)
+        server.server.send_signal(signal.SIGUSR1)
+        try:
+            until(lambda: alerts <= server.fired(SECONDS), SECONDS)
+        finally:
+            server.server.send_signal(signal.SIGUSR1)  # what hangs would not let it end
 
 
 def test_deadlines_missed(served: Path) -> None:
