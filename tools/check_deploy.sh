@@ -30,10 +30,12 @@ done
 work=$(mktemp -d "${TMPDIR:-/tmp}/layerstream-deploy.XXXXXX")
 root=$work/root
 container=
+prober=
 trap 'stop; rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' HUP INT TERM
 
 stop() {
+    [ -z "$prober" ] || kill "$prober" 2>/dev/null || true
     [ -n "$container" ] || return 0
     # SIGTERM ends a container that was booted as its power button would.
     kill -TERM "$container" 2>/dev/null || true
@@ -298,7 +300,6 @@ try "systemctl status says what is missing" grep -q 'Status: .*/nowhere' "$work/
 without_drop_in zz-kill
 inside systemctl reset-failed layerstream || true
 
-kill "$prober" 2>/dev/null || true
 try "README: the upgrade" paste_block "${blocks[-1]}"
 try "it serves again" until_true 60 inside curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/ready
 exit "$failed"
