@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from server.sizes import format_size
+
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 # Version 1 has no word for "no limit" but a number that no machine has.
@@ -29,6 +31,12 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Memory
     """Return the nearest limit of this process's group and those around it; None: there is none."""
     found = [limit for group in _groups(mount, membership) if (limit := _limit(group)) is not None]
     return min(found, key=lambda limit: limit.free_bytes, default=None)
+
+
+def memory_limited() -> str:
+    """Return the limit in words for a status line, which may be the last one before it is met."""
+    limit = memory_limit()
+    return "" if limit is None else f" (memory limit {format_size(limit.limit_bytes)})"
 
 
 def _groups(mount: Path, membership: Path) -> Iterator[Path]:

@@ -85,13 +85,7 @@ class Context:
         if self._heart is not None:
             return
         self.metrics.models_follow()
-        telling = asyncio.create_task(starting.tell(self.notifier, self._progress))
-        try:
-            await self._reserve_request_memory()
-            await self.repository.load_all()
-        finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+        await self._load()
         entries = self.repository.entries()
         for entry in entries:
             self.metrics.expect(entry.name)
@@ -101,6 +95,16 @@ class Context:
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
             raise StartupError("; ".join(entry.reason for entry in failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
+
+    async def _load(self) -> None:
+        """Load the models, and tell the service manager how far that is."""
+        telling = asyncio.create_task(starting.tell(self.notifier, self._progress))
+        try:
+            await self._reserve_request_memory()
+            await self.repository.load_all()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     async def _reserve_request_memory(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.

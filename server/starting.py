@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from server.cgroup import memory_limited
 from server.entry import Entry
 from server.notify import Notifier
 from server.sizes import format_size
@@ -20,7 +21,8 @@ def describe(entries: Sequence[Entry], read_bytes: int) -> str:
     loading = ", ".join(entry.name for entry in entries if entry.loading)
     serving = sum(entry.serves for entry in entries)
     what = f"loading {loading}" if loading else "starting"
-    return f"{what}: {serving} of {len(entries)} tried so far serve, {format_size(read_bytes)} read"
+    read = format_size(read_bytes)
+    return f"{what}: {serving} of {len(entries)} tried so far serve, {read} read{memory_limited()}"
 
 
 async def tell(notifier: Notifier, look: Callable[[], str]) -> None:

@@ -30,10 +30,12 @@ done
 work=$(mktemp -d "${TMPDIR:-/tmp}/layerstream-deploy.XXXXXX")
 root=$work/root
 container=
+prober=
 trap 'stop; rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' HUP INT TERM
 
 stop() {
+    [ -z "$prober" ] || kill "$prober" 2>/dev/null || true
     [ -n "$container" ] || return 0
     # SIGTERM ends a container that was booted as its power button would.
     kill -TERM "$container" 2>/dev/null || true
@@ -171,8 +173,9 @@ lines() { inside journalctl -q -u layerstream --since "@$1" -o cat | wc -l; }
 # Nobody is told more than once that all is well, however often probes ask.
 probe() {
     while sleep 1; do
-        inside curl -s -o /dev/null http://127.0.0.1:8080/v2/health/ready http://127.0.0.1:8080/v2/models/cifar10/ready \
-            http://127.0.0.1:8080/v2/health/live || true
+        for path in health/ready health/live models/cifar10/ready; do
+            inside curl -s -o /dev/null "http://127.0.0.1:8080/v2/$path" || true
+        done
     done
 }
 silent_since() { # EPOCH
@@ -201,7 +204,7 @@ try "$rest s at rest: the journal stays empty" few_lines_since "$began"
 
 began=$(date +%s)
 for name in cifar10 "${networks[@]}"; do
-    inside python3 /srv/closed_loop.py 127.0.0.1:8080 "$name" 8 "$load" >"$work/load-$name" 2>&1 &
+    inside python3 /srv/closed_loop.py 127.0.0.1:8080 "$name" 4 "$load" >"$work/load-$name" 2>&1 &
 done
 sleep "$load"
 try "$load s under load: no alert" silent_since "$began"
@@ -215,7 +218,7 @@ alert() { # SECONDS ALERT
 post() { inside curl -sf -X POST "http://127.0.0.1:8080/v2/repository/models/$1"; }
 
 provoke_refused() {  # a budget in which the second model does not fit
-    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=3MiB\nMemoryMax=171M"
+    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=12MiB\nMemoryMax=180M"
     restart
     alert 60 LayerstreamModelRefused
 }
@@ -244,9 +247,9 @@ provoke_limit() {
     metrics | grep cgroup_
     alert 240 LayerstreamMemoryLimitNear
 }
-limited=$(inside systemctl show layerstream --property MemoryMax --value)
 try "LayerstreamMemoryLimitNear fires: a MemoryMax just above what is held" provoke_limit
-inside systemctl set-property --runtime layerstream "MemoryMax=$limited"
+inside rm -r /run/systemd/system.control/layerstream.service.d
+inside systemctl daemon-reload
 
 comes_back() {
     local before
@@ -274,31 +277,29 @@ try "LayerstreamDown fires: stopped" provoke_down
 left_failed() {
     inside systemctl reset-failed layerstream || true
     inside systemctl start layerstream || true
+    local status=0
     until_true "$1" inside sh -c '[ "$(systemctl show layerstream --property ActiveState --value)" = failed ] && sleep 5 &&
-        [ "$(systemctl show layerstream --property ActiveState --value)" = failed ]'
+        [ "$(systemctl show layerstream --property ActiveState --value)" = failed ]' || status=$?
     inside systemctl status layerstream --no-pager --full || true
     inside systemctl show layerstream --property Result,NRestarts,StatusText
+    return "$status"
 }
 killed() { # DROP-IN SECONDS PATTERN
     drop_in zz-kill "$1"
-    left_failed "$2"
-}
-verbose() {
-    sed 's/^/    /' "$work/log"
+    left_failed "$2" >"$work/status" 2>&1 || { cat "$work/status"; return 1; }
 }
 try "killed by MemoryMax at every start: left failed" killed "[Service]\nMemoryMax=60M" 180
-verbose
-try "systemctl status says that memory was the reason" grep -Eq 'oom-kill|Result: oom' "$work/log"
+sed 's/^/    /' "$work/status"
+try "systemctl status says that memory was the reason" grep -Eq 'oom-kill|memory limit 60.0 MiB' "$work/status"
 try "killed by a signal at every start: left failed" killed \
     "[Service]\nExecStartPost=+/bin/sh -c 'kill -KILL \$MAINPID'" 180
-verbose
+sed 's/^/    /' "$work/status"
 try "a repository that is not there: left failed" killed "[Service]\nEnvironment=LAYERSTREAM_REPOSITORY=/nowhere" 180
-verbose
-try "systemctl status says what is missing" grep -q '/nowhere' "$work/log"
+sed 's/^/    /' "$work/status"
+try "systemctl status says what is missing" grep -q 'Status: .*/nowhere' "$work/status"
 without_drop_in zz-kill
 inside systemctl reset-failed layerstream || true
 
-kill "$prober" 2>/dev/null || true
 try "README: the upgrade" paste_block "${blocks[-1]}"
 try "it serves again" until_true 60 inside curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/ready
 exit "$failed"

@@ -23,9 +23,11 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     settings = load_settings(_given(flags), config)
 
+    from server.cgroup import memory_limited
     from server.notify import Notifier
 
-    Notifier.from_environment(os.environ).status("starting")  # libraries take a while
+    # Libraries take a while, and memory.
+    Notifier.from_environment(os.environ).status(f"starting{memory_limited()}")
 
     from server import logs
     from server.exposure import warn_of_exposure

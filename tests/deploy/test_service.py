@@ -12,7 +12,7 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.default import FOLDER
-from tests.deploy.test_scrape import free_port
+from tests.deploy.watched import free_port
 
 SECONDS = 60.0
 

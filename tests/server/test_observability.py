@@ -55,6 +55,40 @@ async def test_every_metric_is_there_after_one_request(service: Service) -> None
     assert {name for name in own if not name.endswith("_created")} - LIMITED == expected - LIMITED
 
 
+async def test_why_a_model_does_not_serve_is_one_word(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """Somebody's wish, the budget and a fault are told apart: each has another remedy, or none."""
+    budget = packs.smallest("pair") + (1 << 12)
+    async with serving(settings(models_budget=budget, models=("tiny", "pair"))) as service:
+
+        async def absent(name: str) -> list[str]:
+            found = await service.metrics()
+            return [
+                dict(labels)["reason"]
+                for (family, labels), value in found.items()
+                if family == "layerstream_model_absent" and value and ("model", name) in labels
+            ]
+
+        assert (await absent("tiny"), await absent("pair")) == (["refused"], [])
+        await service.client.post("/v2/repository/models/pair/unload")
+        assert await absent("pair") == ["unloaded"]
+        assert (await service.client.post("/v2/repository/models/pair/load")).status_code == 200
+        assert await absent("pair") == []
+        service.worker("pair")._fault = "the disk is gone"
+        assert await absent("pair") == ["failed"]
+
+
+async def test_sweeps_are_counted_with_their_time(service: Service) -> None:
+    for _ in range(3):
+        await service.infer("tiny", inputs_for("tiny"))
+    labels = {"model": "tiny"}
+    assert await service.metric("layerstream_sweep_seconds_count", **labels) == 3
+    total = await service.metric("layerstream_sweep_seconds_sum", **labels)
+    assert total is not None
+    assert 0 < total <= (await service.metric("layerstream_request_seconds_sum", **labels) or 0)
+
+
 async def test_content_type(service: Service) -> None:
     response = await service.client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
