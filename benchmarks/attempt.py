@@ -5,7 +5,6 @@ the limit (or none), memory sampled from the start of the process to the last an
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -32,17 +31,21 @@ class Task:
     model: str
     input: str
     requests: Sequence[Array]
-    request_seconds: float = 120.0
     ready_seconds: float = 120.0
+    request_seconds: float = 120.0
+    all_seconds: float = 3600.0
+    """For all requests together."""
 
 
 @dataclass
 class Attempt:
-    """What came of it. ``seconds`` of each answer; the first one also reads libraries."""
+    """What came of it. ``seconds`` that each answer took; the first one also reads libraries."""
 
     limit_bytes: int | None
     answers: list[Array] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+    """When each answer came, in the seconds of ``samples``."""
     failure: str = ""
     """Empty, "killed", "too slow" or what happened."""
     cached_bytes: int = 0
@@ -89,8 +92,7 @@ def attempt(
                 ready_seconds=task.ready_seconds,
                 stop_seconds=_STOP_SECONDS,
             ) as served:
-                for array in task.requests:
-                    _ask(result, served, task, array)
+                _ask_all(result, served, task, sampler)
                 result.details = look(served)
                 end = sampler.now()
             # What it does while it ends is not looked at.
@@ -100,13 +102,18 @@ def attempt(
     return result
 
 
-def _ask(result: Attempt, served: Served, task: Task, array: Array) -> None:
+def _ask_all(result: Attempt, served: Served, task: Task, sampler: Sampler) -> None:
     url = f"{served.base}/v2/models/{task.model}/infer"
-    body = tensor_body(task.input, array)
-    began = time.monotonic()
-    answer = post_json(url, body, task.request_seconds)
-    result.seconds.append(time.monotonic() - began)
-    result.answers.append(first_output(answer))
+    bodies = [tensor_body(task.input, array) for array in task.requests]
+    ends = sampler.now() + task.all_seconds
+    for body in bodies:
+        began = sampler.now()
+        if began >= ends:
+            raise TimeoutError
+        answer = post_json(url, body, min(task.request_seconds, ends - began))
+        result.moments.append(sampler.now())
+        result.seconds.append(result.moments[-1] - began)
+        result.answers.append(first_output(answer))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,92 @@
+"""What the demonstration does: makes the network, lets each contender try, asks the trained one."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.attempt import Attempt, Task, attempt
+from benchmarks.contenders import MAPPED, OURS, RESIDENT, contenders
+from benchmarks.demo.story import TITLES, Shown
+from benchmarks.environment import copy_environment
+from benchmarks.room import find_rooms
+from models.default import FOLDER as DEFAULT
+
+NETWORK, TITLE = "vgg19", "VGG-19"
+LIMIT = 200_000_000
+_BUDGET = "48MiB"
+_REQUESTS = 5
+#: Where a server is not ready, or has not answered everything, after so long it is cut off.
+_READY_SECONDS, _PEER_SECONDS, _OUR_SECONDS = 20.0, 8.0, 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it. ``reference``: ONNX Runtime, weights in memory, without a limit."""
+
+    weights: int
+    rows: list[Shown]
+    reference: Attempt
+    why_not: str
+    """Why the limit is not kept, only compared; empty where it is kept."""
+    label: str
+    probability: float
+
+
+def play(folder: Path, say: Say) -> Played:
+    """Play in ``folder``, which is on a disk and empty; ``say`` what begins."""
+    say(f"drawing the weights of {TITLE} and compiling it")
+    source, repository = folder / f"{NETWORK}.onnx", folder / "repository"
+    _layerstream("zoo", "build", NETWORK, "-o", str(source))
+    # What --no-check leaves out, a comparison with ONNX Runtime, is done below.
+    pack = _layerstream("compile", str(source), "-o", str(repository / NETWORK), "--no-check")
+    label, probability = _photograph(folder / "cifar10")
+    environment = copy_environment(folder / "environment")
+    rooms, why_not = find_rooms()
+    found = contenders(source, repository, _BUDGET)
+    rows = []
+    for name in (RESIDENT, MAPPED, OURS):
+        say(f"{TITLES[name]} in {LIMIT / 1e6:.0f} MB" if not why_not else TITLES[name])
+        task = _task(_OUR_SECONDS if name == OURS else _PEER_SECONDS)
+        tried = attempt(found[name], environment, task, rooms, LIMIT)
+        rows.append(Shown(name, tried, LIMIT, kept=not why_not))
+    reference = rows[0].attempt
+    if not why_not:
+        say(f"{TITLES[RESIDENT]} without a limit, to compare the answers")
+        reference = attempt(found[RESIDENT], environment, _task(_OUR_SECONDS), rooms)
+    return Played(pack["weight_bytes"], rows, reference, why_not, label, probability)
+
+
+def _task(seconds: float) -> Task:
+    generator = np.random.default_rng(0)
+    shape = (1, 3, 224, 224)
+    requests = [generator.standard_normal(shape, np.float32) for _ in range(_REQUESTS)]
+    return Task(NETWORK, "image", requests, _READY_SECONDS, seconds, seconds)
+
+
+def _photograph(pack: Path) -> tuple[str, float]:
+    """Compile the trained network; return what it sees in the photograph, and how sure it is."""
+    files = ("--labels", f"{DEFAULT}/labels.txt", "--preprocess", f"{DEFAULT}/preprocess.toml")
+    _layerstream("compile", f"{DEFAULT}/cifar10.onnx", "-o", str(pack), *files)
+    best = _layerstream("run", str(pack), "--image", f"{DEFAULT}/cat.png")["predictions"][0]
+    return best["label"], best["probability"]
+
+
+def _layerstream(*arguments: str) -> Any:
+    """Run a command of ours; return the JSON that it prints."""
+    command = [sys.executable, "-m", "server.cli", *arguments, "--json"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def free_memory() -> int:
+    """Return the bytes that processes could still take."""
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    (line,) = (line for line in text.splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) << 10
