@@ -35,7 +35,7 @@ def svg(rows: Sequence[Shown], title: str) -> str:
     for index, row in enumerate(rows):
         parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP))
     parts += _limit_line(scale, limit, width)
-    parts += _legend(width, height)
+    parts += _legend(height)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -111,11 +111,15 @@ def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
     step = _step(scale.seconds, 5)
     parts += [
         _text(
-            scale.x(left, tick * step), floor + 26, f"{tick * step:g}", anchor="middle", fill=_FAINT
+            scale.x(left, tick * step),
+            floor + 26,
+            f"{tick * step:g} s",
+            anchor="middle",
+            fill=_FAINT,
         )
         for tick in range(int(scale.seconds / step) + 1)
     ]
-    return [*parts, _text(left + _PANEL, floor + 42, "seconds", anchor="end", fill=_FAINT)]
+    return parts
 
 
 def _what_came(row: Shown) -> str:
@@ -158,10 +162,16 @@ def _limit_line(scale: _Scale, limit: int, width: int) -> list[str]:
     ]
 
 
-def _legend(width: int, height: int) -> list[str]:
-    y = height - 12
-    return [
-        _text(_LEFT, y, "dark: anonymous memory, which cannot be given back;", fill=_FAINT),
-        _text(width - 14, y, "▲ an answer", anchor="end", fill=_FAINT),
-        _text(_LEFT + 296, y, "light: pages of files, which the kernel can drop", fill=_FAINT),
-    ]
+def _legend(height: int) -> list[str]:
+    y, x, parts = height - 14, float(_LEFT), []
+    kinds = (
+        (0, "anonymous memory, which cannot be given back", 290),
+        (1, "pages of files, which the kernel can drop", 265),
+    )
+    for kind, text, room in kinds:
+        for index, is_ours in enumerate((False, True)):
+            at = f'x="{x + 11 * index:.0f}" y="{y - 9}"'
+            parts.append(f'<rect {at} width="10" height="10" fill="{_COLOURS[is_ours][kind]}"/>')
+        parts.append(_text(x + 28, y, text, fill=_FAINT))
+        x += room + 28
+    return [*parts, _text(x, y, "▲ an answer", fill=_FAINT)]
