@@ -13,6 +13,7 @@ import textwrap
 import time
 from pathlib import Path
 
+from benchmarks.contenders import RESIDENT
 from benchmarks.demo import story, terminal
 from benchmarks.demo.picture import svg
 from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, Played, free_memory, play
@@ -58,6 +59,17 @@ def _report(played: Played) -> list[str]:
     return ["", *charts, "", *table, "", _wrap(" ".join(sentences)), _wrap(photograph)]
 
 
+def _picture(played: Played) -> str:
+    room = "compared with" if played.why_not else "in"
+    title = (
+        f"{TITLE}, {played.weights / 1e6:.0f} MB of weights, {room} {LIMIT / 1e6:.0f} MB of memory"
+    )
+    need = played.reference.figures["anonymous_peak_bytes"] / 1e6
+    return svg(
+        played.rows, title, {RESIDENT: "" if played.why_not else f" (it takes {need:,.0f} MB)"}
+    )
+
+
 def _measure(folder: Path) -> Played:
     began = time.monotonic()
     return play(folder, lambda text: _say(f"[{time.monotonic() - began:4.1f} s] {text}"))
@@ -78,8 +90,7 @@ def main() -> None:
     if played.why_not:
         _say("\n" + _wrap(_ONLY_COMPARED.format(why=played.why_not)))
     _say("\n".join(_report(played)))
-    title = f"{TITLE}, {played.weights / 1e6:.0f} MB of weights, in {LIMIT / 1e6:.0f} MB of memory"
-    options.picture.write_text(svg(played.rows, title), encoding="utf-8")
+    options.picture.write_text(_picture(played), encoding="utf-8")
     _say(f"Picture: {options.picture}")
     if told := story.faults(played.rows, played.error, played.label):
         sys.exit("\n".join(f"the claim does not hold: {fault}" for fault in told))

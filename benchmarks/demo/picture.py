@@ -1,6 +1,6 @@
 """Memory over time as SVG: the contenders side by side, the same scales, the limit across all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from benchmarks.contenders import OURS
@@ -17,8 +17,8 @@ _MARGIN = 1.12
 """Room above the limit, for its label."""
 
 
-def svg(rows: Sequence[Shown], title: str) -> str:
-    """Return the picture; scales fit the largest of all panels."""
+def svg(rows: Sequence[Shown], title: str, notes: Mapping[str, str] | None = None) -> str:
+    """Return the picture; scales fit the largest of all panels. ``notes``: more to say, by contender."""
     seconds = max(row.attempt.samples[-1].seconds for row in rows)
     limit = rows[0].limit_bytes
     top = max(limit, *(sample.usage.total for row in rows for sample in row.attempt.samples))
@@ -33,7 +33,8 @@ def svg(rows: Sequence[Shown], title: str) -> str:
         *_memory_axis(scale),
     ]
     for index, row in enumerate(rows):
-        parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP))
+        note = (notes or {}).get(row.name, "")
+        parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP), note)
     parts += _limit_line(scale, limit, width)
     parts += _legend(height)
     return "\n".join([*parts, "</svg>", ""])
@@ -82,13 +83,13 @@ def _memory_axis(scale: _Scale) -> list[str]:
     return [*labels, _text(_LEFT - 8, _TOP - 8, "MB", anchor="end", fill=_FAINT)]
 
 
-def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
+def _panel(row: Shown, scale: _Scale, left: float, note: str) -> list[str]:
     anonymous, files = _COLOURS[row.name == OURS]
     samples = _thinned(row.attempt.samples)
     floor = scale.y(0)
     parts = [
         _text(left, _TOP - 38, row.title, weight="bold", size=13, fill=anonymous),
-        _text(left, _TOP - 20, _what_came(row), fill=_INK),
+        _text(left, _TOP - 20, _what_came(row) + note, fill=_INK),
         _area(
             samples,
             scale,
@@ -102,7 +103,7 @@ def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
     for moment in row.attempt.moments:
         x = scale.x(left, moment)
         parts.append(f'<path d="M{x:.1f} {floor + 2:.1f}l-4 8h8z" fill="{anonymous}"/>')
-    if row.attempt.failure and samples:
+    if row.attempt.failure == "killed" and samples:
         x, y = scale.x(left, samples[-1].seconds), scale.y(row.attempt.samples[-1].usage.total)
         y = min(y, scale.y(row.limit_bytes))
         parts.append(
@@ -127,8 +128,8 @@ def _what_came(row: Shown) -> str:
         return f"killed after {row.attempt.samples[-1].seconds:.1f} s"
     answers = len(row.attempt.answers)
     speed = f", {row.seconds:.2f} s each" if row.seconds is not None else ""
-    outcome = row.outcome if row.attempt.failure or not row.fits else ""
-    return f"{outcome} {answers} answers{speed}".strip()
+    outcome = f"{row.outcome}: " if row.attempt.failure or not row.fits else ""
+    return f"{outcome}{answers} answers{speed}"
 
 
 def _area(

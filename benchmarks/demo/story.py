@@ -28,7 +28,7 @@ class Shown:
     name: str
     attempt: Attempt
     limit_bytes: int
-    kept: bool
+    kept: bool = True
 
     @property
     def title(self) -> str:
