@@ -162,7 +162,8 @@ def _copy_interpreter(base: Path) -> Path:
     python.parent.mkdir(parents=True)
     shutil.copy2(original, python)
     skip = shutil.ignore_patterns(*_NOT_NEEDED, "config-*")
-    shutil.copytree(library, base / library.relative_to(prefix), ignore=skip)
+    target = base / library.relative_to(prefix)
+    shutil.copytree(library, target, ignore=skip, ignore_dangling_symlinks=True)
     for shared in (prefix / "lib").glob(f"lib{_PYTHON}*.so*"):
         shutil.copy2(shared, base / "lib" / shared.name)
     check = subprocess.run(

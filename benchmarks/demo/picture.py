@@ -19,7 +19,8 @@ _MARGIN = 1.12
 
 def svg(rows: Sequence[Shown], title: str, notes: Mapping[str, str] | None = None) -> str:
     """Return the picture; scales fit the largest of all panels. ``notes``: more to say, by contender."""
-    seconds = max(row.attempt.samples[-1].seconds for row in rows)
+    ends = [row.attempt.samples[-1].seconds for row in rows if row.attempt.samples]
+    seconds = max(ends, default=1.0)
     limit = rows[0].limit_bytes
     top = max(limit, *(sample.usage.total for row in rows for sample in row.attempt.samples))
     scale = _Scale(seconds, top * _MARGIN)

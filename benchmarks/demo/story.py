@@ -128,7 +128,10 @@ def _about_mapping(mapped: Shown, our_seconds: float) -> str:
     if mapped.seconds is None:
         return f"Mapping the weights from their file does not help: {mapped.outcome}."
     if not mapped.kept:
-        return "Mapping the weights from their file fills memory that the kernel must empty again."
+        return (
+            f"With the weights mapped from their file it is {mapped.peak[0]:,.0f} MB, most of it pages"
+            " that the kernel would drop, and read again for the next answer."
+        )
     return (
         "Mapping the weights from their file, which the kernel then reads as they are touched, takes"
         f" {mapped.seconds / our_seconds:.1f} times as long."

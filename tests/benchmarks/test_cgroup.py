@@ -1,6 +1,7 @@
 """What the files of a memory cgroup say, in version 1 and in version 2, in trees made of plain files."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_no_controller_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("cpu io\n")
     with pytest.raises(OSError, match="no memory controller"):
         find_controller(tmp_path, tmp_path)
+
+
+def test_who_has_ended_has_no_memory(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        # Ended, and not yet waited for: the kernel still lists it.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / "pid").write_text(str(process.pid))
+        with pytest.raises(ProcessLookupError):
+            OpenRoom(tmp_path).usage()
 
 
 def test_an_open_room_tells_the_resident_set_of_who_entered(tmp_path: Path) -> None:
