@@ -51,6 +51,7 @@ def _report(played: Played) -> list[str]:
         sentences.append(
             f"Their answers and ours differ by {played.error:.0e} of the largest number."
         )
+    sentences += sorted({row.attempt.caveat for row in played.rows} - {""})
     photograph = (
         f"A small network that was trained sees in models/default/cat.png: {played.label}"
         f" ({played.probability:.0%})."

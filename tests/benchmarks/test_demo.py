@@ -74,6 +74,13 @@ def test_the_claim_fails_where_it_does_not_hold() -> None:
     assert faults([*good[:2], Shown(OURS, made(113, 80), LIMIT, kept=False)], 0.0, "cat") != []
 
 
+def test_files_that_stayed_in_memory_are_told() -> None:
+    attempt = made(1, 1)
+    assert attempt.caveat == ""
+    attempt.cached_bytes = 7_000_000
+    assert attempt.caveat.startswith("7 MB of files stayed in the page cache")
+
+
 def test_an_error_is_relative_to_the_answer() -> None:
     ours, reference = made(1, 1), made(1, 1)
     assert error(ours, reference) == 0.0
