@@ -166,8 +166,8 @@ def main() -> None:
         print(f"{options.network}: {weights / 1e6:.0f} MB of weights; {options.requests} requests, "
               f"{options.repeats} times; largest difference of answers {difference:.1e}")  # fmt: skip
         print(_HEAD, *(row(*key, figures) for key, figures in rows.items()), sep="\n")
-        caveats = {each.caveat for tried in attempts.values() for each in tried}
-        print(*sorted(caveats - {""}), sep="\n", end="")
+        for caveat in sorted({each.caveat for tried in attempts.values() for each in tried} - {""}):
+            print(caveat)
     sys.exit(0 if holds(attempts, weights, options.requests) else 1)
 
 
