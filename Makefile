@@ -4,7 +4,7 @@
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
 
-demo: ## compile, load and query a model on this machine, step by step
+demo: ## a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg)
 	$(SETUP) run
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 

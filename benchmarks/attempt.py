@@ -54,6 +54,14 @@ class Attempt:
     samples: list[Sample] = field(default_factory=list)
     details: Any = None
 
+    @property
+    def caveat(self) -> str:
+        """Return what makes its memory look less than it is, or nothing."""
+        if not self.cached_bytes:
+            return ""
+        left = f"{self.cached_bytes / 1e6:,.0f} MB of files stayed in the page cache"
+        return f"{left} and may not be counted: are they on a disk (no tmpfs), and does nobody map them?"
+
     def warm_seconds(self) -> list[float]:
         """Return the seconds of all answers but the first."""
         return self.seconds[1:]

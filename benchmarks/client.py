@@ -63,9 +63,15 @@ def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) 
 
 
 def process_memory(pid: int) -> dict[str, int]:
-    """Return the resident set of ``pid`` in bytes: now, at its peak, anonymous, of files."""
+    """Return the resident set of ``pid`` in bytes: now, at its peak, anonymous, of files.
+
+    Raises:
+        OSError: it has ended.
+    """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     fields = dict(line.split(":", 1) for line in lines)
+    if "VmRSS" not in fields:  # its memory goes before it does
+        raise ProcessLookupError(f"process {pid} has ended")
     names = {
         "rss_bytes": "VmRSS",
         "rss_peak_bytes": "VmHWM",

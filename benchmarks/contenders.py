@@ -25,11 +25,6 @@ class Contender:
     port_flag: tuple[str, ...]
     files: tuple[Path, ...]
 
-    @property
-    def title(self) -> str:
-        """Return the name for people."""
-        return TITLES[self.name]
-
 
 def contenders(source: Path, repository: Path, budget: str) -> dict[str, Contender]:
     """Return all who can serve ``source``, which was compiled into ``repository``, by name.

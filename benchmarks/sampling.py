@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -83,6 +83,10 @@ class Sampler:
             self.samples.append(Sample(time.monotonic() - self._began, usage))
             self._stop.wait(self._seconds)
 
+    def wait(self) -> None:
+        """Wait until ``look`` has ended it."""
+        self._thread.join()
+
     def now(self) -> float:
         """Return the seconds since sampling began."""
         return time.monotonic() - self._began
@@ -105,8 +109,3 @@ def sampled_group(name: str, limit_bytes: int | None = None) -> Iterator[Sampled
     """Yield a group that is sampled until the block ends, and then removed."""
     with memory_group(name, limit_bytes) as group, Sampler(group.usage) as sampler:
         yield SampledGroup(group, sampler)
-
-
-def as_rows(samples: Sequence[Sample]) -> list[dict[str, float]]:
-    """Return ``samples`` for JSON: seconds, and bytes by kind."""
-    return [{"seconds": round(each.seconds, 3), **asdict(each.usage)} for each in samples]

@@ -35,7 +35,7 @@ _PEAKS = (
     "sampled_total_peak_bytes",
 )
 _HEAD = (
-    f"{'':24}{'limit':>6}{'s/request':>11}{'per s':>7}{'anonymous':>11}{'files':>7}{'total MB':>10}"
+    f"{'':26}{'limit':>6}{'s/request':>11}{'per s':>7}{'anonymous':>11}{'files':>7}{'total MB':>10}"
 )
 
 #: (contender, limit) -> what came of it each time.
@@ -96,7 +96,7 @@ def row(name: str, limit: int | None, figures: Mapping[str, Any]) -> str:
     else:
         speed = f"{figures['seconds']:11.3f}{figures['requests_per_second']:7.2f}"
     anonymous, files, total = (figures[key] / 1e6 for key in _PEAKS[:3])
-    return f"{TITLES[name]:24}{at:>6}{speed:>18}{anonymous:11.0f}{files:7.0f}{total:10.0f}"
+    return f"{TITLES[name]:26}{at:>6}{speed:>18}{anonymous:11.0f}{files:7.0f}{total:10.0f}"
 
 
 def holds(attempts: Attempts, weights: int, requests: int) -> bool:
@@ -166,6 +166,8 @@ def main() -> None:
         print(f"{options.network}: {weights / 1e6:.0f} MB of weights; {options.requests} requests, "
               f"{options.repeats} times; largest difference of answers {difference:.1e}")  # fmt: skip
         print(_HEAD, *(row(*key, figures) for key, figures in rows.items()), sep="\n")
+        for caveat in sorted({each.caveat for tried in attempts.values() for each in tried} - {""}):
+            print(caveat)
     sys.exit(0 if holds(attempts, weights, options.requests) else 1)
 
 

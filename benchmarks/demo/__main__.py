@@ -13,20 +13,25 @@ import textwrap
 import time
 from pathlib import Path
 
+from benchmarks.contenders import RESIDENT
 from benchmarks.demo import story, terminal
 from benchmarks.demo.picture import svg
-from benchmarks.demo.play import LIMIT, TITLE, Played, free_memory, play
+from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, Played, free_memory, play
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
 _PICTURE = _BUILD / "memory.svg"
 _NEED_MEMORY, _NEED_DISK = 2_500_000_000, 2_500_000_000
 _WIDTH = 79
+_ONLY_COMPARED = """
+This user cannot set a limit ({why}), so nobody is killed: each server takes what it wants, and that is
+compared with the limit.
+"""
 
-_INTRODUCTION = """
+_INTRODUCTION = f"""
 Layerstream serves neural networks in less memory than their weights take. The weights stay on the disk and
-stream, piece by piece, through a small buffer while the network computes. Here a network of 575 MB gets
-200 MB of memory, interpreter, libraries and page cache included; three servers try it with the same
-requests.
+stream, piece by piece, through a small buffer while the network computes. Here a network of 575 MB,
+{TITLE}, gets {LIMIT / 1e6:.0f} MB of memory, interpreter, libraries and page cache included. Three
+servers try it with the same requests.
 """
 
 
@@ -34,22 +39,36 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
+def _wrap(text: str) -> str:
+    return textwrap.fill(text.strip(), _WIDTH)
+
+
 def _report(played: Played) -> list[str]:
-    """Return what is printed at the end, below the charts."""
-    found = story.error(played.rows[-1].attempt, played.reference)
-    lines = ["", *story.table(played.rows, LIMIT), ""]
-    lines += textwrap.wrap(
-        " ".join(story.conclusion(played.rows, played.weights, played.reference)), _WIDTH
-    )
-    if found is not None:
-        lines.append(
-            f"Largest difference of the answers, relative to the largest number: {found:.0e}."
+    """Return what is printed at the end."""
+    charts = terminal.chart(played.rows, terminal.marks_for(sys.stdout.encoding))
+    sentences = story.conclusion(played.rows, played.weights, played.reference)
+    if played.error is not None:
+        sentences.append(
+            f"Their answers and ours differ by {played.error:.0e} of the largest number."
         )
-    lines.append(
-        f"A small network trained on photographs sees in models/default/cat.png: {played.label}"
+    sentences += sorted({row.attempt.caveat for row in played.rows} - {""})
+    photograph = (
+        f"A small network that was trained sees in models/default/cat.png: {played.label}"
         f" ({played.probability:.0%})."
     )
-    return lines
+    table = story.table(played.table, REQUESTS)
+    return ["", *charts, "", *table, "", _wrap(" ".join(sentences)), _wrap(photograph)]
+
+
+def _picture(played: Played) -> str:
+    room = "compared with" if played.why_not else "in"
+    title = (
+        f"{TITLE}, {played.weights / 1e6:.0f} MB of weights, {room} {LIMIT / 1e6:.0f} MB of memory"
+    )
+    need = played.reference.figures["anonymous_peak_bytes"] / 1e6
+    return svg(
+        played.rows, title, {RESIDENT: "" if played.why_not else f" (it takes {need:,.0f} MB)"}
+    )
 
 
 def _measure(folder: Path) -> Played:
@@ -65,25 +84,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _BUILD.mkdir(exist_ok=True)
     if free_memory() < _NEED_MEMORY or shutil.disk_usage(_BUILD).free < _NEED_DISK:
-        sys.exit(
-            "the demonstration needs 2.5 GB of free memory (for the other servers) and 2.5 GB of disk"
-        )
-    _say(textwrap.fill(_INTRODUCTION.strip(), _WIDTH) + "\n")
+        sys.exit("the demonstration needs 2.5 GB of free memory (the other servers do) and of disk")
+    _say(_wrap(_INTRODUCTION) + "\n")
     with tempfile.TemporaryDirectory(dir=_BUILD, prefix="demo-") as folder:
         played = _measure(Path(folder))
     if played.why_not:
-        _say(f"\nNo limit can be set here ({played.why_not}): what each takes is compared with it.")
-    _say("")
-    for line in [
-        *terminal.chart(played.rows, terminal.marks_for(sys.stdout.encoding)),
-        *_report(played),
-    ]:
-        _say(line)
-    title = f"{TITLE}, {played.weights / 1e6:.0f} MB of weights, in {LIMIT / 1e6:.0f} MB of memory"
-    options.picture.write_text(svg(played.rows, title), encoding="utf-8")
+        _say("\n" + _wrap(_ONLY_COMPARED.format(why=played.why_not)))
+    _say("\n".join(_report(played)))
+    options.picture.write_text(_picture(played), encoding="utf-8")
     _say(f"Picture: {options.picture}")
-    found = story.error(played.rows[-1].attempt, played.reference)
-    if told := story.faults(played.rows, found, played.label):
+    if told := story.faults(played.rows, played.error, played.label):
         sys.exit("\n".join(f"the claim does not hold: {fault}" for fault in told))
 
 

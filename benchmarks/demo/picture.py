@@ -1,6 +1,6 @@
 """Memory over time as SVG: the contenders side by side, the same scales, the limit across all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from benchmarks.contenders import OURS
@@ -17,9 +17,10 @@ _MARGIN = 1.12
 """Room above the limit, for its label."""
 
 
-def svg(rows: Sequence[Shown], title: str) -> str:
-    """Return the picture; scales fit the largest of all panels."""
-    seconds = max(row.attempt.samples[-1].seconds for row in rows)
+def svg(rows: Sequence[Shown], title: str, notes: Mapping[str, str] | None = None) -> str:
+    """Return the picture; scales fit the largest of all panels. ``notes``: more to say, by contender."""
+    ends = [row.attempt.samples[-1].seconds for row in rows if row.attempt.samples]
+    seconds = max(ends, default=1.0)
     limit = rows[0].limit_bytes
     top = max(limit, *(sample.usage.total for row in rows for sample in row.attempt.samples))
     scale = _Scale(seconds, top * _MARGIN)
@@ -33,9 +34,10 @@ def svg(rows: Sequence[Shown], title: str) -> str:
         *_memory_axis(scale),
     ]
     for index, row in enumerate(rows):
-        parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP))
+        note = (notes or {}).get(row.name, "")
+        parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP), note)
     parts += _limit_line(scale, limit, width)
-    parts += _legend(width, height)
+    parts += _legend(height)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -82,13 +84,13 @@ def _memory_axis(scale: _Scale) -> list[str]:
     return [*labels, _text(_LEFT - 8, _TOP - 8, "MB", anchor="end", fill=_FAINT)]
 
 
-def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
+def _panel(row: Shown, scale: _Scale, left: float, note: str) -> list[str]:
     anonymous, files = _COLOURS[row.name == OURS]
     samples = _thinned(row.attempt.samples)
     floor = scale.y(0)
     parts = [
         _text(left, _TOP - 38, row.title, weight="bold", size=13, fill=anonymous),
-        _text(left, _TOP - 20, _what_came(row), fill=_INK),
+        _text(left, _TOP - 20, _what_came(row) + note, fill=_INK),
         _area(
             samples,
             scale,
@@ -102,7 +104,7 @@ def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
     for moment in row.attempt.moments:
         x = scale.x(left, moment)
         parts.append(f'<path d="M{x:.1f} {floor + 2:.1f}l-4 8h8z" fill="{anonymous}"/>')
-    if row.attempt.failure and samples:
+    if row.attempt.failure == "killed" and samples:
         x, y = scale.x(left, samples[-1].seconds), scale.y(row.attempt.samples[-1].usage.total)
         y = min(y, scale.y(row.limit_bytes))
         parts.append(
@@ -111,11 +113,15 @@ def _panel(row: Shown, scale: _Scale, left: float) -> list[str]:
     step = _step(scale.seconds, 5)
     parts += [
         _text(
-            scale.x(left, tick * step), floor + 26, f"{tick * step:g}", anchor="middle", fill=_FAINT
+            scale.x(left, tick * step),
+            floor + 26,
+            f"{tick * step:g} s",
+            anchor="middle",
+            fill=_FAINT,
         )
         for tick in range(int(scale.seconds / step) + 1)
     ]
-    return [*parts, _text(left + _PANEL, floor + 42, "seconds", anchor="end", fill=_FAINT)]
+    return parts
 
 
 def _what_came(row: Shown) -> str:
@@ -123,8 +129,8 @@ def _what_came(row: Shown) -> str:
         return f"killed after {row.attempt.samples[-1].seconds:.1f} s"
     answers = len(row.attempt.answers)
     speed = f", {row.seconds:.2f} s each" if row.seconds is not None else ""
-    outcome = row.outcome if row.attempt.failure or not row.fits else ""
-    return f"{outcome} {answers} answers{speed}".strip()
+    outcome = f"{row.outcome}: " if row.attempt.failure or not row.fits else ""
+    return f"{outcome}{answers} answers{speed}"
 
 
 def _area(
@@ -158,10 +164,16 @@ def _limit_line(scale: _Scale, limit: int, width: int) -> list[str]:
     ]
 
 
-def _legend(width: int, height: int) -> list[str]:
-    y = height - 12
-    return [
-        _text(_LEFT, y, "dark: anonymous memory, which cannot be given back;", fill=_FAINT),
-        _text(width - 14, y, "▲ an answer", anchor="end", fill=_FAINT),
-        _text(_LEFT + 296, y, "light: pages of files, which the kernel can drop", fill=_FAINT),
-    ]
+def _legend(height: int) -> list[str]:
+    y, x, parts = height - 14, float(_LEFT), []
+    kinds = (
+        (0, "anonymous memory, which cannot be given back", 290),
+        (1, "pages of files, which the kernel can drop", 265),
+    )
+    for kind, text, room in kinds:
+        for index, is_ours in enumerate((False, True)):
+            at = f'x="{x + 11 * index:.0f}" y="{y - 9}"'
+            parts.append(f'<rect {at} width="10" height="10" fill="{_COLOURS[is_ours][kind]}"/>')
+        parts.append(_text(x + 28, y, text, fill=_FAINT))
+        x += room + 28
+    return [*parts, _text(x, y, "▲ an answer", fill=_FAINT)]
