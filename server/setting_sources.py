@@ -54,9 +54,9 @@ def read_file(path: Path) -> File:
     Raises:
         ValueError: it cannot be read, is no UTF-8 or no TOML; the message has file and line.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: no such configuration file")
     try:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such configuration file")
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
@@ -72,6 +72,17 @@ def read_file(path: Path) -> File:
         line, column = found.groups() if found else (str(text.count("\n") + 1), "")
         said = _TOML_PLACE.sub(f" in column {column}", message)
         raise ValueError(f"{path}:{line}: not TOML: {said}") from exc
+    except RecursionError as exc:
+        raise ValueError(f"{path}: not TOML that can be read: arrays or tables too deep") from exc
+    except ValueError as exc:  # Python's own limit on the digits of an integer
+        raise ValueError(f"{path}: not TOML that can be read: a number is too long") from exc
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number too long to write"
 
 
 def _decoded(path: Path, data: bytes) -> str:
@@ -127,10 +138,17 @@ class Sources:
     variables: Mapping[str, str]
     file: File | None
 
-    def beside_variables(self) -> dict[str, Any]:
-        """Return flags, and values of the file that no variable overrides."""
+    def beside_variables(self, texts: Collection[str]) -> dict[str, Any]:
+        """Return flags, and values of the file that no variable overrides.
+
+        ``texts``: settings that mean the same as a number of the file as in quotes, or as a flag.
+        """
         values = self.file.values if self.file else {}
-        free = {name: value for name, value in values.items() if name not in self.variables}
+        free = {
+            name: _text(value) if name in texts else value
+            for name, value in values.items()
+            if name not in self.variables
+        }
         return {**free, **self.flags}
 
     def faults(self, errors: Sequence[ErrorDetails], known: Collection[str]) -> str:
@@ -150,7 +168,7 @@ class Sources:
         message = error["msg"].removeprefix("Value error, ")
         value = error["input"]
         is_quoted = isinstance(value, str) and repr(value) in message
-        quoted = "" if is_quoted else f", not {shown(str(value))}"
+        quoted = "" if is_quoted else f", not {shown(_text(value))}"
         return f"{place}: {message}{quoted}"
 
     def _place(self, name: str) -> str:
