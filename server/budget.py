@@ -101,14 +101,20 @@ def refusal(
     ``memory``: what the model needs, bytes by kind; ``beside_bytes``: what the other models need.
     """
     needed = sum(memory.values())
-    enough = format_least(budget.total_for(needed + beside_bytes))
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "
         f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
-        f"it needs {_parts(memory)}; "
-        f"a budget of {enough} is enough{' for all models' if beside_bytes else ''}"
+        f"it needs {_parts(memory)}; {_remedy(budget, needed, beside_bytes)}"
     )
+
+
+def _remedy(budget: Budget, needed: int, beside_bytes: int) -> str:
+    enough = budget.total_for(needed + beside_bytes)
+    if enough <= budget.total_bytes:
+        return "the others hold more than they need: unload them and load this one first"
+    for_all = " for all models that can be served" if beside_bytes else ""
+    return f"a budget of {format_least(enough)} is enough{for_all}"
 
 
 def _parts(memory: Mapping[str, int]) -> str:

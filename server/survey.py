@@ -145,14 +145,19 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
         return None, str(exc) if (pack.folder / FILE).exists() else ""
 
 
+def _least(model: Found, budget: Budget) -> int:
+    """Return what ``model`` takes at least; nothing where no request to it could be answered."""
+    need = model.need
+    return model.least_bytes if need and need.tight_bytes <= budget.request_bytes else 0
+
+
 def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Device) -> Verdict:
     if model.pack is None:
         return Verdict(reason=model.fault)
     manifest, held = model.pack.manifest, budget.held()
-    others = [other for other in models if other is not model and other.name not in held]
-    share = even_share(
-        budget.free_bytes, [model.least_bytes, *(other.least_bytes for other in others)]
-    )
+    others = [other for other in models if other is not model]
+    waiting = [_least(other, budget) for other in others if other.name not in held]
+    share = even_share(budget.free_bytes, [model.least_bytes, *waiting])
     architecture = device.adapt(_ARCHITECTURE)
     try:
         check_requests(model.name, manifest, budget)
@@ -162,7 +167,7 @@ def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Devi
             model.name,
             budget,
             share,
-            beside_bytes=sum(other.least_bytes for other in models if other is not model),
+            beside_bytes=sum(_least(other, budget) for other in others),
             profile=model.profile,
         )
     except (RefusedError, PlanError) as exc:

@@ -87,7 +87,9 @@ def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
     rmtree(repository / "twin")
     needed = cli("list", repository, "--json").document["all_bytes"]
     shown = cli("list", repository, "--budget", f"{needed - 1000}B")
-    assert re.search(r"a budget of [\d.]+ MiB is enough for all models", shown.out)
+    assert re.search(
+        r"a budget of [\d.]+ MiB is enough for all models that can be served", shown.out
+    )
     least = typed(needed)
     assert f"--budget {least}" in shown.out
     rows = cli("list", repository, "--budget", least, "--json").document["models"]
