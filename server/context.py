@@ -14,6 +14,7 @@ from pipeline.sweep import DRAIN_SECONDS
 from server import starting
 from server.admission import Turns
 from server.budget import Budget
+from server.entry import Entry
 from server.errors import RefusedError, ServiceError
 from server.exchanges import Exchanges
 from server.metrics import Metrics
@@ -93,7 +94,7 @@ class Context:
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
-            raise StartupError("; ".join(entry.reason for entry in failed))
+            raise StartupError(_reasons(failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
 
     async def _load(self) -> None:
@@ -155,6 +156,13 @@ class Context:
     def _progress(self) -> str:
         read = self.pool.statistics().figures.n_bytes
         return starting.describe(self.repository.entries(), read)
+
+
+def _reasons(failed: Sequence[Entry]) -> str:
+    """Return why the first of ``failed`` do not serve; the log has the others, too."""
+    more = len(failed) - _NAMED
+    reasons = "; ".join(entry.reason for entry in failed[:_NAMED])
+    return reasons + (f"; and {more} more" if more > 0 else "")
 
 
 def _named(serving: Sequence[str], known: int) -> str:

@@ -73,7 +73,9 @@ def test_a_warning_of_a_package_is_one_of_the_command(
     """It may quote a file of a stranger: a profile names the machine that it was measured on."""
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     assert cli("--version").code == 0
-    logging.Logger("a package").warning("kernel %s", "6.1\n\x1b[31m")
+    package = logging.getLogger("a package")
+    monkeypatch.setattr(package, "propagate", False)
+    package.warning("kernel %s", "6.1\n\x1b[31m")
     assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
 
 
