@@ -55,6 +55,11 @@ _LIMITS = Panel("Limits")
 _LOGS = Panel("Logs")
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in ``text``, which commas separate."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 class Settings(BaseSettings):
     """Everything an operator can choose. Sizes take units, times are seconds."""
 
@@ -165,9 +170,7 @@ class Settings(BaseSettings):
     @field_validator("models", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(name.strip() for name in value.split(",") if name.strip())
+        return split_names(value) if isinstance(value, str) else value
 
     @field_validator("host")
     @classmethod

@@ -19,7 +19,7 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, ProfileError
 from pipeline.profile_file import FILE, load_profile
 from server.budget import Budget, check_requests, fit
-from server.errors import RefusedError
+from server.errors import NotFoundError, RefusedError, shown
 from server.model_folders import model_names
 from server.request_needs import Need, pool_bytes, smallest_budget
 from server.sharing import even_share
@@ -69,13 +69,19 @@ class Verdict:
         return self.memory_bytes is not None
 
 
-def survey(root: Path, device: Device) -> list[Found]:
-    """Return the models in ``root`` as ``device`` would run them, by name; one that fails has a fault.
+def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found]:
+    """Return the models in ``root`` as ``device`` would run them; one that fails has a fault.
+
+    ``chosen``: only these, in this order; none: all, by name.
 
     Raises:
-        NotFoundError: there is no such folder.
+        NotFoundError: there is no such folder, or no such model in it.
     """
-    return [_found(root / name, device) for name in model_names(root)]
+    known = model_names(root)
+    for name in chosen:
+        if name not in known:
+            raise NotFoundError(f"model {shown(name)}: not in the repository")
+    return [_found(root / name, device) for name in chosen or known]
 
 
 def needed_for_all(models: Sequence[Found]) -> int:

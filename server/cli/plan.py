@@ -8,17 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
+from server.cli import options
 from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
+    ArchitectureName,
     DeviceName,
     Json,
     Recompile,
+    RequestMemory,
     Ring,
     Threads,
     architecture,
@@ -41,20 +43,14 @@ _PART_HEADS = ("weights", "activations", "scratch", "sessions", "tensors")
 def plan(
     context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
-    budget: Annotated[
-        str | None, typer.Option(help="Memory for all of them together, e.g. 64MiB.")
-    ] = None,
-    request_memory: Annotated[
-        str | None, typer.Option(help="Of it, for requests in flight (default: as serve has it).")
-    ] = None,
+    budget: options.Budget = None,
+    request_memory: RequestMemory = None,
     delay: Annotated[
         str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
     ] = None,
     weights: Weights = None,
     ring: Ring = None,
-    architecture_name: Annotated[
-        str, typer.Option("--architecture", help=", ".join(ARCHITECTURES))
-    ] = "auto",
+    architecture_name: ArchitectureName = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,

@@ -144,7 +144,7 @@ def resident(piece: Resident) -> str:
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
     repository = pack.folder.parent.parent
-    named = ("--repository", repository, "--model", pack.name)
+    named = ("--repository", repository, "--models", pack.name)
     return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
 
 

@@ -1,5 +1,6 @@
 """``layerstream list``: what is in a repository, and what a budget would serve, as the server decides."""
 
+import json
 import re
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -80,6 +81,36 @@ async def test_it_says_what_the_server_does(
             assert row["memory_bytes"] == held
             assert entry.serves or row["reason"] == entry.reason
     assert all(row["served"] or row["error"] for row in document["models"]) == (extra >= 0)
+
+
+def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -> None:
+    """As ``serve --models`` does: in this order, and the others take nothing."""
+    all_bytes = cli("list", repository, "--json").document["all_bytes"]
+    found = cli("list", repository, "--models", "twin,pair", "--json").document
+    assert [row["model"] for row in found["models"]] == ["twin", "pair"]
+    assert found["all_bytes"] < all_bytes
+    shown = cli("list", repository, "--models", "pair", "--models", "twin").out
+    assert f"--models pair,twin --budget {typed(found['all_bytes'])}" in shown
+    cli("list", repository, "--models", "nobody").refuses(BAD, "'nobody'", "not in the repository")
+
+
+def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> None:
+    folder = repository / "pair" / "1"
+    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    file = folder / "profile.json"
+    document = json.loads(file.read_text())
+    for kernel, cell, exact in (
+        (document["machine"]["kernel"], "yes", True),
+        ("of long ago", "no bound", False),
+    ):
+        document["machine"]["kernel"] = kernel
+        file.write_text(json.dumps(document))
+        shown = cli("list", repository, "--threads", 1)
+        assert re.search(rf"^pair .*{cell}$", shown.out, re.MULTILINE)
+        (row, *_) = cli("list", repository, "--threads", 1, "--json").document["models"]
+        assert (row["profile"], row["profile_exact"]) == (True, exact)
+        plan = cli("plan", folder, "--budget", "64MiB", "--threads", 1, "--json").document
+        assert (plan["bound_ms"] is not None) == exact
 
 
 def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
