@@ -12,7 +12,7 @@ from loader.errors import LoaderError
 from models.errors import ModelError
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import Device
+from pipeline.devices.base import Device, DeviceError
 from pipeline.machine import this_machine
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
@@ -136,7 +136,7 @@ def _found(folder: Path, device: Device) -> Found:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
         least = smallest_plan(pack.manifest, device.adapt(_ARCHITECTURE)).total_bytes
-    except (ModelError, LoaderError, PlanError) as exc:
+    except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:
         return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
@@ -176,7 +176,7 @@ def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Devi
             beside_bytes=sum(_least(other, budget) for other in others),
             profile=model.profile,
         )
-    except (RefusedError, PlanError) as exc:
+    except (RefusedError, PlanError, ModelError) as exc:
         return Verdict(reason=str(exc))
     budget.reserve(model.name, fitted.plan.memory)
     return Verdict(fitted.plan.total_bytes)

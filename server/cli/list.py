@@ -116,7 +116,10 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):
-        yield row["reason"]
+        named = f"model {row['model']!r}"
+        yield (
+            row["reason"] if row["reason"].startswith(named) else f"{row['model']}: {row['reason']}"
+        )
     if row["profile_error"]:
         yield f"{row['model']}: {row['profile_error']}"
 

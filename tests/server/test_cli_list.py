@@ -113,6 +113,25 @@ def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> 
         assert (plan["bound_ms"] is not None) == exact
 
 
+async def test_a_profile_that_lacks_a_kernel_fails_its_model_alone(
+    cli: Cli, settings: SettingsFactory, repository: Path
+) -> None:
+    folder = repository / "pair" / "1"
+    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    document = json.loads((folder / "profile.json").read_text())
+    document["kernels"].popitem()
+    (folder / "profile.json").write_text(json.dumps(document))
+    command = ("list", repository, "--budget", "64MiB", "--threads", 1)
+    rows = cli(*command, "--json").document["models"]
+    assert [row["served"] for row in rows] == [False, True, True]
+    assert re.search("^pair: the profile has no time of kernel", cli(*command).out, re.MULTILINE)
+    changes = {"budget": 64 << 20, "request_memory": None, "models": (), "repository": repository}
+    async with serving(settings(**changes)) as service:
+        entries = {entry.name: entry for entry in service.context.repository.entries()}
+        assert [entries[row["model"]].serves for row in rows] == [row["served"] for row in rows]
+        assert entries["pair"].reason == rows[0]["reason"]
+
+
 def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
     """A budget larger by what is missing serves the model, where it is the only one that does not fit."""
     rmtree(repository / "twin")
