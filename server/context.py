@@ -14,8 +14,7 @@ from pipeline.sweep import DRAIN_SECONDS
 from server import starting
 from server.admission import Turns
 from server.budget import Budget
-from server.entry import Entry
-from server.errors import RefusedError, ServiceError
+from server.errors import RefusedError, ServiceError, few
 from server.exchanges import Exchanges
 from server.metrics import Metrics
 from server.notify import Notifier, beat
@@ -30,8 +29,6 @@ _log = logging.getLogger(__name__)
 # How much longer than its timeout a request may keep an engine busy before the watchdog is left to
 # fire: first the sweep itself gives up on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
-# Models that one line names.
-_NAMED = 5
 
 
 class StartupError(ServiceError):
@@ -94,7 +91,8 @@ class Context:
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
-            raise StartupError(_reasons(failed))
+            # The log has all of them.
+            raise StartupError(few([entry.reason for entry in failed], "; "))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
 
     async def _load(self) -> None:
@@ -158,18 +156,9 @@ class Context:
         return starting.describe(self.repository.entries(), read)
 
 
-def _reasons(failed: Sequence[Entry]) -> str:
-    """Return why the first of ``failed`` do not serve; the log has the others, too."""
-    more = len(failed) - _NAMED
-    reasons = "; ".join(entry.reason for entry in failed[:_NAMED])
-    return reasons + (f"; and {more} more" if more > 0 else "")
-
-
 def _named(serving: Sequence[str], known: int) -> str:
     """Return the name of the one model, or how many of the ``known`` ones serve, and their first names."""
     if len(serving) == known == 1:
         return serving[0]
-    more = len(serving) - _NAMED
-    names = ", ".join(serving[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     counted = str(known) if len(serving) == known else f"{len(serving)} of {known}"
-    return f"{counted} models ({names})"
+    return f"{counted} models ({few(serving)})"

@@ -12,11 +12,10 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from models.errors import printable
-from server.errors import shown
+from server.errors import few, shown
 
 PREFIX = "LAYERSTREAM_"
 _CONFIG = "config"
-_MOST_FAULTS = 5
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 20
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
@@ -109,7 +108,7 @@ def unknown_variables(known: Collection[str], environment: Mapping[str, str] = o
     if not found:
         return ""
     named = (name + _meant(name, map(variable, settings)) for name in map(_short, found))
-    return f"variables that are no setting: {_some(list(named), ', ')}"
+    return f"variables that are no setting: {few(list(named))}"
 
 
 def _ours(environment: Mapping[str, str]) -> list[str]:
@@ -123,11 +122,6 @@ def _short(name: str) -> str:
 def _meant(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), 1, 0.8)
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _some(texts: Sequence[str], separator: str) -> str:
-    more = len(texts) - _MOST_FAULTS
-    return separator.join(texts[:_MOST_FAULTS]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,7 @@ class Sources:
     def faults(self, errors: Sequence[ErrorDetails], known: Collection[str]) -> str:
         """Return what is wrong, in one line: the first few faults, each with its place."""
         texts = dict.fromkeys(self._fault(error, known) for error in errors)
-        return _some(list(texts), "; ")
+        return few(list(texts), "; ")
 
     def _fault(self, error: ErrorDetails, known: Collection[str]) -> str:
         name = str(error["loc"][0])

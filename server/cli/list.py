@@ -11,8 +11,9 @@ from server.cli import options
 from server.cli.figures import MIB
 from server.cli.options import DeviceName, Json, Names, RequestMemory, Threads, open_named, size
 from server.cli.output import print_json, print_table, say, suggest
-from server.cli.sentences import command, shares, some, typed
+from server.cli.sentences import command, shares, typed
 from server.cli.steps import working
+from server.errors import few
 from server.settings import split_names
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
@@ -103,7 +104,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
     return (
         row["model"],
-        some(row["versions"][::-1]),
+        few(row["versions"][::-1]),
         MIB.show(row["weight_bytes"]),
         MIB.show_least(row["smallest_budget_bytes"]),
         *planned,
