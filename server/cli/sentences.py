@@ -135,8 +135,10 @@ def resident(piece: Resident) -> str:
 
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
-    repository = pack.folder.parent.parent
-    named = ("--repository", repository, "--models", pack.name)
+    folder = pack.folder  # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    if len(folder.parts) < len(("NAME", "VERSION")) or ".." in folder.parts:
+        folder = folder.resolve()
+    named = ("--repository", folder.parent.parent, "--models", folder.parent.name)
     return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
 
 

@@ -146,6 +146,28 @@ def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
     assert all(row["served"] for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (".", "packs/other"),
+        ("packs", "other/1"),
+        ("packs/other", "."),
+        ("packs/other/1", "../../other"),
+    ],
+)
+def test_the_command_that_inspect_suggests_finds_the_pack(
+    cli: Cli, repository: Path, monkeypatch: pytest.MonkeyPatch, place: str, said: str
+) -> None:
+    """Wherever it is called from, and whatever the pack was called when it was compiled."""
+    (repository / "tiny").rename(repository / "other")
+    monkeypatch.chdir(repository.parent / place)
+    words = cli("inspect", said).out.rpartition("layerstream serve ")[2].split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["--models"] == "other"
+    rows = cli("list", options["--repository"], "--models", "other", "--json").document["models"]
+    assert not rows[0]["error"]
+
+
 def test_refusals(cli: Cli, repository: Path, tmp_path: Path) -> None:
     cli("list", tmp_path / "none").refuses(BAD, "none", "no such folder")
     cli("list", repository, "--budget", "16").refuses(BAD, "--budget", "16MiB")
