@@ -15,7 +15,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
-from server.request_needs import Need, smallest_budget
+from server.request_needs import Need, pool_bytes, smallest_budget
 from server.sizes import format_least, format_size
 
 # The kinds of ``Plan.memory`` as users say them.
@@ -62,12 +62,13 @@ class Budget:
                 raise refusal(name, memory, self, self.used_bytes - self.request_bytes)
             self._held = {**self._held, name: dict(memory)}
 
-    def set_aside(self, n_bytes: int, needs: Sequence[Need] = ()) -> None:
-        """Set ``n_bytes`` aside for requests; ``needs``: what they follow from, none where they are set.
+    def set_aside(self, chosen: int | None, needs: Sequence[Need]) -> None:
+        """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.
 
         Raises:
             RefusedError: they are not free; nothing has changed.
         """
+        n_bytes = chosen or pool_bytes(self.total_bytes, needs)
         with self._changing:
             free = self.free_bytes + self.request_bytes
             if n_bytes > free:
@@ -75,7 +76,7 @@ class Budget:
                     f"requests take {format_size(n_bytes)} (setting request_memory); free are "
                     f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
                 )
-            self.request_bytes, self._needs = n_bytes, needs
+            self.request_bytes, self._needs = n_bytes, () if chosen else needs
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""

@@ -20,7 +20,6 @@ from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.repository import Repository
 from server.request_memory import RequestMemory
-from server.request_needs import pool_bytes
 from server.settings import Settings
 from server.sizes import format_size
 
@@ -112,13 +111,11 @@ class Context:
             StartupError: there is not as much.
         """
         needs = await asyncio.to_thread(self.repository.request_needs)
-        chosen = self.settings.request_memory
-        n_bytes = chosen or pool_bytes(self.settings.budget, needs)
         try:
-            self.budget.set_aside(n_bytes, () if chosen else needs)
+            self.budget.set_aside(self.settings.request_memory, needs)
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
-        self.request_memory.capacity_bytes = n_bytes
+        self.request_memory.capacity_bytes = self.budget.request_bytes
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""

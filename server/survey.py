@@ -21,7 +21,7 @@ from pipeline.profile_file import FILE, load_profile
 from server.budget import Budget, check_requests, fit
 from server.errors import NotFoundError, RefusedError, shown
 from server.model_folders import model_names
-from server.request_needs import Need, pool_bytes, smallest_budget
+from server.request_needs import Need, smallest_budget
 from server.sharing import even_share
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -102,9 +102,7 @@ def share_out(
         RefusedError: not even the memory of requests is in the budget.
     """
     needs = [model.need for model in models if model.need is not None]
-    budget.set_aside(
-        request_bytes or pool_bytes(budget.total_bytes, needs), () if request_bytes else needs
-    )
+    budget.set_aside(request_bytes, needs)
     verdicts = [_verdict(model, models, budget, device) for model in models]
     served = sum(
         model.least_bytes
@@ -115,8 +113,7 @@ def share_out(
     def missing(model: Found) -> int | None:
         if model.need and model.need.tight_bytes > budget.request_bytes:
             return None  # no budget changes what the setting gives to requests
-        least = served + model.least_bytes
-        wanted = least + request_bytes if request_bytes else smallest_budget(least, needs)
+        wanted = budget.total_for(served + model.least_bytes)
         return wanted - budget.total_bytes if wanted > budget.total_bytes else None
 
     return [

@@ -32,7 +32,7 @@ from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.sentences import shares
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
-from server.request_needs import Need, pool_bytes
+from server.request_needs import Need
 from server.sharing import Candidate, share_budget
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
@@ -74,8 +74,7 @@ def plan(
     shared = Budget(budget_bytes or UNLIMITED_BYTES)
     needs = [Need.of(candidate.pack.manifest) for candidate in candidates]
     if budget_bytes is not None:  # as the service does; without a budget there is no service
-        requested = size(request_memory, "--request-memory")
-        shared.set_aside(requested or pool_bytes(budget_bytes, needs), () if requested else needs)
+        shared.set_aside(size(request_memory, "--request-memory"), needs)
         for candidate in candidates:
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with working("planning"):

@@ -135,7 +135,9 @@ def resident(piece: Resident) -> str:
 
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
-    folder = pack.folder  # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    folder = (
+        pack.folder
+    )  # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
     if len(folder.parts) < len(("NAME", "VERSION")) or ".." in folder.parts:
         folder = folder.resolve()
     named = ("--repository", folder.parent.parent, "--models", folder.parent.name)
