@@ -1,10 +1,15 @@
 """What can be wrong with a model on disk. Messages are one line and name the file and the field."""
 
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # completion of a command shows texts, and waits for no library
+    from pydantic import ValidationError
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what is not printable escaped: it may end a line, or steer a terminal."""
+    r"""Return ``text`` in one line that does nothing to a terminal: "\x1b" instead of an escape."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -30,7 +35,7 @@ class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
 
 
-def first_fault(exc: ValidationError) -> str:
+def first_fault(exc: "ValidationError") -> str:
     """Return field and reason of the first thing wrong with a record."""
     first = exc.errors()[0]
     field = ".".join(str(part) for part in first["loc"])

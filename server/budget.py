@@ -15,7 +15,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
 from server.errors import RefusedError
-from server.request_needs import Need, smallest_budget
+from server.request_needs import Need, pool_bytes, smallest_budget
 from server.sizes import format_least, format_size
 
 # The kinds of ``Plan.memory`` as users say them.
@@ -62,12 +62,13 @@ class Budget:
                 raise refusal(name, memory, self, self.used_bytes - self.request_bytes)
             self._held = {**self._held, name: dict(memory)}
 
-    def set_aside(self, n_bytes: int, needs: Sequence[Need] = ()) -> None:
-        """Set ``n_bytes`` aside for requests; ``needs``: what they follow from, none where they are set.
+    def set_aside(self, chosen: int | None, needs: Sequence[Need]) -> None:
+        """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.
 
         Raises:
             RefusedError: they are not free; nothing has changed.
         """
+        n_bytes = chosen or pool_bytes(self.total_bytes, needs)
         with self._changing:
             free = self.free_bytes + self.request_bytes
             if n_bytes > free:
@@ -75,7 +76,7 @@ class Budget:
                     f"requests take {format_size(n_bytes)} (setting request_memory); free are "
                     f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
                 )
-            self.request_bytes, self._needs = n_bytes, needs
+            self.request_bytes, self._needs = n_bytes, () if chosen else needs
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
@@ -101,14 +102,20 @@ def refusal(
     ``memory``: what the model needs, bytes by kind; ``beside_bytes``: what the other models need.
     """
     needed = sum(memory.values())
-    enough = format_least(budget.total_for(needed + beside_bytes))
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "
         f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
-        f"it needs {_parts(memory)}; "
-        f"a budget of {enough} is enough{' for all models' if beside_bytes else ''}"
+        f"it needs {_parts(memory)}; {_remedy(budget, needed, beside_bytes)}"
     )
+
+
+def _remedy(budget: Budget, needed: int, beside_bytes: int) -> str:
+    enough = budget.total_for(needed + beside_bytes)
+    if enough <= budget.total_bytes:
+        return "the others hold more than they need: unload them and load this one first"
+    for_all = " for all models that can be served" if beside_bytes else ""
+    return f"a budget of {format_least(enough)} is enough{for_all}"
 
 
 def _parts(memory: Mapping[str, int]) -> str:

@@ -14,13 +14,12 @@ from pipeline.sweep import DRAIN_SECONDS
 from server import starting
 from server.admission import Turns
 from server.budget import Budget
-from server.errors import RefusedError, ServiceError
+from server.errors import RefusedError, ServiceError, few
 from server.exchanges import Exchanges
 from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.repository import Repository
 from server.request_memory import RequestMemory
-from server.request_needs import pool_bytes
 from server.settings import Settings
 from server.sizes import format_size
 
@@ -29,8 +28,6 @@ _log = logging.getLogger(__name__)
 # How much longer than its timeout a request may keep an engine busy before the watchdog is left to
 # fire: first the sweep itself gives up on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
-# Models that one line names.
-_NAMED = 5
 
 
 class StartupError(ServiceError):
@@ -93,7 +90,8 @@ class Context:
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
-            raise StartupError("; ".join(entry.reason for entry in failed))
+            # The log has all of them.
+            raise StartupError(few([entry.reason for entry in failed], "; "))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
 
     async def _load(self) -> None:
@@ -113,13 +111,11 @@ class Context:
             StartupError: there is not as much.
         """
         needs = await asyncio.to_thread(self.repository.request_needs)
-        chosen = self.settings.request_memory
-        n_bytes = chosen or pool_bytes(self.settings.budget, needs)
         try:
-            self.budget.set_aside(n_bytes, () if chosen else needs)
+            self.budget.set_aside(self.settings.request_memory, needs)
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
-        self.request_memory.capacity_bytes = n_bytes
+        self.request_memory.capacity_bytes = self.budget.request_bytes
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
@@ -161,7 +157,5 @@ def _named(serving: Sequence[str], known: int) -> str:
     """Return the name of the one model, or how many of the ``known`` ones serve, and their first names."""
     if len(serving) == known == 1:
         return serving[0]
-    more = len(serving) - _NAMED
-    names = ", ".join(serving[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     counted = str(known) if len(serving) == known else f"{len(serving)} of {known}"
-    return f"{counted} models ({names})"
+    return f"{counted} models ({few(serving)})"

@@ -1,5 +1,7 @@
 """Why a request or a model is turned away. Each error has one HTTP status (protocol/errors.py)."""
 
+from collections.abc import Sequence
+
 
 class ServiceError(Exception):
     """The base of the errors of the service."""
@@ -59,3 +61,12 @@ _SHOWN_CHARACTERS = 60
 def shown(text: str) -> str:
     """Return what a client wrote as errors show it: quoted, on one line, of bounded length."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+
+
+_NAMED = 5
+
+
+def few(texts: Sequence[str], separator: str = ", ") -> str:
+    """Return the first few of ``texts``, and how many there are more."""
+    more = len(texts) - _NAMED
+    return separator.join(texts[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

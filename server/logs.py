@@ -46,7 +46,8 @@ class TextFormatter(logging.Formatter):
         level = "" if record.levelname == "INFO" else f"{record.levelname.lower()}: "
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
         line = printable(f"{time} {level}{record.getMessage()}{fields}")
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        traceback = self.formatException(record.exc_info).split("\n") if record.exc_info else ()
+        return "\n".join((line, *map(printable, traceback)))
 
 
 def configure(log_format: str) -> None:

@@ -8,6 +8,7 @@ from models.errors import ModelError
 from models.pack import find_pack
 from pipeline.devices.base import DeviceError
 from pipeline.planning.plan import PlanError
+from server.errors import RefusedError
 
 # What tells whether a file is still the one that was read: device, inode, size, time of change.
 _Seen = tuple[int, int, int, int]
@@ -21,14 +22,14 @@ class Minima:
         self._known: dict[Path, tuple[_Seen, int]] = {}
 
     def of(self, folder: Path) -> int:
-        """Return how many bytes the latest version in ``folder`` needs; 0 where it cannot be opened."""
+        """Return how many bytes the latest version in ``folder`` needs; 0 where it cannot be served."""
         try:
             manifest = find_pack(folder) / "manifest.json"
             seen = _seen(manifest.stat())
             known = self._known.get(manifest)
             if known is None or known[0] != seen:
                 known = self._known[manifest] = seen, self._least_bytes(folder)
-        except (ModelError, PlanError, DeviceError, OSError):
+        except (ModelError, PlanError, DeviceError, RefusedError, OSError):
             return 0
         return known[1]
 

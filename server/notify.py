@@ -11,6 +11,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Self
 
+from models.errors import printable
+
+# systemd drops a message of more than 4096 bytes; a character takes four at most.
+_LONGEST = 900
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -96,8 +101,9 @@ async def beat(notifier: Notifier, fault: Callable[[], str]) -> None:
 
 
 def _line(text: str) -> str:
-    """Return ``text`` as one line: another one would be a message of its own."""
-    return " ".join(text.splitlines())
+    """Return ``text`` as one line, since another one would be a message of its own, of bounded length."""
+    line = printable(" ".join(text.splitlines()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def _watchdog_interval(environ: Mapping[str, str]) -> float | None:

@@ -51,12 +51,18 @@ class Opener:
 
         Raises:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
+            RefusedError: no request could be answered.
         """
         pack = self._device.fitted(self._checked(folder))
+        check_requests(folder.name, pack.manifest, self._budget)
         return smallest_plan(pack.manifest, self._architecture()).total_bytes
 
     def need(self, folder: Path) -> Need:
-        """Return what requests to the latest version in ``folder`` take; blocks; raises as above."""
+        """Return what requests to the latest version in ``folder`` take; blocks.
+
+        Raises:
+            ModelError: its pack is damaged, or not for here. OSError: no access.
+        """
         return Need.of(self._checked(folder).manifest)
 
     async def open(self, name: str, folder: Path, share: int, beside_bytes: int) -> Opened:

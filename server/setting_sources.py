@@ -12,11 +12,10 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from models.errors import printable
-from server.errors import shown
+from server.errors import few, shown
 
 PREFIX = "LAYERSTREAM_"
 _CONFIG = "config"
-_MOST_FAULTS = 5
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 20
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
@@ -54,9 +53,9 @@ def read_file(path: Path) -> File:
     Raises:
         ValueError: it cannot be read, is no UTF-8 or no TOML; the message has file and line.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: no such configuration file")
     try:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such configuration file")
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
@@ -72,6 +71,17 @@ def read_file(path: Path) -> File:
         line, column = found.groups() if found else (str(text.count("\n") + 1), "")
         said = _TOML_PLACE.sub(f" in column {column}", message)
         raise ValueError(f"{path}:{line}: not TOML: {said}") from exc
+    except RecursionError as exc:
+        raise ValueError(f"{path}: not TOML that can be read: arrays or tables too deep") from exc
+    except ValueError as exc:  # Python's own limit on the digits of an integer
+        raise ValueError(f"{path}: not TOML that can be read: a number is too long") from exc
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number too long to write"
 
 
 def _decoded(path: Path, data: bytes) -> str:
@@ -98,7 +108,7 @@ def unknown_variables(known: Collection[str], environment: Mapping[str, str] = o
     if not found:
         return ""
     named = (name + _meant(name, map(variable, settings)) for name in map(_short, found))
-    return f"variables that are no setting: {_some(list(named), ', ')}"
+    return f"variables that are no setting: {few(list(named))}"
 
 
 def _ours(environment: Mapping[str, str]) -> list[str]:
@@ -114,11 +124,6 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _some(texts: Sequence[str], separator: str) -> str:
-    more = len(texts) - _MOST_FAULTS
-    return separator.join(texts[:_MOST_FAULTS]) + (f" and {more} more" if more > 0 else "")
-
-
 @dataclass(frozen=True)
 class Sources:
     """What was given: flags by setting, names of variables by setting, a file."""
@@ -127,16 +132,23 @@ class Sources:
     variables: Mapping[str, str]
     file: File | None
 
-    def beside_variables(self) -> dict[str, Any]:
-        """Return flags, and values of the file that no variable overrides."""
+    def beside_variables(self, texts: Collection[str]) -> dict[str, Any]:
+        """Return flags, and values of the file that no variable overrides.
+
+        ``texts``: settings that mean the same as a number of the file as in quotes, or as a flag.
+        """
         values = self.file.values if self.file else {}
-        free = {name: value for name, value in values.items() if name not in self.variables}
+        free = {
+            name: _text(value) if name in texts else value
+            for name, value in values.items()
+            if name not in self.variables
+        }
         return {**free, **self.flags}
 
     def faults(self, errors: Sequence[ErrorDetails], known: Collection[str]) -> str:
         """Return what is wrong, in one line: the first few faults, each with its place."""
         texts = dict.fromkeys(self._fault(error, known) for error in errors)
-        return _some(list(texts), "; ")
+        return few(list(texts), "; ")
 
     def _fault(self, error: ErrorDetails, known: Collection[str]) -> str:
         name = str(error["loc"][0])
@@ -150,7 +162,7 @@ class Sources:
         message = error["msg"].removeprefix("Value error, ")
         value = error["input"]
         is_quoted = isinstance(value, str) and repr(value) in message
-        quoted = "" if is_quoted else f", not {shown(str(value))}"
+        quoted = "" if is_quoted else f", not {shown(_text(value))}"
         return f"{place}: {message}{quoted}"
 
     def _place(self, name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
+from pydantic import Field, PositiveInt, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipeline.architectures import ARCHITECTURES
@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 #: More than any machine has use for.
 MOST_THREADS = 1024
+#: A year: what waits for longer waits for ever, and timers end somewhere.
+Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+_SIZES = ("budget", "request_memory", "max_body")
 
 
 class SettingsError(Exception):
@@ -50,6 +53,11 @@ _MODELS = Panel("Models")
 _NETWORK = Panel("Network")
 _LIMITS = Panel("Limits")
 _LOGS = Panel("Logs")
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in ``text``, which commas separate."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 class Settings(BaseSettings):
@@ -110,19 +118,19 @@ class Settings(BaseSettings):
     queue_limit: Annotated[PositiveInt, _LIMITS] = Field(
         16, description="Requests that may wait for a model, for memory, for a photograph's turn."
     )
-    request_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+    request_timeout: Annotated[Seconds, _LIMITS] = Field(
         30.0, description="For reading a request, and for answering it."
     )
-    drain_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+    drain_timeout: Annotated[Seconds, _LIMITS] = Field(
         30.0, description="For requests in flight after SIGTERM."
     )
-    header_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+    header_timeout: Annotated[Seconds, _LIMITS] = Field(
         10.0, description="For the header of a request."
     )
-    idle_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+    idle_timeout: Annotated[Seconds, _LIMITS] = Field(
         75.0, description="Between requests of a connection."
     )
-    stall_timeout: Annotated[PositiveFloat, _LIMITS] = Field(
+    stall_timeout: Annotated[Seconds, _LIMITS] = Field(
         10.0, description="Without progress of a body or an answer."
     )
     max_connections: Annotated[PositiveInt, _LIMITS] = Field(
@@ -146,7 +154,15 @@ class Settings(BaseSettings):
         "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
     )
 
-    @field_validator("budget", "request_memory", "max_body", mode="before")
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: object, info: ValidationInfo) -> object:
+        is_switch = cls.model_fields[info.field_name or ""].annotation is bool
+        if isinstance(value, bool) and not is_switch:
+            raise ValueError("true or false is for switches")
+        return value
+
+    @field_validator(*_SIZES, mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
@@ -154,9 +170,7 @@ class Settings(BaseSettings):
     @field_validator("models", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(name.strip() for name in value.split(",") if name.strip())
+        return split_names(value) if isinstance(value, str) else value
 
     @field_validator("host")
     @classmethod
@@ -196,7 +210,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
         raise SettingsError(str(exc)) from exc
     sources = Sources(given, variables(os.environ, Settings.model_fields), file)
     try:
-        return Settings(**sources.beside_variables())
+        return Settings(**sources.beside_variables(_SIZES))
     except ValidationError as exc:
         raise SettingsError(sources.faults(exc.errors(), Settings.model_fields)) from exc
 

@@ -12,16 +12,16 @@ from loader.errors import LoaderError
 from models.errors import ModelError
 from models.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
-from pipeline.devices.base import Device
+from pipeline.devices.base import Device, DeviceError
 from pipeline.machine import this_machine
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, ProfileError
 from pipeline.profile_file import FILE, load_profile
 from server.budget import Budget, check_requests, fit
-from server.errors import RefusedError
+from server.errors import NotFoundError, RefusedError, shown
 from server.model_folders import model_names
-from server.request_needs import Need, pool_bytes, smallest_budget
+from server.request_needs import Need, smallest_budget
 from server.sharing import even_share
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -69,13 +69,19 @@ class Verdict:
         return self.memory_bytes is not None
 
 
-def survey(root: Path, device: Device) -> list[Found]:
-    """Return the models in ``root`` as ``device`` would run them, by name; one that fails has a fault.
+def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found]:
+    """Return the models in ``root`` as ``device`` would run them; one that fails has a fault.
+
+    ``chosen``: only these, in this order; none: all, by name.
 
     Raises:
-        NotFoundError: there is no such folder.
+        NotFoundError: there is no such folder, or no such model in it.
     """
-    return [_found(root / name, device) for name in model_names(root)]
+    known = model_names(root)
+    for name in chosen:
+        if name not in known:
+            raise NotFoundError(f"model {shown(name)}: not in the repository")
+    return [_found(root / name, device) for name in chosen or known]
 
 
 def needed_for_all(models: Sequence[Found]) -> int:
@@ -96,9 +102,7 @@ def share_out(
         RefusedError: not even the memory of requests is in the budget.
     """
     needs = [model.need for model in models if model.need is not None]
-    budget.set_aside(
-        request_bytes or pool_bytes(budget.total_bytes, needs), () if request_bytes else needs
-    )
+    budget.set_aside(request_bytes, needs)
     verdicts = [_verdict(model, models, budget, device) for model in models]
     served = sum(
         model.least_bytes
@@ -109,8 +113,7 @@ def share_out(
     def missing(model: Found) -> int | None:
         if model.need and model.need.tight_bytes > budget.request_bytes:
             return None  # no budget changes what the setting gives to requests
-        least = served + model.least_bytes
-        wanted = least + request_bytes if request_bytes else smallest_budget(least, needs)
+        wanted = budget.total_for(served + model.least_bytes)
         return wanted - budget.total_bytes if wanted > budget.total_bytes else None
 
     return [
@@ -130,7 +133,7 @@ def _found(folder: Path, device: Device) -> Found:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
         least = smallest_plan(pack.manifest, device.adapt(_ARCHITECTURE)).total_bytes
-    except (ModelError, LoaderError, PlanError) as exc:
+    except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:
         return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
@@ -145,14 +148,19 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
         return None, str(exc) if (pack.folder / FILE).exists() else ""
 
 
+def _least(model: Found, budget: Budget) -> int:
+    """Return what ``model`` takes at least; nothing where no request to it could be answered."""
+    need = model.need
+    return model.least_bytes if need and need.tight_bytes <= budget.request_bytes else 0
+
+
 def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Device) -> Verdict:
     if model.pack is None:
         return Verdict(reason=model.fault)
     manifest, held = model.pack.manifest, budget.held()
-    others = [other for other in models if other is not model and other.name not in held]
-    share = even_share(
-        budget.free_bytes, [model.least_bytes, *(other.least_bytes for other in others)]
-    )
+    others = [other for other in models if other is not model]
+    waiting = [_least(other, budget) for other in others if other.name not in held]
+    share = even_share(budget.free_bytes, [model.least_bytes, *waiting])
     architecture = device.adapt(_ARCHITECTURE)
     try:
         check_requests(model.name, manifest, budget)
@@ -162,10 +170,10 @@ def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Devi
             model.name,
             budget,
             share,
-            beside_bytes=sum(other.least_bytes for other in models if other is not model),
+            beside_bytes=sum(_least(other, budget) for other in others),
             profile=model.profile,
         )
-    except (RefusedError, PlanError) as exc:
+    except (RefusedError, PlanError, ModelError) as exc:
         return Verdict(reason=str(exc))
     budget.reserve(model.name, fitted.plan.memory)
     return Verdict(fitted.plan.total_bytes)

@@ -4,6 +4,7 @@ They have the geometry of the published networks and serve to measure memory and
 have learnt nothing.
 """
 
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from models.zoo.summary import BuiltNetwork, source_sizes
 from models.zoo.vgg import vgg
 
 __all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
+
+_SUGGESTED = 3
 
 _ENTRIES = (
     ZooEntry("resnet18", "ResNet-18, basic blocks", 11_689_512, partial(resnet, 18)),
@@ -64,7 +67,10 @@ def find(name: str) -> ZooEntry:
     for entry in ENTRIES.values():
         if entry.is_called(name):
             return entry
-    raise ModelError(f"zoo: no network called {name!r}; there are {', '.join(ENTRIES)}")
+    longer = [known for known in ENTRIES if name and known.startswith(name.lower())]
+    close = (longer or get_close_matches(name.lower(), ENTRIES))[:_SUGGESTED]
+    meant = f" (did you mean {', '.join(close)}?)" if close else ""
+    raise ModelError(f"zoo: no network called {name!r}{meant}; there are {', '.join(ENTRIES)}")
 
 
 def build(

@@ -1,12 +1,13 @@
 """The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
 
+import logging
 import sys
 
 import typer
 
 from models.sessions import claim_process
 from server.cli.commands import program
-from server.cli.output import fail
+from server.cli.output import Warnings, fail
 
 BAD_INPUT, FAILURE = 2, 1
 
@@ -17,6 +18,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure."""
     claim_process()
+    logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
         code = program()(standalone_mode=False)
     except SystemExit:  # completion has answered; the errors below are not worth their imports

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.progress import Progress
 
 from models.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
@@ -34,15 +32,15 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import errors, print_json
-from server.cli.steps import steps
+from server.cli.output import print_json, warn
+from server.cli.steps import bar, steps
 from server.cli.weights import Weights
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 
 Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
-Plot = Annotated[Path | None, typer.Option(help=r"Folder for plots (needs layerstream\[bench]).")]
+Plot = Annotated[Path | None, typer.Option(help=r"Folder for plots (needs matplotlib).")]
 _SWEPT = "pre,2s,2s-md,auto"
 
 
@@ -139,12 +137,12 @@ def _measure(
     pack: Pack, chosen: list[Configuration], options: Options, trace: Path | None
 ) -> dict[str, Any]:
     sweeps: dict[str, Any] = {}
-    with _progress("measuring", options.iterations) as progress:
+    with bar(f"measuring {pack.name}") as shown:
         result = bench_pipeline(
             pack,
             chosen,
             options,
-            progress=progress,
+            progress=lambda done: shown.step(done, options.iterations),
             meter=find_meter(),
             trace=None
             if trace is None
@@ -164,25 +162,11 @@ def _measure(
 
 def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
     """Return the profile of ``pack``, as which ``device`` works from now on."""
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(escape(f"profiling {pack.name}"), total=None)
-        profile = profile_for(
-            pack,
-            chosen,
-            device,
-            lambda line: errors.print(line, highlight=False, markup=False, soft_wrap=True),
-            lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with bar(f"profiling {pack.name}") as shown:
+        profile = profile_for(pack, chosen, device, warn, shown.step)
     if profile is not None:
         device.tune(profile.tuning)
     return profile
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Any]:
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda done: progress.update(task, completed=done)
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from server.cli.sentences import (
     profiling,
     resident,
     serving,
-    some,
     source,
     tensor,
     typed,
 )
+from server.errors import few
 from server.sizes import format_least, format_size
 
 
@@ -86,7 +86,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "detects", detector(manifest.detection)
     named = manifest.detection or manifest.classification
     if named and named.labels:
-        yield "labels", f"{len(named.labels):,}: {some(list(named.labels))}"
+        yield "labels", f"{len(named.labels):,}: {few(list(named.labels))}"
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from server.budget import Budget
+from server.cli import options
 from server.cli.figures import MIB
-from server.cli.options import DeviceName, Json, Threads, open_named, size
+from server.cli.options import DeviceName, Json, Names, RequestMemory, Threads, open_named, size
 from server.cli.output import print_json, print_table, say, suggest
-from server.cli.sentences import command, shares, some, typed
+from server.cli.sentences import command, shares, typed
 from server.cli.steps import working
+from server.errors import few
+from server.settings import split_names
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
@@ -20,21 +23,22 @@ _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 def list_(
     context: typer.Context,
     repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
-    budget: Annotated[
-        str | None, typer.Option(help="What `serve` would have: say what fits in it, e.g. 64MiB.")
-    ] = None,
-    request_memory: Annotated[
-        str | None, typer.Option(help="Of it, for requests in flight (default: as serve has it).")
-    ] = None,
+    budget: options.Budget = None,
+    request_memory: RequestMemory = None,
+    models: Names = None,
     device_name: DeviceName = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """List the models of a repository, and which a budget would serve."""
+    """List the models of a repository, and which a budget would serve.
+
+    --budget, --request-memory and --models are those of `serve`.
+    """
     budget_bytes = size(budget, "--budget")
     request_bytes = size(request_memory, "--request-memory")
     device = open_named(context, device_name, threads)
-    found = survey(repository, device)
+    chosen = split_names(",".join(models or ()))
+    found = survey(repository, device, chosen)
     shared = None if budget_bytes is None else Budget(budget_bytes)
     verdicts = [Verdict()] * len(found)
     if shared is not None:
@@ -45,6 +49,7 @@ def list_(
         "all_bytes": needed_for_all(found),
         "budget_bytes": budget_bytes,
         "request_bytes": shared and shared.request_bytes,
+        "chosen": list(chosen),
         "models": [
             _row(model, verdict if shared else None)
             for model, verdict in zip(found, verdicts, strict=True)
@@ -63,6 +68,7 @@ def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
         "weight_bytes": model.pack and model.pack.manifest.weight_bytes,
         "smallest_budget_bytes": model.smallest_budget_bytes,
         "profile": model.profile is not None,
+        "profile_exact": model.profile is not None and model.profile.exact,
         "profile_error": model.profile_fault,
         "error": model.fault,
     }
@@ -98,7 +104,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
     return (
         row["model"],
-        some(row["versions"][::-1]),
+        few(row["versions"][::-1]),
         MIB.show(row["weight_bytes"]),
         MIB.show_least(row["smallest_budget_bytes"]),
         *planned,
@@ -111,7 +117,10 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):
-        yield row["reason"]
+        named = f"model {row['model']!r}"
+        yield (
+            row["reason"] if row["reason"].startswith(named) else f"{row['model']}: {row['reason']}"
+        )
     if row["profile_error"]:
         yield f"{row['model']}: {row['profile_error']}"
 
@@ -120,7 +129,7 @@ def _profile(row: dict[str, Any]) -> str:
     if row["error"]:
         return "-"
     if row["profile"]:
-        return "yes"
+        return "yes" if row["profile_exact"] else "no bound"
     return "not of here" if row["profile_error"] else "none"
 
 
@@ -131,5 +140,8 @@ def _print_shares(document: dict[str, Any]) -> None:
         say(shares(budget_bytes, held, document["request_bytes"]))
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
-        serve = command("serve", "--repository", document["repository"], "--budget", least)
+        chosen = ("--models", ",".join(document["chosen"])) if document["chosen"] else ()
+        serve = command(
+            *("serve", "--repository", document["repository"], *chosen, "--budget", least)
+        )
         suggest("To serve all that can be read", serve)

@@ -27,6 +27,9 @@ Ring = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Ring that weights stream through. Default: what helps."),
 ]
+Budget = Annotated[str | None, _of("budget")]
+RequestMemory = Annotated[str | None, _of("request_memory")]
+Names = Annotated[list[str] | None, _of("models")]
 ArchitectureName = Annotated[str, _of("architecture")]
 DeviceName = Annotated[str, _of("device")]
 Recompile = Annotated[bool, _of("recompile")]

@@ -1,21 +1,45 @@
 """What commands print: JSON, tables, facts and sentences on stdout, progress and errors on stderr.
 
 Names come from files of strangers: nothing of what is printed is read as markup, and no character of it
-reaches a terminal that is not for reading.
+reaches a terminal that is not for reading. Rich and the tables are imported when something is printed: a
+server, which imports this to say what is wrong with its settings, would hold their 5 MB as long as it runs.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.console import Console
-from rich.text import Text
+from models.errors import printable
 
-from server.cli.tables import fold, lay_out, lay_out_facts, plain
+if TYPE_CHECKING:
+    from rich.console import Console
 
-errors = Console(stderr=True)
-console = Console()
+
+@cache
+def console() -> "Console":
+    """Return standard output."""
+    from rich.console import Console
+
+    return Console()
+
+
+@cache
+def errors() -> "Console":
+    """Return standard error, where commands say what they are doing."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class Warnings(logging.Handler):
+    """Says warnings of the packages below as commands say theirs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message of ``record`` in one line."""
+        warn(record.getMessage())
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -36,6 +60,8 @@ def print_json(document: Any) -> None:
 
 def say(sentence: str) -> None:
     """Print a sentence for people: one line, which in a terminal folds between words."""
+    from server.cli.tables import fold
+
     width = _width()
     for line in [sentence] if width is None else fold(sentence, width, cut=False):
         _print(line)
@@ -49,6 +75,8 @@ def suggest(what: str, command: str) -> None:
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and what there is to say of each, aligned."""
+    from server.cli.tables import lay_out_facts
+
     for line in lay_out_facts(facts, _width()):
         _print(line)
 
@@ -58,6 +86,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
     In a pipe each row is one line; a terminal's width decides what folds (server/cli/tables.py).
     """
+    from server.cli.tables import lay_out
+
     table = lay_out(columns, rows, _width())
     _print(title, "bold")
     for line in table.head[:-1]:
@@ -70,13 +100,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def _print(line: str, style: str = "") -> None:
-    console.print(Text(plain(line), style), soft_wrap=True)
+    from rich.text import Text
+
+    console().print(Text(printable(line), style), soft_wrap=True)
 
 
 def _width() -> int | None:
     """Return the columns of the terminal, None in a pipe."""
-    return console.width if console.is_terminal else None
+    return console().width if console().is_terminal else None
 
 
 def _one_line(message: str) -> str:
-    return plain(" ".join(message.split()))
+    return printable(" ".join(message.split()))

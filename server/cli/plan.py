@@ -8,17 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
 from pipeline.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
+from server.cli import options
 from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
+    ArchitectureName,
     DeviceName,
     Json,
     Recompile,
+    RequestMemory,
     Ring,
     Threads,
     architecture,
@@ -30,7 +32,7 @@ from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.sentences import shares
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
-from server.request_needs import Need, pool_bytes
+from server.request_needs import Need
 from server.sharing import Candidate, share_budget
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
@@ -41,20 +43,14 @@ _PART_HEADS = ("weights", "activations", "scratch", "sessions", "tensors")
 def plan(
     context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
-    budget: Annotated[
-        str | None, typer.Option(help="Memory for all of them together, e.g. 64MiB.")
-    ] = None,
-    request_memory: Annotated[
-        str | None, typer.Option(help="Of it, for requests in flight (default: as serve has it).")
-    ] = None,
+    budget: options.Budget = None,
+    request_memory: RequestMemory = None,
     delay: Annotated[
         str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
     ] = None,
     weights: Weights = None,
     ring: Ring = None,
-    architecture_name: Annotated[
-        str, typer.Option("--architecture", help=", ".join(ARCHITECTURES))
-    ] = "auto",
+    architecture_name: ArchitectureName = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
@@ -78,8 +74,7 @@ def plan(
     shared = Budget(budget_bytes or UNLIMITED_BYTES)
     needs = [Need.of(candidate.pack.manifest) for candidate in candidates]
     if budget_bytes is not None:  # as the service does; without a budget there is no service
-        requested = size(request_memory, "--request-memory")
-        shared.set_aside(requested or pool_bytes(budget_bytes, needs), () if requested else needs)
+        shared.set_aside(size(request_memory, "--request-memory"), needs)
         for candidate in candidates:
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with working("planning"):

@@ -29,7 +29,7 @@ from server.cli.options import (
 )
 from server.cli.output import print_json, print_table, say
 from server.cli.predicted import UNLIMITED_BYTES, profiled
-from server.cli.progress import bar
+from server.cli.steps import bar
 from server.cli.weights import Weights, weight_bytes
 from server.sharing import Candidate, share_budget
 from server.sizes import format_size

@@ -14,7 +14,7 @@ from pipeline.benchmark.turns import Samples, take_turns
 from pipeline.energy import EnergyMeter
 from pipeline.engine import Engine
 from pipeline.planning.plan import Plan
-from server.cli.progress import bar
+from server.cli.steps import bar
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import errors
 from server.cli.repeats import repeated
+from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.images import PictureLimits, decode
@@ -124,7 +124,7 @@ def run(
     chosen = architecture(architecture_name)
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
     opened, profile = prepared(opened, device)
-    with errors.status("planning"):  # seconds, where a profile is new
+    with working("planning"):  # seconds, where a profile is new
         plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
     meter = find_meter()
     with _engine(opened, plan, device, verify == "always") as engine:

@@ -7,21 +7,15 @@ from models.manifest import Array, Port, Resident, SourceSizes
 from models.pack import Pack
 from models.preprocess import Preprocess
 from models.target import Target
+from server.errors import few
 from server.sizes import format_least, format_size
 
-_SHOWN = 5
 _RESIZED = {
     "stretch": "stretched to {size}",
     "crop": "cut to the middle and resized to {size}",
     "letterbox": "fitted into {size} with borders of {pad:g}",
 }
 _SUPPRESSIONS = {"greedy": "greedy", "diou": "DIoU"}
-
-
-def some(items: list[str], shown: int = _SHOWN) -> str:
-    """Return the first of ``items``, and how many there are more."""
-    rest = len(items) - shown
-    return ", ".join(items if rest <= 0 else [*items[:shown], f"{rest:,} more"])
 
 
 def command(*words: object) -> str:
@@ -130,10 +124,8 @@ def source(sizes: SourceSizes) -> str:
 
 def resident(piece: Resident) -> str:
     """Return what is not streamed and why, in one line."""
-    operators = some(list(dict.fromkeys(piece.operators)))
-    reasons = piece.reasons[:_SHOWN]
-    more = len(piece.reasons) - len(reasons)
-    why = "; ".join((*reasons, *([f"{more} more"] if more else [])))
+    operators = few(list(dict.fromkeys(piece.operators)))
+    why = few(piece.reasons, "; ")
     count = len(piece.nodes)
     nodes = f"{count} node{'s' * (count != 1)}"
     return (
@@ -143,8 +135,12 @@ def resident(piece: Resident) -> str:
 
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
-    repository = pack.folder.parent.parent
-    named = ("--repository", repository, "--model", pack.name)
+    folder = (
+        pack.folder
+    )  # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    if len(folder.parts) < len(("NAME", "VERSION")) or ".." in folder.parts:
+        folder = folder.resolve()
+    named = ("--repository", folder.parent.parent, "--models", folder.parent.name)
     return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
 
 

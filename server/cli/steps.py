@@ -1,31 +1,36 @@
-"""The steps of a command that takes long, shown on a terminal as they pass; nothing in a pipe."""
+"""How far a command is that takes long, on a terminal's stderr: a line, steps or a bar; nothing in a pipe.
+
+Names in what is shown are no markup, and no character of them steers the terminal.
+"""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import progress
+from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
+from models.errors import printable
 from models.progress import Progress
 from server.cli.output import errors
-from server.cli.tables import plain
 
 
 class Working:
-    """What a command is doing, in one line that turns; names in it are no markup."""
+    """What a command is doing, in one line that turns."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
 
     def show(self, what: str) -> None:
-        self._status.update(Text(plain(what)))
+        self._status.update(Text(printable(what)))
 
 
 @contextmanager
 def working(what: str) -> Iterator[Working]:
     """Show ``what`` while the block runs."""
-    with errors.status(Text(plain(what))) as status:
+    with errors().status(Text(printable(what))) as status:
         yield Working(status)
 
 
@@ -46,9 +51,9 @@ class _Steps:
 
     def end(self) -> None:
         """Print the step that has ended, if there is one."""
-        if self._step and errors.is_terminal:
+        if self._step and errors().is_terminal:
             seconds = time.monotonic() - self._since
-            errors.print(Text(f"  {plain(self._step):<16} {seconds:6.1f} s", "dim"))
+            errors().print(Text(f"  {printable(self._step):<16} {seconds:6.1f} s", "dim"))
 
 
 @contextmanager
@@ -58,3 +63,30 @@ def steps(title: str) -> Iterator[Progress]:
         shown = _Steps(title, line)
         yield shown
         shown.end()
+
+
+class Bar:
+    """A bar called ``title``; its length is known with the first step."""
+
+    def __init__(self, shown: progress.Progress, title: str) -> None:
+        self._shown = shown
+        self._title = escape(printable(title))
+        self._task = shown.add_task(self._title, total=None)
+
+    def step(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` steps are behind us."""
+        self._shown.update(self._task, completed=max(done, 0), total=total)
+
+    def doing(self, what: str) -> None:
+        """Show what is being done now."""
+        self._shown.update(self._task, description=f"{self._title}: {escape(printable(what))}")
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Bar]:
+    """Yield a bar that is gone at the end."""
+    console = errors()
+    with progress.Progress(
+        console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        yield Bar(shown, title)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
 
+from models.errors import printable
+
 _GAP = "  "
 #: Texts fold to no less, names above all: narrower columns are hard to read.
 _LEAST_TEXT = 12
@@ -45,16 +47,9 @@ class _Column:
         return max(cell_len(self.head), cells), max(word, cells), max(word, texts)
 
 
-def plain(text: str) -> str:
-    r"""Return ``text`` in one line that does nothing to a terminal: "\x1b" instead of an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def lay_out(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> Lines:
     """Return the lines of a table with the heads ``columns`` in a terminal of ``width`` columns."""
-    shown = [tuple(map(plain, row)) for row in rows]
+    shown = [tuple(map(printable, row)) for row in rows]
     table = [
         _Column(head, cells, all(map(_is_number, cells)))
         for head, *cells in zip(columns, *shown, strict=True)
@@ -71,7 +66,7 @@ def lay_out(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | 
 
 def lay_out_facts(facts: Iterable[tuple[str, str]], width: int | None) -> list[str]:
     """Return lines of "name  text", texts below each other; they fold between words only."""
-    shown = [(plain(name), plain(text)) for name, text in facts]
+    shown = [(printable(name), printable(text)) for name, text in facts]
     indent = max((cell_len(name) for name, _ in shown), default=0) + len(_GAP)
     lines = []
     for name, text in shown:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,24 @@ def test_every_name_means_one_network() -> None:
     for name, entry in ENTRIES.items():
         meant = [other.name for other in ENTRIES.values() if other.is_called(name)]
         assert meant == [name] == [entry.name]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("SqueezeNet", "squeezenet1.0, squeezenet1.1"),
+        ("resnet51", "resnet50"),
+        ("y", "yolov2, yolov2-voc, yolov2-tiny"),
+    ],
+)
+def test_what_is_nearly_there_is_suggested(said: str, meant: str) -> None:
+    with refuses(ModelError, f"zoo: no network called '{said}' (did you mean {meant}"):
+        find(said)
+
+
+def test_nothing_like_it_is_suggested_as_nothing() -> None:
+    with pytest.raises(ModelError, match=re.escape("no network called ''; there are")):
+        find("")
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

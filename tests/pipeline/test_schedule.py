@@ -172,5 +172,5 @@ def test_the_validator_sees_each_kind_of_violation(trace: list[TraceEvent], mess
 
 
 def test_a_ring_below_the_largest_chunk_is_refused_with_the_figures() -> None:
-    with pytest.raises(PlanError, match=rf"{3 * PAGE} bytes is smaller .*\({4 * PAGE} bytes\)"):
+    with pytest.raises(PlanError, match=rf"{3 * PAGE} bytes\) is smaller .*\({4 * PAGE} bytes\)"):
         make_plan(manifest([4, 2], [True, True]), ARCHITECTURES["2s"], 3 * PAGE)

@@ -27,6 +27,7 @@ from pipeline.planning.thumb import smallest_plan
 from server.budget import Budget, fit, refusal
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
+from server.request_needs import Need
 from server.sizes import format_least, parse_size
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -242,6 +243,39 @@ async def test_a_refusal_says_which_budget_is_enough_for_all(
     with pytest.raises(StartupError, match="does not fit"):
         async with serving(settings(budget=int(said * 0.9), exit_on_error=True, **models)):
             pass
+
+
+async def test_a_model_that_no_request_reaches_takes_no_place(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """No budget serves it: neither is memory kept for it, nor does a refusal count it."""
+    needs = {
+        name: Need.of(open_pack(packs.repository / name).manifest) for name in ("tiny", "pair")
+    }
+    most, other = sorted(needs, key=lambda name: -needs[name].tight_bytes)
+    requests = needs[most].tight_bytes - 1
+    alone = packs.smallest(other) + requests
+    models = {"models": (most, other), "request_memory": requests}
+    async with serving(settings(budget=alone, **models)) as service:
+        entries = service.context.repository.entries()
+        assert {entry.name: entry.serves for entry in entries} == {most: False, other: True}
+    with pytest.raises(StartupError) as caught:
+        async with serving(settings(budget=alone - 1, **models)):
+            pass
+    assert alone <= enough(str(caught.value)) <= alone + (256 << 10)
+
+
+async def test_what_others_hold_beyond_their_need_is_said(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """A model comes while others hold all there is: the budget is enough, the order was not."""
+    least = packs.smallest("tiny") + packs.smallest("pair")
+    async with serving(settings(models_budget=least, models=("tiny",))) as service:
+        refused = await service.client.post(LOAD.format("pair"))
+        message = error(refused, 409, "'pair'", "unload them and load this one first")
+        assert "is enough" not in message
+        for url in (UNLOAD.format("tiny"), LOAD.format("pair"), LOAD.format("tiny")):
+            assert (await service.client.post(url)).status_code == 200
 
 
 def test_a_refusal_breaks_the_need_down() -> None:

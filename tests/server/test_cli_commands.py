@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import os
 import re
 import subprocess
@@ -53,6 +54,29 @@ def test_options_are_completed_with_their_command_alone() -> None:
     assert "server.cli.bench" in imported
     assert "server.cli.run" not in imported
     assert not SLOW & imported
+
+
+def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
+    code = "import json, sys, server.cli, server.cli.serve, server.serve; print(json.dumps([*sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(json.loads(done.stdout))
+    assert not {"rich", "onnx", "models.compiler", "pipeline.benchmark"} & imported
+    own = {name for name in imported if name.startswith("server.cli.")}
+    assert own <= {f"server.cli.{name}" for name in ("commands", "output", "serve", "versions")}
+
+
+def test_a_warning_of_a_package_is_one_of_the_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may quote a file of a stranger: a profile names the machine that it was measured on."""
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    assert cli("--version").code == 0
+    package = logging.getLogger("a package")
+    monkeypatch.setattr(package, "propagate", False)
+    package.warning("kernel %s", "6.1\n\x1b[31m")
+    assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

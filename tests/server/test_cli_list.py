@@ -1,5 +1,6 @@
 """``layerstream list``: what is in a repository, and what a budget would serve, as the server decides."""
 
+import json
 import re
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -82,16 +83,89 @@ async def test_it_says_what_the_server_does(
     assert all(row["served"] or row["error"] for row in document["models"]) == (extra >= 0)
 
 
+def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -> None:
+    """As ``serve --models`` does: in this order, and the others take nothing."""
+    all_bytes = cli("list", repository, "--json").document["all_bytes"]
+    found = cli("list", repository, "--models", "twin,pair", "--json").document
+    assert [row["model"] for row in found["models"]] == ["twin", "pair"]
+    assert found["all_bytes"] < all_bytes
+    shown = cli("list", repository, "--models", "pair", "--models", "twin").out
+    assert f"--models pair,twin --budget {typed(found['all_bytes'])}" in shown
+    cli("list", repository, "--models", "nobody").refuses(BAD, "'nobody'", "not in the repository")
+
+
+def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> None:
+    folder = repository / "pair" / "1"
+    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    file = folder / "profile.json"
+    document = json.loads(file.read_text())
+    for kernel, cell, exact in (
+        (document["machine"]["kernel"], "yes", True),
+        ("of long ago", "no bound", False),
+    ):
+        document["machine"]["kernel"] = kernel
+        file.write_text(json.dumps(document))
+        shown = cli("list", repository, "--threads", 1)
+        assert re.search(rf"^pair .*{cell}$", shown.out, re.MULTILINE)
+        (row, *_) = cli("list", repository, "--threads", 1, "--json").document["models"]
+        assert (row["profile"], row["profile_exact"]) == (True, exact)
+        plan = cli("plan", folder, "--budget", "64MiB", "--threads", 1, "--json").document
+        assert (plan["bound_ms"] is not None) == exact
+
+
+async def test_a_profile_that_lacks_a_kernel_fails_its_model_alone(
+    cli: Cli, settings: SettingsFactory, repository: Path
+) -> None:
+    folder = repository / "pair" / "1"
+    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    document = json.loads((folder / "profile.json").read_text())
+    document["kernels"].popitem()
+    (folder / "profile.json").write_text(json.dumps(document))
+    command = ("list", repository, "--budget", "64MiB", "--threads", 1)
+    rows = cli(*command, "--json").document["models"]
+    assert [row["served"] for row in rows] == [False, True, True]
+    assert re.search("^pair: the profile has no time of kernel", cli(*command).out, re.MULTILINE)
+    changes = {"budget": 64 << 20, "request_memory": None, "models": (), "repository": repository}
+    async with serving(settings(**changes)) as service:
+        entries = {entry.name: entry for entry in service.context.repository.entries()}
+        assert [entries[row["model"]].serves for row in rows] == [row["served"] for row in rows]
+        assert entries["pair"].reason == rows[0]["reason"]
+
+
 def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:
     """A budget larger by what is missing serves the model, where it is the only one that does not fit."""
     rmtree(repository / "twin")
     needed = cli("list", repository, "--json").document["all_bytes"]
     shown = cli("list", repository, "--budget", f"{needed - 1000}B")
-    assert re.search(r"a budget of [\d.]+ MiB is enough for all models", shown.out)
+    assert re.search(
+        r"a budget of [\d.]+ MiB is enough for all models that can be served", shown.out
+    )
     least = typed(needed)
     assert f"--budget {least}" in shown.out
     rows = cli("list", repository, "--budget", least, "--json").document["models"]
     assert all(row["served"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (".", "packs/other"),
+        ("packs", "other/1"),
+        ("packs/other", "."),
+        ("packs/other/1", "../../other"),
+    ],
+)
+def test_the_command_that_inspect_suggests_finds_the_pack(
+    cli: Cli, repository: Path, monkeypatch: pytest.MonkeyPatch, place: str, said: str
+) -> None:
+    """Wherever it is called from, and whatever the pack was called when it was compiled."""
+    (repository / "tiny").rename(repository / "other")
+    monkeypatch.chdir(repository.parent / place)
+    words = cli("inspect", said).out.rpartition("layerstream serve ")[2].split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["--models"] == "other"
+    rows = cli("list", options["--repository"], "--models", "other", "--json").document["models"]
+    assert not rows[0]["error"]
 
 
 def test_refusals(cli: Cli, repository: Path, tmp_path: Path) -> None:

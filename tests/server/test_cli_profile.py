@@ -154,7 +154,7 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     assert together["delay_ms"] == pytest.approx(sum(row["delay_ms"] for row in together["packs"]))
     assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
     less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
-    enough = f"a budget of {format_least(2 * least + requests)} is enough for all models"
+    enough = f"a budget of {format_least(2 * least + requests)} is enough for all models that can be served"
     cli("plan", *both, *less).refuses(BAD, "does not fit", "free", enough)
 
 

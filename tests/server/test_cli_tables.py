@@ -19,12 +19,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from models.errors import printable
 from models.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile
 from server.cli import bench_tables, output
-from server.cli.tables import plain
 from tests.pipeline.profiles import profile
 from tests.server.support import Cli, Packs
 from tests.server.test_cli_darknet import DETECTOR
@@ -113,7 +113,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """A terminal of 80 columns; returns what is on it."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=COLUMNS, color_system="truecolor")
-    monkeypatch.setattr(output, "console", console)
+    monkeypatch.setattr(output, "console", lambda: console)
     return lambda: ESCAPES.sub("", file.getvalue())
 
 
@@ -223,7 +223,7 @@ def test_names_from_a_manifest_are_shown_as_they_are(
         result = cli(*arguments)
         assert result.code == 0, result.err
         shown = "".join(terminal()[before:].split())
-        assert "".join(plain(name).split()) in shown, arguments
+        assert "".join(printable(name).split()) in shown, arguments
 
 
 def test_a_real_terminal_of_80_columns() -> None:

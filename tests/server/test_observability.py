@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,6 +377,15 @@ def test_an_exception_stays_on_its_line() -> None:
     line = logs.JsonFormatter().format(made)
     assert "\n" not in line
     assert "ZeroDivisionError: why" in json.loads(line)["exception"]
+
+
+def test_a_traceback_does_nothing_to_a_terminal() -> None:
+    try:
+        raise ValueError("what a client sent: \x1b[31m\r\u2028red")
+    except ValueError:
+        lines = logs.TextFormatter().format(record("unexpected", exc_info=sys.exc_info()))
+    assert all(line.isprintable() for line in lines.split("\n"))
+    assert r"\x1b[31m\r\u2028red" in lines
 
 
 class Terminal(io.StringIO):

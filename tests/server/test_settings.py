@@ -110,6 +110,9 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("queue_limit", 0),
         ("request_timeout", 0),
         ("request_timeout", -1.0),
+        ("request_timeout", "nan"),
+        ("drain_timeout", "inf"),
+        ("idle_timeout", "1e300"),
         ("log_format", "xml"),
         ("max_image_pixels", 0),
         ("colour", "red"),
@@ -141,12 +144,18 @@ def test_what_is_missing_is_named_with_the_ways_to_give_it(field: str) -> None:
         ('# hi\ncolour = "red"', ":2: colour", "no such setting"),
         ("queue_limits = 1", ":1: queue_limits", "did you mean queue_limit?"),
         ('\n\n  budget= "lots"', ":3: budget", "'lots' is not a size"),
-        ("max_body = 0\nport = 70000", ":2: port", ":1: max_body: Input should be greater than 0"),
+        ("max_body = 0\nport = 70000", ":2: port", ":1: max_body: '0' is not a size"),
+        ("budget = 16", ":1: budget", "'16' has no unit; write 16MiB"),
+        ("budget = true", ":1: budget", "'True' is not a size"),
+        ("threads = true", ":1: threads", "true or false is for switches"),
         ('host = "a"\n"port" = "x"', ":2: port", "not 'x'"),
         ("models.first = 'a'", ":1: models", "should be a valid tuple"),
         ("threads = 2\nport = ", ":2", "not TOML: Invalid value"),
         ("port = 1\nport = 2", ":2", "Cannot overwrite"),
         ("models = [", ":1", "not TOML"),
+        (f"models = {'[' * 9999}", ": not TOML that", "too deep"),
+        (f"port = {'9' * 9999}", ": not TOML that", "too long"),
+        (f"port = 0x{'f' * 9999}", ":1: port", "less than or equal to 65535"),
         ("port = 1\n#\udcff", ":2", "not UTF-8: byte 0xff"),
         ("[server]\nport = 1", ":1: server", "no such setting"),
         (f'"{"x" * 9999}\\u001b" = 1', ": xxx", "xxx...: no such setting"),
@@ -171,7 +180,13 @@ def test_what_is_wrong_in_the_file_has_a_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("none.toml", "no such"), (".", "no such"), ("big", "larger than")]
+    ("name", "words"),
+    [
+        ("none.toml", "no such"),
+        (".", "no such"),
+        ("big", "larger than"),
+        pytest.param("x" * 300, "File name too long", id="long"),
+    ],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "big").write_bytes(b"#" * (2 << 20))

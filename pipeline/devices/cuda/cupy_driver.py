@@ -247,7 +247,8 @@ def _import_cupy() -> Any:
     except ImportError as exc:
         reason = next(iter(str(exc).split("\n")), "")
         raise CudaMissingError(
-            f"CuPy is not installed ({reason}); install layerstream[cuda], or cupy-cuda11x on JetPack 5"
+            f"CuPy is not installed ({reason}): pip install 'cupy-cuda12x[ctk]', or on JetPack 5 "
+            "cupy-cuda11x"
         ) from exc
     return cupy
 
