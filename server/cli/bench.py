@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +82,7 @@ def pipeline(
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
-    profile = _profile(opened, chosen, device)
+    profile = _profile(opened, chosen, device, _print_warning)
     opened = device.fitted(opened)
     wanted = PEERS if peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile)
@@ -123,7 +123,8 @@ def resolutions(
     for side in sides:
         with _built(name, side, folder) as (opened, source):
             chosen = configurations(architectures, weights, opened.manifest)
-            profile = _profile(opened, chosen, device)
+            # No word of what is missing: the pack was made just now, and goes again.
+            profile = _profile(opened, chosen, device, lambda line: None)
             options = Options(iterations, None, device, source, wanted, profile)
             runs.append(_measure(opened, chosen, options, None))
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
@@ -162,15 +163,21 @@ def _measure(
     return result
 
 
-def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
-    """Return the profile of ``pack``, as which ``device`` works from now on."""
+def _print_warning(line: str) -> None:
+    errors.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _profile(
+    pack: Pack, chosen: list[Configuration], device: Device, say: Callable[[str], None]
+) -> Profile | None:
+    """Return the profile of ``pack``, as which ``device`` works from now on; ``say`` if it is made."""
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(escape(f"profiling {pack.name}"), total=None)
         profile = profile_for(
             pack,
             chosen,
             device,
-            lambda line: errors.print(line, highlight=False, markup=False, soft_wrap=True),
+            say,
             lambda done, total: progress.update(task, completed=done, total=total),
         )
     if profile is not None:
