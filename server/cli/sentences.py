@@ -18,10 +18,10 @@ _RESIZED = {
 _SUPPRESSIONS = {"greedy": "greedy", "diou": "DIoU"}
 
 
-def some(items: list[str], shown: int = _SHOWN) -> str:
+def some(items: list[str], shown: int = _SHOWN, between: str = ", ") -> str:
     """Return the first of ``items``, and how many there are more."""
     rest = len(items) - shown
-    return ", ".join(items if rest <= 0 else [*items[:shown], f"{rest:,} more"])
+    return between.join(items if rest <= 0 else [*items[:shown], f"{rest:,} more"])
 
 
 def command(*words: object) -> str:
@@ -34,13 +34,18 @@ def typed(n_bytes: int) -> str:
     return format_least(n_bytes).replace(" ", "")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many of ``noun`` there are: 1 span, 1,008 spans."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def network_size(
     n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None
 ) -> str:
     """Return how large a network is; sizes in bytes."""
-    counted = "" if parameters is None else f" ({parameters:,} parameters)"
+    numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
     return (
-        f"{format_size(n_bytes)} in {layers:,} layer{'s' * (layers != 1)}{counted}, "
+        f"{format_size(n_bytes)} in {counted(layers, 'layer')}{numbers}, "
         f"the largest {format_size(largest_bytes)}"
     )
 
@@ -134,17 +139,14 @@ def resident(piece: Resident) -> str:
     reasons = piece.reasons[:_SHOWN]
     more = len(piece.reasons) - len(reasons)
     why = "; ".join((*reasons, *([f"{more} more"] if more else [])))
-    count = len(piece.nodes)
-    nodes = f"{count} node{'s' * (count != 1)}"
-    return (
-        f"resident piece: {nodes} ({operators}), {format_size(piece.weight_bytes)}, because: {why}"
-    )
+    nodes, size = counted(len(piece.nodes), "node"), format_size(piece.weight_bytes)
+    return f"resident piece: {nodes} ({operators}), {size}, because: {why}"
 
 
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
     repository = pack.folder.parent.parent
-    named = ("--repository", repository, "--model", pack.name)
+    named = ("--repository", repository, "--models", pack.name)
     return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
 
 
