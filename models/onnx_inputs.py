@@ -5,6 +5,7 @@ to be an input; exporters kept that habit for years, and nobody overrides the we
 """
 
 import math
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _WEIGHTED = {
     "BatchNormalization": (1, 2, 3, 4),
 }
 _FIRST_IR_WITH_DEFAULTS = 4
+_SHOWN_OPTIONS = 3
 
 #: Says what a user should know and need not act on.
 Warn = Callable[[str], None]
@@ -123,17 +125,17 @@ def fix_inputs(
         raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}")
     defaults = default_tensors(model)
     _check_batch(path, model, batch, shapes, defaults)
+    first = 1 if batch is None else batch
+    given = {*shapes, *defaults}
+    _check_known(path, [value for value in model.graph.input if value.name not in given], first)
     for value in model.graph.input:
         if not value.type.HasField("tensor_type"):
             raise OnnxError(f"{path}: input {value.name!r} is not a tensor")
         if value.name in defaults:
             shape = _default_shape(path, defaults[value.name], shapes.get(value.name))
         else:
-            shape = shapes.get(value.name) or _static_shape(
-                path, value, 1 if batch is None else batch
-            )
-        is_given = value.name in shapes or value.name in defaults
-        _check_shape(path, value, shape, 0 if is_given else 1)
+            shape = shapes.get(value.name) or tuple(n or 0 for n in _lengths(value, first))
+        _check_shape(path, value, shape, 0 if value.name in given else 1)
         _declare(path, value, shape)
     _forget_shapes(model)
 
@@ -204,24 +206,40 @@ def _forget_shapes(model: onnx.ModelProto) -> None:
             dim.Clear()
 
 
-def _static_shape(path: Path, value: onnx.ValueInfoProto, batch: int) -> tuple[int, ...]:
-    where = f"{path}: input {value.name!r}"
-    if not value.type.tensor_type.HasField("shape"):
-        raise OnnxError(f"{where}: shape unknown; fix it with --shape {value.name}=1,3,224,224")
-    shape = []
-    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if dim.HasField("dim_value") and dim.dim_value != 0:
-            length = dim.dim_value
-        elif axis == 0:
-            length = batch
-        else:
-            label = dim.dim_param or "?"
+def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) -> None:
+    """Refuse the first of ``inputs`` with an unknown length; the message has options for all that have."""
+    tensors = [value for value in inputs if value.type.HasField("tensor_type")]
+    for value in tensors:
+        where = f"{path}: input {value.name!r}"
+        if not value.type.tensor_type.HasField("shape"):
+            option = shlex.quote(f"{value.name}=1,3,224,224")
+            raise OnnxError(f"{where}: shape unknown; fix it with --shape {option}")
+        lengths = _lengths(value, batch)
+        if None in lengths:
+            axis = lengths.index(None)
+            label = value.type.tensor_type.shape.dim[axis].dim_param or "?"
             raise OnnxError(
-                f"{where}: dimension {axis} ({label}) is dynamic; fix it with "
-                f"--shape {value.name}=N,N,..."
+                f"{where}: dimension {axis} ({label}) is dynamic; fix it with a number for each N in "
+                f"{_shape_options([each for each in tensors if None in _lengths(each, batch)], batch)}"
             )
-        shape.append(length)
-    return tuple(shape)
+
+
+def _shape_options(values: Sequence[onnx.ValueInfoProto], batch: int) -> str:
+    """Return --shape options with the lengths that are known, as a shell takes them."""
+    options = [
+        f"--shape {shlex.quote(f'{value.name}={lengths}')}"
+        for value in values[:_SHOWN_OPTIONS]
+        for lengths in [",".join(str(n or "N") for n in _lengths(value, batch))]
+    ]
+    rest = len(values) - len(options)
+    return " ".join(options) + (f" and {rest} more" if rest else "")
+
+
+def _lengths(value: onnx.ValueInfoProto, batch: int) -> list[int | None]:
+    """Return the length of each dimension; ``batch`` for an unknown first, None for others unknown."""
+    dims = value.type.tensor_type.shape.dim
+    unknown = (batch if axis == 0 else None for axis in range(len(dims)))
+    return [dim.dim_value or other for dim, other in zip(dims, unknown, strict=True)]
 
 
 def _check_shape(

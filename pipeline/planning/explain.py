@@ -6,11 +6,13 @@ from itertools import pairwise
 from models.manifest import Manifest
 from pipeline.planning.draft import Draft
 from pipeline.planning.level import Unit
+from pipeline.planning.words import brief
 from pipeline.timeline import timeline
 
 # Kernels that wait for less of the delay than this do not wait.
 _NO_STALL = 0.01
 _STRETCHES = 4
+_SHORT = 0.01
 
 
 def explain(manifest: Manifest, draft: Draft) -> tuple[str, ...]:
@@ -30,7 +32,7 @@ def explain(manifest: Manifest, draft: Draft) -> tuple[str, ...]:
 
 
 def _bottleneck(draft: Draft, names: dict[int, str]) -> Iterator[str]:
-    idle, ring = draft.idle, _mib(draft.choice.ring_bytes or 0)
+    idle, ring = draft.idle, brief(draft.choice.ring_bytes or 0)
     if not draft.groups:
         yield f"all weights stay in memory: the delay is that of the kernels, {_ms(idle.delay_seconds)}"
         return
@@ -72,18 +74,18 @@ def _kept(draft: Draft, names: dict[int, str]) -> Iterator[str]:
             stretches.append([unit])
     stretches.sort(key=lambda units: -sum(unit.length for unit in units))
     for units in stretches[:_STRETCHES]:
-        size = _mib(sum(unit.length for unit in units))
+        size = brief(sum(unit.length for unit in units))
         until = draft.level.until
         seconds = until[units[-1].piece + 1] - until[units[0].piece]
         yield f"kept {size} {_between(units, names, 0, len(units) - 1)} (kernels {_ms(seconds)})"
     rest = sum(unit.length for units in stretches[_STRETCHES:] for unit in units)
     if rest:
-        yield f"kept {_mib(rest)} in {len(stretches) - _STRETCHES} other places"
+        yield f"kept {brief(rest)} in {len(stretches) - _STRETCHES} other places"
 
 
 def _chunks(draft: Draft) -> Iterator[str]:
     yield (
-        f"chunks of up to {_mib(draft.level.largest_bytes)}: {len(draft.level.until) - 1} kernels, "
+        f"chunks of up to {brief(draft.level.largest_bytes)}: {len(draft.level.until) - 1} kernels, "
         f"{_ms(draft.level.until[-1])} in all"
     )
 
@@ -92,8 +94,8 @@ def _reads(draft: Draft) -> Iterator[str]:
     if draft.groups:
         total = sum(group.length for group in draft.groups)
         yield (
-            f"{len(draft.groups)} reads of up to {_mib(max(group.length for group in draft.groups))}, "
-            f"{draft.choice.depth} in flight, bring {_mib(total)} a sweep"
+            f"{len(draft.groups)} reads of up to {brief(max(group.length for group in draft.groups))}, "
+            f"{draft.choice.depth} in flight, bring {brief(total)} a sweep"
         )
 
 
@@ -105,7 +107,7 @@ def _ahead(draft: Draft) -> Iterator[str]:
         idle, again = draft.idle.delay_seconds, draft.again.delay_seconds
         when = "beside the last kernels" if draft.choice.ahead == "tail" else "in idle time"
         yield (
-            f"the first {_mib(head)} are read before a request comes, {when}: {_ms(idle)} instead of "
+            f"the first {brief(head)} are read before a request comes, {when}: {_ms(idle)} instead of "
             f"{_ms(cold)}; right after another request {_ms(again)}"
         )
 
@@ -127,9 +129,6 @@ def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int
     return f"in layer {one!r}" if one == other else f"between layers {one!r} and {other!r}"
 
 
-def _mib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:.1f} MiB"
-
-
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"
+    """Return milliseconds; of a short delay as many decimals as tell it from what it is compared with."""
+    return f"{1e3 * seconds:.{1 if seconds >= _SHORT else 2}f} ms"

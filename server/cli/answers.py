@@ -189,7 +189,7 @@ def _repeats_lines(repeats: Repeats) -> Iterator[str]:
     )
     yield (
         f"in the median {repeats.stall_ms:.1f} ms waiting for weights, "
-        f"{repeats.cpu_seconds:.3f} s of CPU"
+        f"{repeats.cpu_seconds * 1e3:.1f} ms of CPU, threads that spin after an answer included"
     )
     if repeats.energy_joules is not None:
         yield f"energy of these: median {repeats.energy_joules['median']:.3f} J"

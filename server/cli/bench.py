@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,7 +80,7 @@ def pipeline(
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
-    profile = _profile(opened, chosen, device)
+    profile = _profile(opened, chosen, device, warn)
     opened = device.fitted(opened)
     wanted = PEERS if peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile)
@@ -121,7 +121,8 @@ def resolutions(
     for side in sides:
         with _built(name, side, folder) as (opened, source):
             chosen = configurations(architectures, weights, opened.manifest)
-            profile = _profile(opened, chosen, device)
+            # No word of what is missing: the pack was made just now, and goes again.
+            profile = _profile(opened, chosen, device, lambda line: None)
             options = Options(iterations, None, device, source, wanted, profile)
             runs.append(_measure(opened, chosen, options, None))
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
@@ -160,10 +161,12 @@ def _measure(
     return result
 
 
-def _profile(pack: Pack, chosen: list[Configuration], device: Device) -> Profile | None:
-    """Return the profile of ``pack``, as which ``device`` works from now on."""
+def _profile(
+    pack: Pack, chosen: list[Configuration], device: Device, say: Callable[[str], None]
+) -> Profile | None:
+    """Return the profile of ``pack``, as which ``device`` works from now on; ``say`` if it is made."""
     with bar(f"profiling {pack.name}") as shown:
-        profile = profile_for(pack, chosen, device, warn, shown.step)
+        profile = profile_for(pack, chosen, device, say, shown.step)
     if profile is not None:
         device.tune(profile.tuning)
     return profile

@@ -25,7 +25,7 @@ def configurations(texts: str, weights: str | None, manifest: Manifest) -> list[
     found = {}
     for text in (part.strip() for part in texts.split(",")):
         name, _, limit = text.partition("@")
-        chosen = architecture(name)
+        chosen = architecture(name, "--architectures")
         default = weights if chosen.tuned == "auto" else None
         option = "--architectures" if limit else "--weights"
         found[text] = Configuration(text, chosen, weight_bytes(limit or default, manifest, option))

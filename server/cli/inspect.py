@@ -17,6 +17,7 @@ from server.cli.options import Json, PackPath
 from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.packs import summary_of
 from server.cli.sentences import (
+    counted,
     detector,
     given,
     machine,
@@ -86,7 +87,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "detects", detector(manifest.detection)
     named = manifest.detection or manifest.classification
     if named and named.labels:
-        yield "labels", f"{len(named.labels):,}: {few(list(named.labels))}"
+        yield "labels", f"{len(named.labels):,}: {few(list(named.labels), '; ')}"
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
@@ -95,12 +96,12 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how the weights stream, and what else takes memory."""
+    chunk, joined = summary["largest_chunk_bytes"], summary["largest_joined_bytes"]
+    alike = "" if joined == chunk else f", or {format_least(joined)} where chunks are joined"
     yield (
         "streams",
-        f"in {summary['pieces']:,} pieces of {summary['sessions']:,} kinds, "
-        f"{summary['spans']:,} spans; the smallest ring takes "
-        f"{format_least(summary['largest_chunk_bytes'])}, or "
-        f"{format_least(summary['largest_joined_bytes'])} where chunks are joined",
+        f"in {counted(summary['pieces'], 'piece')} of {counted(summary['sessions'], 'kind')}, "
+        f"{counted(summary['spans'], 'span')}; the smallest ring takes {format_least(chunk)}{alike}",
     )
     yield (
         "beside them",

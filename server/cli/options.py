@@ -84,13 +84,15 @@ def open_named(
     )
 
 
-def architecture(name: str) -> Architecture:
-    """Return the architecture called ``name``.
+def architecture(name: str, option: str = "--architecture") -> Architecture:
+    """Return the architecture called ``name``, which ``option`` gave.
 
     Raises:
         typer.BadParameter: there is none.
     """
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise typer.BadParameter(f"unknown architecture {name!r}; there are {known}")
+        raise typer.BadParameter(
+            f"unknown architecture {name!r}; there are {known}", param_hint=option
+        )
     return ARCHITECTURES[name]

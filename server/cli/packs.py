@@ -22,7 +22,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from server.cli.options import Json, size
 from server.cli.output import print_json, say, suggest, warn
-from server.cli.sentences import serving, typed
+from server.cli.sentences import counted, serving, typed
 from server.cli.steps import steps
 from server.request_needs import Need, smallest_budget
 from server.sizes import format_least, format_size
@@ -113,7 +113,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     least = summary["smallest_budget_bytes"]
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
-        f"{summary['spans']:,} spans, {summary['pieces']:,} pieces; "
+        f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
         f"serves from a budget of {typed(least)} up"
     )
     suggest("To serve it", serving(pack, least))

@@ -163,7 +163,7 @@ def _fraction(value: float | None) -> float | None:
 
 def _picture(path: Path) -> Image.Image:
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
         return decode(path, _LIMITS).image
     except InvalidRequestError as exc:

@@ -28,13 +28,18 @@ def typed(n_bytes: int) -> str:
     return format_least(n_bytes).replace(" ", "")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many of ``noun`` there are: 1 span, 1,008 spans."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def network_size(
     n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None
 ) -> str:
     """Return how large a network is; sizes in bytes."""
-    counted = "" if parameters is None else f" ({parameters:,} parameters)"
+    numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
     return (
-        f"{format_size(n_bytes)} in {layers:,} layer{'s' * (layers != 1)}{counted}, "
+        f"{format_size(n_bytes)} in {counted(layers, 'layer')}{numbers}, "
         f"the largest {format_size(largest_bytes)}"
     )
 
@@ -126,18 +131,14 @@ def resident(piece: Resident) -> str:
     """Return what is not streamed and why, in one line."""
     operators = few(list(dict.fromkeys(piece.operators)))
     why = few(piece.reasons, "; ")
-    count = len(piece.nodes)
-    nodes = f"{count} node{'s' * (count != 1)}"
-    return (
-        f"resident piece: {nodes} ({operators}), {format_size(piece.weight_bytes)}, because: {why}"
-    )
+    nodes, size = counted(len(piece.nodes), "node"), format_size(piece.weight_bytes)
+    return f"resident piece: {nodes} ({operators}), {size}, because: {why}"
 
 
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
-    folder = (
-        pack.folder
-    )  # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    folder = pack.folder
     if len(folder.parts) < len(("NAME", "VERSION")) or ".." in folder.parts:
         folder = folder.resolve()
     named = ("--repository", folder.parent.parent, "--models", folder.parent.name)

@@ -37,9 +37,9 @@ _SIZES = ("weight_bytes", "arena_bytes", "read_bytes")
 def simulate(
     context: typer.Context,
     pack: PackPath,
-    architectures: Annotated[str, typer.Option(help="Names, comma-separated.")] = ",".join(
-        ARCHITECTURES
-    ),
+    architectures: Annotated[
+        str, typer.Option(help="Names, comma-separated. Default: all.", show_default=False)
+    ] = ",".join(ARCHITECTURES),
     ring: Ring = None,
     weights: Weights = None,
     trace: Annotated[
@@ -54,7 +54,7 @@ def simulate(
 
     --weights limits auto; by default to 5 % or what it needs.
     """
-    named = [architecture(name.strip()) for name in architectures.split(",")]
+    named = [architecture(name.strip(), "--architectures") for name in architectures.split(",")]
     device = open_named(context, device_name, threads)
     opened = open_pack(pack, device.target, recompile)
     opened, profile = profiled(opened, device)

@@ -346,6 +346,33 @@ def test_dynamic_shapes_are_refused(dims: str, problem: str, tmp_path: Path) -> 
         read_onnx(path)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        ("float[n,3,h,w] x", "--shape x=1,3,N,N"),
+        ("float[1,h] x, float[2,n,128] z", "--shape x=1,N --shape z=2,N,128"),
+        ("float[1,3] x, float[2,n] z", "--shape z=2,N"),
+        (
+            "float[1,h] x, float[n] a, float[1,h] b, float[1,h] c, float[1,h] d",
+            "--shape x=1,N --shape b=1,N --shape c=1,N and 1 more",
+        ),
+    ],
+)
+def test_a_refusal_has_the_options_for_all_dynamic_inputs(
+    inputs: str, options: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path, parsed(f"g ({inputs}) => (float y) {{ y = Relu(x) }}"))
+    with refuses(OnnxError, path, f"fix it with a number for each N in {options}"):
+        read_onnx(path)
+
+
+def test_options_of_a_refusal_are_quoted_for_a_shell(tmp_path: Path) -> None:
+    model = dynamic("1,h")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "das Bild"
+    with refuses(OnnxError, save(tmp_path, model), "--shape 'das Bild=1,N'"):
+        read_onnx(tmp_path / "m.onnx")
+
+
 def test_unknown_rank_is_refused(tmp_path: Path) -> None:
     model = dynamic("1,4")
     model.graph.input[0].type.tensor_type.ClearField("shape")

@@ -110,6 +110,14 @@ def test_resident_weights_lie_where_reads_are_the_bottleneck() -> None:
     assert any("bottleneck" in reason for reason in plan.reasons)
 
 
+@pytest.mark.parametrize("part", [0.3, 0.6, 1.0])
+def test_reasons_of_a_small_network_have_no_size_of_zero(part: float) -> None:
+    net = network([[2] * 4] * 6, [1e-6] * 6, 1e-5)
+    reasons = " ".join(planned(net, smallest(net) + int(part * net.all_bytes)).reasons)
+    assert "KiB" in reasons
+    assert "0.0 MiB" not in reasons
+
+
 def test_memory_that_does_not_help_is_given_back() -> None:
     net = heavy_tail(1e-6)
     limit = net.all_bytes // 2

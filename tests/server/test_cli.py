@@ -47,6 +47,18 @@ def test_help(cli: Cli) -> None:
         assert cli(command, "--help").code == 0
 
 
+@pytest.mark.parametrize(
+    "command", ["compile", "plan", "run", "serve", "simulate", "bench pipeline", "zoo build"]
+)
+def test_help_at_80_columns_is_not_cut(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    shown = cli(*command.split(), "--help").out
+    assert shown
+    assert "…" not in shown
+
+
 def test_the_help_of_serve_is_that_of_the_settings(cli: Cli) -> None:
     shown = " ".join(cli("serve", "--help").out.split())
     for item in settings_table():
@@ -176,6 +188,8 @@ def test_compile_says_what_it_made(cli: Cli, packs: Packs, tmp_path: Path) -> No
     result = cli("compile", packs.sources["pair"], "-o", tmp_path / "pair")
     assert result.code == 0
     assert re.search(r"pair/1: .* of weights in \d+ spans, \d+ pieces; serves from", result.out)
+    (suggested,) = (line for line in result.out.splitlines() if "layerstream serve" in line)
+    assert set(re.findall(r"--\S+", suggested)) <= {item.flag for item in settings_table()}
     cli("compile", packs.sources["pair"], "-o", tmp_path / "pair").refuses(BAD, "pair/1")
     again = cli("compile", packs.sources["pair"], "-o", tmp_path / "pair", "--force")
     assert again.code == 0
@@ -318,8 +332,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pair", [], ["--image", "--input"]),
         ("pair", ["--input", "good.npz", "--image", "cat.png"], ["--image", "--input"]),
         ("pair", ["--image", "cat.png"], ["--preprocess"]),
-        ("tiny", ["--image", "none.png"], ["none.png"]),
-        ("tiny", ["--image", "."], ["."]),
+        ("tiny", ["--image", "none.png"], ["none.png: no such file"]),
+        ("tiny", ["--image", "."], [".: not a file"]),
         ("tiny", ["--image", "text.npy"], ["text.npy", "not an image"]),
         ("pair", ["--input", "none.npy"], ["none.npy", "No such file"]),
         ("pair", ["--input", "text.npy"], ["text.npy"]),
@@ -335,7 +349,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ["4.0 KiB (4096 bytes)", "give as much"],
         ),
         ("pair", ["--input", "good.npz", "--ring", "some"], ["--ring", "'some'"]),
-        ("pair", ["--input", "good.npz", "--architecture", "9s"], ["'9s'", "2s"]),
+        ("pair", ["--input", "good.npz", "--architecture", "9s"], ["--architecture", "'9s'"]),
         ("pair", ["--input", "good.npz", "--output", "out.npy"], ["out.npy", ".npz"]),
     ],
 )

@@ -247,8 +247,8 @@ def _import_cupy() -> Any:
     except ImportError as exc:
         reason = next(iter(str(exc).split("\n")), "")
         raise CudaMissingError(
-            f"CuPy is not installed ({reason}): pip install 'cupy-cuda12x[ctk]', or on JetPack 5 "
-            "cupy-cuda11x"
+            f"CuPy is not installed ({reason}); `pip install '.[cuda]'` in a clone "
+            "of Layerstream brings it, on JetPack 5 `pip install cupy-cuda11x`"
         ) from exc
     return cupy
 

@@ -328,7 +328,7 @@ def test_devices_that_are_hidden_are_no_mystery(
 
 def test_without_cupy_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(CudaMissingError, match=r"CuPy is not installed.*layerstream\[cuda\]"):
+    with pytest.raises(CudaMissingError, match=r"CuPy is not installed.*\.\[cuda\]"):
         CupyDriver()
 
 
