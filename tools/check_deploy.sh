@@ -217,8 +217,8 @@ alert() { # SECONDS ALERT
 }
 post() { inside curl -sf -X POST "http://127.0.0.1:8080/v2/repository/models/$1"; }
 
-provoke_refused() {  # a budget in which the second model does not fit
-    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=12MiB\nMemoryMax=180M"
+provoke_refused() {  # a budget in which only the small model fits
+    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=12MiB LAYERSTREAM_REQUEST_MEMORY=4MiB\nMemoryMax=180M"
     restart
     alert 60 LayerstreamModelRefused
 }
