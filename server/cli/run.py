@@ -50,7 +50,7 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import errors
+from server.cli.output import errors, say
 from server.cli.repeats import repeated
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
@@ -140,6 +140,9 @@ def run(
     result = Result(opened, document, outputs, statistics, energy, repeats)
     best = best_of(opened, outputs, top_k or LABELS)
     report(result, best, boxes, top_k or BOXES, as_json)
+    if not as_json:
+        for path in filter(None, (output, draw)):
+            say(f"{path}: written")
 
 
 @contextmanager
