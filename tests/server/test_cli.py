@@ -68,6 +68,17 @@ def test_the_help_of_serve_is_that_of_the_settings(cli: Cli) -> None:
     assert "--model " not in shown  # it is taken, and not shown
 
 
+def test_an_interrupt_is_one_line(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(engine: Engine, *arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run", interrupt)
+    image = write(tmp_path / "cat.png", picture())
+    cli("run", tiny, "--image", image).refuses(130, "interrupted")
+
+
 def test_no_command_is_bad_usage(cli: Cli) -> None:
     result = cli()
     assert result.code == BAD
