@@ -1,12 +1,12 @@
 """Recipes that users write: TOML files that become records."""
 
-import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from models.errors import ModelError, first_fault
+from models.toml_file import TomlFile, read_toml
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -18,10 +18,21 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         ModelError: the file is missing, is not TOML, or a field is unknown or out of range.
     """
     try:
-        return kind.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
-    except OSError as exc:
-        raise ModelError(f"{path}: {exc.strerror or exc}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ModelError(f"{path}: not TOML: {exc}") from exc
+        file = read_toml(path)
+    except ValueError as exc:
+        raise ModelError(str(exc)) from exc
+    try:
+        return kind.model_validate(file.values)
     except ValidationError as exc:
-        raise ModelError(f"{path}: {first_fault(exc)}") from exc
+        fault = first_fault(exc)
+        raise ModelError(f"{_place(file, fault)}: {fault}") from exc
+
+
+def _place(file: TomlFile, fault: str) -> str:
+    """Return the file and the line of what ``fault`` begins with; of tables in a list it says which."""
+    key = fault.partition(":")[0].partition(".")[0]
+    return str(file.path) if _holds_tables(file.values.get(key)) else file.place(key)
+
+
+def _holds_tables(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)

@@ -1,8 +1,6 @@
 """Where settings come from: a wrong one is named as it was given, by flag, variable or line of a file."""
 
 import os
-import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,13 +10,12 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from models.errors import printable
+from models.toml_file import TomlFile, read_toml
 from server.errors import few, shown
 
 PREFIX = "LAYERSTREAM_"
 _CONFIG = "config"
 _LONGEST_NAME = 60
-_MAX_FILE_BYTES = 1 << 20
-_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def flag(name: str) -> str:
@@ -31,24 +28,8 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-@dataclass(frozen=True)
-class File:
-    """A TOML file of settings: its values, and its text for the lines that they stand on."""
-
-    path: Path
-    text: str
-    values: Mapping[str, Any]
-
-    def place(self, key: str) -> str:
-        """Return ``FILE:LINE`` of the first line that gives ``key``, a value or a table."""
-        gives = re.compile(rf"\s*(\[+\s*)?([\"']?){re.escape(key)}\2\s*[].=]")
-        lines = enumerate(self.text.splitlines(), 1)
-        found = next((number for number, line in lines if gives.match(line)), None)
-        return f"{self.path}:{found}" if found else str(self.path)
-
-
-def read_file(path: Path) -> File:
-    """Return what the TOML file ``path`` holds.
+def read_file(path: Path) -> TomlFile:
+    """Return what the file of settings ``path`` holds.
 
     Raises:
         ValueError: it cannot be read, is no UTF-8 or no TOML; the message has file and line.
@@ -56,25 +37,9 @@ def read_file(path: Path) -> File:
     try:
         if not path.is_file():
             raise ValueError(f"{path}: no such configuration file")
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as exc:
+    except OSError as exc:  # a name that is too long
         raise ValueError(f"{path}: {exc.strerror or exc}") from exc
-    if len(data) > _MAX_FILE_BYTES:
-        raise ValueError(f"{path}: larger than {_MAX_FILE_BYTES} bytes: no configuration file")
-    text = _decoded(path, data)
-    try:
-        return File(path, text, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as exc:
-        message = str(exc)
-        found = _TOML_PLACE.search(message)
-        line, column = found.groups() if found else (str(text.count("\n") + 1), "")
-        said = _TOML_PLACE.sub(f" in column {column}", message)
-        raise ValueError(f"{path}:{line}: not TOML: {said}") from exc
-    except RecursionError as exc:
-        raise ValueError(f"{path}: not TOML that can be read: arrays or tables too deep") from exc
-    except ValueError as exc:  # Python's own limit on the digits of an integer
-        raise ValueError(f"{path}: not TOML that can be read: a number is too long") from exc
+    return read_toml(path)
 
 
 def _text(value: object) -> str:
@@ -82,14 +47,6 @@ def _text(value: object) -> str:
         return str(value)
     except ValueError:  # an integer of more digits than Python writes
         return "a number too long to write"
-
-
-def _decoded(path: Path, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as exc:
-        line = data.count(b"\n", 0, exc.start) + 1
-        raise ValueError(f"{path}:{line}: not UTF-8: byte 0x{data[exc.start]:02x}") from exc
 
 
 def variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
@@ -130,7 +87,7 @@ class Sources:
 
     flags: Mapping[str, Any]
     variables: Mapping[str, str]
-    file: File | None
+    file: TomlFile | None
 
     def beside_variables(self, texts: Collection[str]) -> dict[str, Any]:
         """Return flags, and values of the file that no variable overrides.

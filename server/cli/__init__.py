@@ -10,13 +10,15 @@ from server.cli.commands import program
 from server.cli.output import Warnings, fail
 
 BAD_INPUT, FAILURE = 2, 1
+#: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.
+_INTERRUPTED = 130
 
 # Typer's base of usage errors, which has been click's and is by now a copy of its own.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def main() -> None:
-    """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure."""
+    """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
     claim_process()
     logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
@@ -26,12 +28,12 @@ def main() -> None:
     except _UsageError as exc:
         message = getattr(exc, "format_message", exc.__str__)()
         fail(message or "no command given", BAD_INPUT)
-    except typer.Abort:
-        fail("interrupted", FAILURE)
     except _bad_input() as exc:
         fail(str(exc), BAD_INPUT)
     except _failures() as exc:
         fail(str(exc) or "out of memory", FAILURE)
+    if code == _INTERRUPTED:
+        fail("interrupted", _INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

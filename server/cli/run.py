@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -50,6 +50,7 @@ from server.cli.options import (
     open_named,
     size,
 )
+from server.cli.output import say
 from server.cli.repeats import repeated
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
@@ -119,6 +120,8 @@ def run(
     limits = Limits(_fraction(score_threshold), _fraction(iou_threshold))
     if draw is not None:
         check_drawing(opened, draw, image)
+    if output is not None:
+        _check_output(opened, output)
     picture = None if image is None else _picture(image)
     inputs = _inputs(opened, picture, input_)
     chosen = architecture(architecture_name)
@@ -140,6 +143,9 @@ def run(
     result = Result(opened, document, outputs, statistics, energy, repeats)
     best = best_of(opened, outputs, top_k or LABELS)
     report(result, best, boxes, top_k or BOXES, as_json)
+    if not as_json:
+        for path in filter(None, (output, draw)):
+            say(f"{path}: written")
 
 
 @contextmanager
@@ -193,19 +199,32 @@ def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path}: not a .npy or .npz file: {exc}") from exc
 
 
+def _check_output(pack: Pack, path: Path) -> None:
+    """Refuse, before the model runs, a file that cannot hold its outputs."""
+    count = len(pack.manifest.outputs)
+    if path.suffix != ".npz" and count != 1:
+        raise InputError(f"{path}: the model has {count} outputs; write them to .npz")
+
+
 def _save(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
     # Objects would be pickled, which no one should have to load.
     outputs = {
         name: array.astype(str) if array.dtype.kind == "O" else array
         for name, array in outputs.items()
     }
-    if path.suffix == ".npz":
-        # As numpy.savez, whose own parameters cannot be names of arrays.
-        with ZipFile(path, "w") as archive:
-            for name, array in outputs.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-    elif len(outputs) == 1:
-        np.save(path, next(iter(outputs.values())))
-    else:
-        raise InputError(f"{path}: the model has {len(outputs)} outputs; write them to .npz")
+    try:
+        with path.open("wb") as file:  # so that NumPy puts no .npy behind the name
+            if path.suffix == ".npz":
+                _write_archive(file, outputs)
+            else:
+                np.save(file, next(iter(outputs.values())), allow_pickle=False)
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _write_archive(file: BinaryIO, outputs: dict[str, NDArray[Any]]) -> None:
+    """Write as numpy.savez, whose own parameters cannot be names of arrays."""
+    with ZipFile(file, "w") as archive:
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)

@@ -45,18 +45,29 @@ from tests.models.refusal import refuses
 def test_fields_that_make_no_sense_are_named(text: str, field: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(text)
-    with refuses(ModelError, f"{path}: {field}: "):
+    key = field.partition(".")[0]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if line.startswith(key)]
+    place = ":".join(map(str, [path, *lines]))
+    with refuses(ModelError, f"{place}: {field}: "):
         read_preprocess(path)
 
 
 @pytest.mark.parametrize(
-    "content", [b"size = ", b"{}", b"size = [8, 8", b"\xff\xfe", b"size = [8, 8]\nsize = [8, 8]"]
+    "content", [b"size = ", b"{}", b"size = [8, 8", b"size = [8, 8]\nsize = [8, 8]"]
 )
 def test_file_that_is_not_toml_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(content)
     with refuses(ModelError, path, "not TOML"):
         read_preprocess(path)
+
+
+def test_place_in_a_file_that_is_not_toml(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    for content, words in ((b"a = 1\nb =\n", ":2: not TOML"), (b"a = 1\n\xff", ":2: not UTF-8")):
+        path.write_bytes(content)
+        with refuses(ModelError, f"{path}{words}"):
+            read_preprocess(path)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

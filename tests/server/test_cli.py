@@ -68,6 +68,17 @@ def test_the_help_of_serve_is_that_of_the_settings(cli: Cli) -> None:
     assert "--model " not in shown  # it is taken, and not shown
 
 
+def test_an_interrupt_is_one_line(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(engine: Engine, *arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run", interrupt)
+    image = write(tmp_path / "cat.png", picture())
+    cli("run", tiny, "--image", image).refuses(130, "interrupted")
+
+
 def test_no_command_is_bad_usage(cli: Cli) -> None:
     result = cli()
     assert result.code == BAD
@@ -323,6 +334,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(Path("damaged.npz"), whole.replace(b"NUMPY", b"numpy"))
     write(Path("text.npy"), b"not an array")
     write(Path("cat.png"), picture())
+    Path("folder").mkdir()
 
 
 @pytest.mark.parametrize(
@@ -351,6 +363,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pair", ["--input", "good.npz", "--ring", "some"], ["--ring", "'some'"]),
         ("pair", ["--input", "good.npz", "--architecture", "9s"], ["--architecture", "'9s'"]),
         ("pair", ["--input", "good.npz", "--output", "out.npy"], ["out.npy", ".npz"]),
+        ("tiny", ["--image", "cat.png", "--output", "folder"], ["folder: Is a directory"]),
     ],
 )
 @pytest.mark.usefixtures("files")
@@ -381,7 +394,9 @@ def test_a_damaged_pack(cli: Cli, packs: Packs, tmp_path: Path) -> None:
 def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     image = write(tmp_path / "cat.png", picture())
     result = cli("run", tiny, "--image", image, "--output", tmp_path / "none" / "out.npy")
-    result.refuses(FAILED, "out.npy")
+    result.refuses(BAD, "none/out.npy: No such file")  # as of --draw, compile and zoo build
+    assert cli("run", tiny, "--image", image, "--output", tmp_path / "plain").code == 0
+    assert np.load(tmp_path / "plain").size
 
 
 @pytest.mark.parametrize(

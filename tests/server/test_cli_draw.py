@@ -94,6 +94,7 @@ def test_boxes_are_drawn(
     out = tmp_path / f"out{suffix}"
     drawn = cli("run", finder, "--image", photo, "--draw", out, "--score-threshold", 0.6)
     assert drawn.code == 0, drawn.err
+    assert drawn.out.endswith(f"{out}: written\n")
     with Image.open(out) as image:
         assert (image.format, image.size) == (kind, SCENE.size)
         found = pixels(image).astype(int)
