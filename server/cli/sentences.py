@@ -38,9 +38,10 @@ def network_size(
 ) -> str:
     """Return how large a network is; sizes in bytes."""
     numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
+    # Of an ONNX graph many layers have no weights, so not: so much in so many layers.
     return (
-        f"{format_size(n_bytes)} in {counted(layers, 'layer')}{numbers}, "
-        f"the largest {format_size(largest_bytes)}"
+        f"{format_size(n_bytes)}{numbers}, {format_size(largest_bytes)} in the largest of "
+        f"{counted(layers, 'layer')}"
     )
 
 
