@@ -205,5 +205,5 @@ def _check_space(source: Path, weight_bytes: int, folder: Path) -> None:
     if free < needed:
         raise CompileError(
             f"{folder.parent.parent}: no space to compile {source.name}: "
-            f"needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} are free"
+            f"needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free"
         )

@@ -85,7 +85,7 @@ def test_too_little_space_is_refused_before_any_work(
     steps: list[str] = []
     free = tiny_onnx.stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, free))
-    with refuses(CompileError, tmp_path / "m", "no space", f"{free} are free"):
+    with refuses(CompileError, tmp_path / "m", "no space", f"{free / 2**20:.1f} MiB are free"):
         compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, lambda step, detail="": steps.append(step))
     assert steps == ["read"]
     assert not (tmp_path / "m").exists()
