@@ -31,7 +31,11 @@ _HUNG_SECONDS = DRAIN_SECONDS + 30.0
 
 
 class StartupError(ServiceError):
-    """Nothing can be served; the message says why."""
+    """Nothing can be served; the message says why. ``may_pass``: another start may find it gone."""
+
+    def __init__(self, message: str, *, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class Context:
@@ -91,7 +95,8 @@ class Context:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
             # The log has all of them.
-            raise StartupError(few([entry.reason for entry in failed], "; "))
+            reasons = few([entry.reason for entry in failed], "; ")
+            raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
 
     async def _load(self) -> None:

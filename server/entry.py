@@ -16,7 +16,8 @@ Absence = Literal["loading", "refused", "unloaded", "failed"]
 class Entry:
     """One model by name.
 
-    ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request.
+    ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``may_pass``: for a
+    reason that may be gone at the next try, without anybody changing a file or a setting.
     ``lost``: why its memory, which a disk may still write to, can never be used again.
     """
 
@@ -25,6 +26,7 @@ class Entry:
     why: str = "not loaded"
     refused: bool = False
     unloaded: bool = False
+    may_pass: bool = False
     lost: str = ""
     pack: Pack | None = None
     fitted: Fitted | None = None

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 # What is wrong with one pack, or with the disk or the device under it.
 _FAILURES = (ModelError, LoaderError, PlanError, DeviceError)
+# Of the disk and of the system's memory: at the next try these may be gone.
+_MAY_PASS = (LoaderError, NotServingError)
 
 
 class Repository:
@@ -106,6 +108,7 @@ class Repository:
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
+                entry.may_pass = isinstance(exc, _MAY_PASS)
                 if entry.refused:
                     self.refusals[name] = self.refusals.get(name, 0) + 1
                 raise

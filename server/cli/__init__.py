@@ -29,7 +29,8 @@ def main() -> None:
         message = getattr(exc, "format_message", exc.__str__)()
         fail(message or "no command given", BAD_INPUT)
     except _bad_input() as exc:
-        fail(str(exc), BAD_INPUT)
+        # A service manager tries a failure again, bad input never.
+        fail(str(exc), FAILURE if getattr(exc, "may_pass", False) else BAD_INPUT)
     except _failures() as exc:
         fail(str(exc) or "out of memory", FAILURE)
     if code == _INTERRUPTED:

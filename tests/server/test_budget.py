@@ -220,6 +220,7 @@ async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Pac
         async with serving(settings(models_budget=packs.smallest("tiny") - 1, models=("tiny",))):
             pass
     assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
+    assert not caught.value.may_pass
 
 
 def enough(message: str) -> int:

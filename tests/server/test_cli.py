@@ -16,7 +16,9 @@ import pytest
 
 from models.pack import open_pack
 from pipeline.engine import Engine
+from server.context import StartupError
 from server.setting_table import settings_table
+from server.settings import Settings
 from server.transport.listener import listen
 from tests.server.support import (
     BAD,
@@ -486,3 +488,17 @@ def test_serve_until_told_to_stop(packs: Packs, number: signal.Signals) -> None:
     documents = [json.loads(line) for line in (*lines, *rest.splitlines())]
     assert any(document.get("path") == "/v2/models/tiny/infer" for document in documents)
     assert not any("exception" in document for document in documents)
+
+
+@pytest.mark.parametrize("may_pass", [False, True])
+def test_a_start_that_may_go_better_the_next_time_is_a_failure(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_pass: bool
+) -> None:
+    """A service manager starts it again then, and not after bad input."""
+
+    def fails(settings: Settings) -> None:
+        raise StartupError("model 'm': Input/output error", may_pass=may_pass)
+
+    monkeypatch.setattr("server.serve.run", fails)
+    refused = cli("serve", "--repository", tmp_path, "--budget", "16MiB")
+    refused.refuses(FAILED if may_pass else BAD, "Input/output error")
