@@ -116,9 +116,10 @@ def check_encoding(request: Request) -> None:
     Raises:
         EncodedError: it is compressed.
     """
-    encoding = request.headers.get("content-encoding", "")
-    if encoding.lower() not in {"", "identity"}:
-        raise EncodedError(f"the body is encoded as {shown(encoding)}: send it as it is")
+    for name, value in request.scope["headers"]:
+        if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
+            encoding = shown(value.decode("latin-1"))
+            raise EncodedError(f"the body is encoded as {encoding}: send it as it is")
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:

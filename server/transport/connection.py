@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_REQUESTS:
             raise _HeaderError(431, f"over {PIPELINED_REQUESTS} requests wait for one that runs")
-        hosts = sum(name == b"host" for name, _ in self.headers)
+        hosts = [name for name, _ in self.headers].count(b"host")
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
             raise _HeaderError(
                 400, f"a request has one Host header, this one has {hosts or 'none'}"
