@@ -20,6 +20,8 @@ def describe(entries: Sequence[Entry], read_bytes: int) -> str:
     """
     loading = ", ".join(entry.name for entry in entries if entry.loading)
     serving = sum(entry.serves for entry in entries)
+    if not entries:
+        return f"starting{memory_limited()}"
     what = f"loading {loading}" if loading else "starting"
     read = format_size(read_bytes)
     return f"{what}: {serving} of {len(entries)} tried so far serve, {read} read{memory_limited()}"
