@@ -75,16 +75,6 @@ clone() { # FOLDER
     chroot "$root" chown -R tester:tester "$1"
 }
 
-failed=0
-verdict() { # STATUS CASE
-    if [ "$1" = 0 ]; then
-        echo "PASS $2"
-    else
-        failed=1
-        sed 's/^/    /' "$work/log" | tail -n 40
-        echo "FAIL $2"
-    fi
-}
 try() { # CASE USER FOLDER COMMAND...
     local case=$1 status=0
     shift

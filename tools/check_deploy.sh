@@ -92,16 +92,6 @@ if [ -d /sys/fs/cgroup/memory ]; then
     inside systemctl daemon-reexec
 fi
 
-failed=0
-verdict() { # STATUS CASE
-    if [ "$1" = 0 ]; then
-        echo "PASS $2"
-    else
-        failed=1
-        sed 's/^/    /' "$work/log" | tail -n 40
-        echo "FAIL $2"
-    fi
-}
 try() { # CASE COMMAND...
     local case=$1 status=0
     shift

@@ -70,3 +70,15 @@ PYTHON
         break
     done
 }
+
+# What every case ends with; $work/log has what it printed.
+failed=0
+verdict() { # STATUS CASE
+    if [ "$1" = 0 ]; then
+        echo "PASS $2"
+    else
+        failed=1
+        sed 's/^/    /' "$work/log" | tail -n 40
+        echo "FAIL $2"
+    fi
+}
