@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import io
 import json
+import re
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from server.worker import Worker
 
 #: Nothing here takes this long; a test that waits for it has failed.
 LIMIT_SECONDS = 30.0
+_ADDRESS = re.compile(rb"http://[^ \"]+:(\d+)")
 
 Tensors = Mapping[str, NDArray[Any]]
 #: Values of metrics by name and labels.
@@ -47,6 +50,22 @@ PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
 
 #: Statuses of the command: it cannot do what it was told; something failed while it did.
 BAD, FAILED = 2, 1
+
+
+def serving_port(server: subprocess.Popen[bytes]) -> int:
+    """Return the port that a server's log names; AssertionError with what it said if none comes in time."""
+    assert server.stderr is not None
+    said = b""
+    giving_up = threading.Timer(LIMIT_SECONDS, server.kill)
+    giving_up.start()
+    try:
+        for line in server.stderr:
+            if found := _ADDRESS.search(line):
+                return int(found[1])
+            said += line
+    finally:
+        giving_up.cancel()
+    raise AssertionError(f"no address in what the server said: {said.decode()}")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import uvicorn
 from server.transport.listener import listen
 from server.transport.registry import Registry
 from server.transport.server import Server
-from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs
+from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, serving_port
 from tests.server.transport.wire import LIMITS, answers_at_once
 
 POST = b"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
@@ -50,9 +49,7 @@ def process(packs: Packs) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:
         try:
-            assert server.stderr is not None
-            line = next(line for line in server.stderr if b" on http://" in line)
-            yield server, int(json.loads(line)["message"].rsplit(":", 1)[1])
+            yield server, serving_port(server)
         finally:
             server.kill()
 
