@@ -4,6 +4,7 @@ Checks that need the files beside it live in models/pack.py.
 """
 
 import base64
+import json
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from models.detection.recipe import Detection
 from models.preprocess import Preprocess
 from models.target import Target
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPAN_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 64
 _MAX_DIMENSIONS = 64
@@ -199,6 +200,66 @@ class Alternative(_Record):
     joined: tuple[Joined, ...]
 
 
+class Window(_Record):
+    """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
+
+    They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
+    each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
+    whole.
+    """
+
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    above: NonNegativeInt = 0
+    factor: PositiveInt = 1
+    fill: Literal["zero", "lowest"] = "zero"
+
+
+class RowValue(Array):
+    """A value as rows: ``planes`` arrays of [rows, bytes of a row] one behind the other.
+
+    ``shape``: of the whole, [1, channels, height, width]. ``value``: where it lies when it is whole.
+    ``parts``: values that it is made of, their planes one behind the other; empty: an operator makes it.
+    """
+
+    name: str
+    value: NonNegativeInt
+    planes: PositiveInt
+    parts: tuple[NonNegativeInt, ...] = ()
+
+    @property
+    def height(self) -> int:
+        return self.shape[2]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of one plane."""
+        return self.n_bytes // (self.planes * self.height)
+
+
+class RowInput(_Record):
+    """A row value and what an operator needs of it."""
+
+    row_value: NonNegativeInt
+    window: Window = Window()
+
+
+class RowOperator(_Record):
+    """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
+
+    ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
+    whole with the same bits. ``in_place``: an input whose memory the output may be.
+    """
+
+    graph: NonNegativeInt
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+    inputs: tuple[RowInput, ...]
+    weights: tuple[Operand, ...]
+    output: NonNegativeInt
+    in_place: NonNegativeInt | None = None
+
+
 class Layer(_Record):
     """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
 
@@ -247,7 +308,7 @@ class Manifest(_Record):
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     name: str
     target: Target
     source: Source
@@ -257,6 +318,8 @@ class Manifest(_Record):
     values: tuple[Value, ...]
     pieces: tuple[Piece, ...]
     alternatives: tuple[Alternative, ...] = ()
+    row_values: tuple[RowValue, ...] = ()
+    row_operators: tuple[RowOperator, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -298,5 +361,7 @@ class Manifest(_Record):
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write ``manifest`` as JSON; fields that have their default are left out."""
-    path.write_text(manifest.model_dump_json(indent=1, exclude_defaults=True) + "\n", "utf-8")
+    """Write ``manifest`` as JSON; fields that have their default are left out, but not the version."""
+    fields = manifest.model_dump(mode="json", exclude_defaults=True)
+    document = {"format_version": manifest.format_version, **fields}
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

@@ -134,16 +134,32 @@ def _manifest(path: Path) -> Manifest:
         raise PackError(f"{path}: {exc.strerror or exc}") from exc
     except (ValueError, RecursionError) as exc:
         raise PackError(f"{path}: not JSON: {exc}") from exc
-    version = document.get("format_version", FORMAT_VERSION) if isinstance(document, dict) else None
+    _check_version(path, document)
+    try:
+        return Manifest.model_validate_json(json.dumps(document))
+    except ValidationError as exc:
+        raise PackError(f"{path}: {first_fault(exc)}") from exc
+
+
+def _check_version(path: Path, document: object) -> None:
+    """Refuse what another Layerstream wrote. The first version of the format did not say its number."""
+    if not isinstance(document, dict):
+        return
+    version = document.get("format_version", 1)
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise PackError(
             f"{path}: format_version: {version} is newer than {FORMAT_VERSION}, "
             "the newest that this Layerstream reads"
         )
-    try:
-        return Manifest.model_validate_json(json.dumps(document))
-    except ValidationError as exc:
-        raise PackError(f"{path}: {first_fault(exc)}") from exc
+    if isinstance(version, int) and version < FORMAT_VERSION:
+        record = document.get("source")
+        source = record.get("file", "SOURCE.onnx") if isinstance(record, dict) else "SOURCE.onnx"
+        folder = path.parent
+        number = f" --version {folder.name}" if folder.name != "1" else ""
+        raise PackError(
+            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
+            f"layerstream compile {source} -o {folder.parent}{number} --force"
+        )
 
 
 def _check_inside(file: Path) -> None:

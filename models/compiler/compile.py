@@ -13,6 +13,7 @@ import onnx
 from models.compiler.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.describe import (
     PieceDescriber,
+    RowDescriber,
     file_records,
     graph_records,
     layer_records,
@@ -155,6 +156,7 @@ def _write_pack(
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
     describer = PieceDescriber(parts, layout, index, sizes)
+    rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
         name=source.name,
         target=target,
@@ -165,6 +167,8 @@ def _write_pack(
         values=values,
         pieces=describer.pieces(),
         alternatives=describer.alternatives(),
+        row_values=rows.values(),
+        row_operators=rows.operators(),
         layers=layer_records(parts),
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),

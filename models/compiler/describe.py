@@ -19,6 +19,7 @@ from models.compiler.graph import Graph
 from models.compiler.layout import Layout
 from models.compiler.partition import Partition
 from models.compiler.resident import resident_record
+from models.compiler.rows import RowNode
 from models.compiler.scratch import Sizes
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.manifest import (
@@ -30,6 +31,9 @@ from models.manifest import (
     Operand,
     Piece,
     Port,
+    RowInput,
+    RowOperator,
+    RowValue,
     Source,
     Unrolled,
     Value,
@@ -158,6 +162,62 @@ class PieceDescriber:
             index, offset = self.layout.locate(part, own)
         dtype = self.parts.graph.array(part.name).dtype
         return Operand(kind=kind, index=index, offset=offset, dtype=dtype, shape=part.shape)
+
+
+@dataclass(frozen=True)
+class RowDescriber:
+    """Describes the operators on rows of ``parts``; as ``PieceDescriber``."""
+
+    parts: Partition
+    layout: Layout
+    index: Mapping[str, int]
+
+    def values(self) -> tuple[RowValue, ...]:
+        """Return the records of what they read and make."""
+        joined = {row.output: row.inputs for row in self.parts.rows.nodes if row.node is None}
+        return tuple(
+            RowValue(
+                name=name,
+                dtype=self.parts.graph.array(name).dtype,
+                shape=self.parts.rows.shapes[name],
+                value=self.index[name],
+                planes=planes,
+                parts=tuple(self._numbers[part] for part, _ in joined.get(name, ())),
+            )
+            for name, planes in self.parts.rows.planes.items()
+        )
+
+    def operators(self) -> tuple[RowOperator, ...]:
+        """Return the records of the operators that have a kernel."""
+        numbered = zip(self.parts.rows.nodes, self.parts.row_graphs, strict=True)
+        return tuple(self._operator(row, graph) for row, graph in numbered if graph is not None)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.parts.rows.planes)}
+
+    def _operator(self, row: RowNode, graph: int) -> RowOperator:
+        pieces = self.parts.pieces
+        own = [i for i, item in enumerate(pieces) if item.first_node <= row.index < item.end_node]
+        return RowOperator(
+            graph=graph,
+            first_piece=own[0],
+            end_piece=own[-1] + 1,
+            inputs=tuple(
+                RowInput(row_value=self._numbers[name], window=window)
+                for name, window in row.inputs
+            ),
+            weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
+            output=self._numbers[row.output],
+            in_place=row.in_place,
+        )
+
+    def _weight(self, name: str, span: int | None) -> Operand:
+        array = self.parts.graph.array(name)
+        index, offset = self.layout.locate(Slice(name, array.shape), span)
+        return Operand(
+            kind="span", index=index, offset=offset, dtype=array.dtype, shape=array.shape
+        )
 
 
 def layer_records(parts: Partition) -> tuple[Layer, ...]:

@@ -27,14 +27,14 @@ class Equality:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._known: dict[tuple[tuple[bytes, ...], tuple[bytes, ...]], bool] = {}
+        self._known: dict[tuple[tuple[object, ...], ...], bool] = {}
 
     def holds(self, finest: Sequence[Serialised], coarser: Sequence[Serialised]) -> bool:
         """Return whether ``coarser`` pieces give what the ``finest`` of the same node give, bit for bit."""
         node = self._graph.nodes[finest[0][0].first_node]
         if node.domain == NCHWC_DOMAIN:
             return True
-        key = (tuple(data for _, data in finest), tuple(data for _, data in coarser))
+        key = (_key(finest), _key(coarser))
         if key not in self._known:
             self._known[key] = self._same(finest, coarser)
         return self._known[key]
@@ -87,6 +87,14 @@ class Equality:
         else:
             held = slice_bytes(self._graph, part)
         return held.view(dtype).reshape(part.shape)
+
+
+def _key(pieces: Sequence[Serialised]) -> tuple[object, ...]:
+    """Return what decides about bits: kernels, and the sizes of what they take."""
+    return tuple(
+        (data, *(part.shape for part in (*piece.inputs.values(), *piece.outputs.values())))
+        for piece, data in pieces
+    )
 
 
 def _run(session: ort.InferenceSession, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -11,9 +11,10 @@ from models.compiler.cut import cut, whole
 from models.compiler.equality import Equality
 from models.compiler.fused import Fused, with_fused
 from models.compiler.graph import Graph
-from models.compiler.pieces import serialise
+from models.compiler.pieces import serialise, serialise_rows
 from models.compiler.regions import name, with_regions
 from models.compiler.resident import resident_piece, serialise_resident
+from models.compiler.rows import RowGraph, find_rows
 from models.compiler.scratch import Measure, runs_on_cpu
 from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
@@ -27,13 +28,13 @@ _REASON_LENGTH = 300
 Load = Callable[[bytes], object]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Partition:
     """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
     position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
-    by first node.
+    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs.
     """
 
     graph: Graph
@@ -44,6 +45,8 @@ class Partition:
     alternatives: list[CutAlternative] = field(default_factory=list)
     alternative_graphs: list[list[int]] = field(default_factory=list)
     fused: Fused = field(default_factory=dict)
+    rows: RowGraph = field(default_factory=RowGraph)
+    row_graphs: list[int | None] = field(default_factory=list)
 
     def layers(self) -> dict[int, range]:
         """Return the nodes of each layer by its first: one, or several that are fused."""
@@ -81,6 +84,7 @@ def partition(
         }
         if not more:
             _add_alternatives(parts, target, load)
+            _add_rows(parts, target, load)
             return parts
         refused |= more
 
@@ -99,7 +103,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         return None if region is None else resident_piece(graph, region, kept)
 
     def on_device(piece: CutPiece) -> bool:
-        return measure(serialise(graph, piece, aliases.elided)) is not None
+        return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
 
     pieces = cut(
         graph,
@@ -112,7 +116,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
     )
     serialised = [
-        serialise(graph, piece, aliases.elided)
+        serialise(graph, piece, aliases.elided, sized=not on_cpu)
         if piece.region is None
         else serialise_resident(graph, piece)
         for piece in pieces
@@ -143,7 +147,8 @@ def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
     finest = list(parts.graphs)
     for alternative in alternatives(parts.graph, parts.pieces):
         serialised = [
-            serialise(parts.graph, piece, parts.aliases.elided) for piece in alternative.pieces
+            serialise(parts.graph, piece, parts.aliases.elided, sized=certain)
+            for piece in alternative.pieces
         ]
         for data in serialised:
             if data not in accepted:
@@ -158,6 +163,43 @@ def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
             numbers = _numbers(parts.graphs, serialised, alternative.pieces)
             parts.alternatives.append(alternative)
             parts.alternative_graphs.append(numbers)
+
+
+def _add_rows(parts: Partition, target: Target, load: Load) -> None:
+    """Add the operators on rows that ``load`` accepts; a GPU runs whole tensors."""
+    if target.capability is not None:
+        return
+    found = find_rows(parts.graph, target.block)
+    data = [None if row.node is None else serialise_rows(parts.graph, row) for row in found.nodes]
+    accepted = {item: _error(item, load) is None for item in set(data) if item is not None}
+    able = {
+        row.index
+        for row, item in zip(found.nodes, data, strict=True)
+        if item is None or accepted[item]
+    }
+    # A piece is replaced by all of its nodes or stays as it is.
+    apart = {
+        index
+        for piece in parts.pieces
+        if not able.issuperset(nodes := _computed(parts, piece))
+        for index in nodes
+    }
+    kept = [
+        (row, item)
+        for row, item in zip(found.nodes, data, strict=True)
+        if row.index in able - apart
+    ]
+    found.nodes[:] = [row for row, _ in kept]
+    for row, item in kept:
+        if item is not None:
+            parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
+    positions = {item: position for position, item in enumerate(parts.graphs)}
+    parts.rows = found
+    parts.row_graphs.extend(None if item is None else positions[item] for _, item in kept)
+
+
+def _computed(parts: Partition, piece: CutPiece) -> set[int]:
+    return set(range(piece.first_node, piece.end_node)) - parts.aliases.elided
 
 
 def _refused(

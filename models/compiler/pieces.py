@@ -1,13 +1,16 @@
 """Turn a cut piece into the ONNX model that a session loads.
 
 Invariant: two pieces that do the same to different weights give the same bytes, so that one session
-serves both.
+serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
 """
+
+from collections.abc import Sequence
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.graph import Graph
+from models.compiler.rows import RowNode
 from models.compiler.slices import CutPiece, Slice
 from models.manifest import STRINGS
 
@@ -15,31 +18,60 @@ from models.manifest import STRINGS
 _IR_VERSION = 9
 
 
-def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int]) -> bytes:
-    """Return ``piece`` as a serialised ModelProto without names (docs/pack-format.md)."""
-    names = {name: f"x{i}" for i, name in enumerate(piece.inputs)}
-    names |= {name: f"y{i}" for i, name in enumerate(piece.outputs)}
+def serialise(
+    graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False
+) -> bytes:
+    """Return ``piece`` as a serialised ModelProto without names (docs/pack-format.md).
+
+    ``sized``: its ports have the shapes of this piece; otherwise only as many dimensions.
+    """
+    nodes = [
+        graph.nodes[index]
+        for index in range(piece.first_node, piece.end_node)
+        if index not in elided
+    ]
+    return _model(graph, nodes, [*piece.inputs.values()], [*piece.outputs.values()], sized)
+
+
+def serialise_rows(graph: Graph, row: RowNode) -> bytes:
+    """Return an operator on rows as ``serialise`` does: it takes any number of them."""
+    assert row.node is not None
+    names = (*(name for name, _ in row.inputs), *row.weights)
+    four = (0, 0, 0, 0)  # only how many there are counts
+    inputs = [
+        Slice(name, graph.array(name).shape if graph.is_weight(name) else four) for name in names
+    ]
+    return _model(graph, [row.node], inputs, [Slice(row.output, four)], sized=False)
+
+
+def _model(
+    graph: Graph,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Slice],
+    outputs: Sequence[Slice],
+    sized: bool,
+) -> bytes:
+    names = {part.name: f"x{i}" for i, part in enumerate(inputs)}
+    names |= {part.name: f"y{i}" for i, part in enumerate(outputs)}
     inline: dict[str, str] = {}
-    nodes = []
-    for index in range(piece.first_node, piece.end_node):
-        if index in elided:
-            continue
-        node = graph.nodes[index]
+    renamed = []
+    for node in nodes:
         for name in (*node.input, *node.output):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
                 if name in graph.constants:
                     inline[name] = names[name]
-        nodes.append(_renamed(node, names))
+        renamed.append(_renamed(node, names))
+    domains = {node.domain for node in nodes} | {""}
     model = helper.make_model(
         helper.make_graph(
-            nodes,
+            renamed,
             "",
-            [_port(graph, names[name], part) for name, part in piece.inputs.items()],
-            [_port(graph, names[name], part) for name, part in piece.outputs.items()],
+            [_port(graph, names[part.name], part, sized) for part in inputs],
+            [_port(graph, names[part.name], part, sized) for part in outputs],
             [numpy_helper.from_array(graph.constants[name], new) for name, new in inline.items()],
         ),
-        opset_imports=graph.opsets,
+        opset_imports=[item for item in graph.opsets if item.domain in domains],
         ir_version=_IR_VERSION,
     )
     return bytes(model.SerializeToString(deterministic=True))
@@ -57,9 +89,10 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     return renamed
 
 
-def _port(graph: Graph, name: str, part: Slice) -> onnx.ValueInfoProto:
+def _port(graph: Graph, name: str, part: Slice, sized: bool) -> onnx.ValueInfoProto:
     dtype = graph.array(part.name).dtype
-    return helper.make_tensor_value_info(name, element_type(dtype), part.shape)
+    shape = part.shape if sized else [None] * len(part.shape)
+    return helper.make_tensor_value_info(name, element_type(dtype), shape)
 
 
 def element_type(dtype: str) -> int:

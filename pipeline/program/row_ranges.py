@@ -1,0 +1,85 @@
+"""Which rows each operator of a region makes in each phase.
+
+The last operator makes so many rows a phase; what those need decides, backwards, what the others make: in
+the first phase more, then what strides multiply it by, in the last phase what is left. Every row is made
+once (seed 001: phases of a schedule, with the overlap kept between them).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.manifest import Window
+from pipeline.program.row_network import RowNetwork
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows [first, end)."""
+
+    first: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(self.end - self.first, 0)
+
+
+def needed(window: Window, rows: Rows) -> Rows:
+    """Return the rows that output ``rows`` are made of; some of them may lie outside of the input."""
+    if window.factor > 1:
+        return Rows(rows.first // window.factor, -(-rows.end // window.factor))
+    first = rows.first * window.stride - window.above
+    return Rows(first, (rows.end - 1) * window.stride - window.above + window.kernel)
+
+
+def row_ranges(
+    network: RowNetwork, operators: range, rows: int, kept: Sequence[bool]
+) -> list[list[Rows]]:
+    """Return, for each phase, the rows that each of ``operators`` makes.
+
+    ``rows``: of the last operator, in one phase. ``kept[i]``: whether what operator i makes is read
+    outside of the region; it is made to its last row then.
+    """
+    last = network.values[network.operators[operators[-1]].output].height
+    count = max(-(-last // rows), 1)
+    done = _targets(network, operators, rows, kept, count, last)
+    before = [0] * len(operators)
+    phases = []
+    for phase in range(count):
+        ends = [max(targets[phase], start) for targets, start in zip(done, before, strict=True)]
+        phases.append([Rows(start, end) for start, end in zip(before, ends, strict=True)])
+        before = ends
+    return phases
+
+
+def _targets(
+    network: RowNetwork,
+    operators: range,
+    rows: int,
+    kept: Sequence[bool],
+    count: int,
+    last: int,
+) -> list[list[int]]:
+    """Return, for each operator and phase, how many rows must have been made when it ends."""
+    wanted: dict[int, list[int]] = {}  # by row value
+    found: list[list[int]] = [[] for _ in operators]
+    for position in reversed(range(len(operators))):
+        operator = network.operators[operators[position]]
+        height = network.values[operator.output].height
+        targets = wanted.get(operator.output)
+        if targets is None:  # nobody inside reads it: in step with the last one
+            targets = [min(-(-height * (phase + 1) * rows // last), height) for phase in range(count)]
+        unit = max(item.window.factor for item in operator.inputs)
+        targets = [min(-(-target // unit) * unit, height) for target in targets]
+        if kept[position]:
+            targets[-1] = height
+        found[position] = targets
+        for item in operator.inputs:
+            for part in network.parts(item.row_value):
+                limit = network.values[part.row_value].height
+                ends = [
+                    min(max(needed(item.window, Rows(0, end)).end, 0), limit) if end else 0
+                    for end in targets
+                ]
+                held = wanted.get(part.row_value, [0] * count)
+                wanted[part.row_value] = [max(pair) for pair in zip(held, ends, strict=True)]
+    return found
