@@ -17,12 +17,12 @@ from loader.errors import LoaderError
 from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import CompileError
+from models.graphs.traits import Traits, read_traits
 from models.heap import trim_heap
 from models.manifest import UNKNOWN
 from models.pack import Pack
 from models.progress import Progress, silent
 from models.sessions import SessionError, open_reference, run_session
-from models.traits import Traits, read_traits
 from pipeline.architectures import ARCHITECTURES
 from pipeline.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.traits import Traits
+from models.graphs.traits import Traits
 
 Arrays = Mapping[str, NDArray[Any]]
 

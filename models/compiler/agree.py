@@ -14,7 +14,7 @@ from models.compiler.alias import RESHAPES
 from models.compiler.graph import NCHWC_DOMAIN
 from models.compiler.regions import name
 from models.errors import CompileError
-from models.onnx_nodes import attributes
+from models.graphs.nodes import attributes
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

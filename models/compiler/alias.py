@@ -14,7 +14,7 @@ import onnx
 
 from models.compiler.fused import Fused
 from models.compiler.graph import NCHWC_DOMAIN, Graph
-from models.onnx_nodes import attributes
+from models.graphs.nodes import attributes
 
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 SUM_INPUT = 3

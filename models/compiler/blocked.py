@@ -17,7 +17,7 @@ import onnx
 from onnx import helper
 
 from models.compiler.graph import NCHWC_DOMAIN
-from models.onnx_nodes import attributes, reads
+from models.graphs.nodes import attributes, reads
 
 Shape = tuple[int, ...]
 

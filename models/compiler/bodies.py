@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.compiler.graph import is_streamable
-from models.onnx_nodes import all_graphs, made, subgraphs
+from models.graphs.nodes import all_graphs, made, subgraphs
 
 
 def rename_inner(model: onnx.ModelProto) -> bool:

@@ -13,8 +13,8 @@ from models.compiler.alias import Aliases
 from models.compiler.blocked import POINTWISE
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
+from models.graphs.nodes import made, reads
 from models.manifest import TENSOR_ALIGNMENT
-from models.onnx_nodes import made, reads
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
 # 646.

@@ -6,7 +6,7 @@ import onnx
 from onnx import TensorProto, defs
 
 from models.errors import OnnxError
-from models.onnx_nodes import subgraphs
+from models.graphs.nodes import subgraphs
 
 # Operators that ONNX Runtime has in ONNX's own sets (SimplifiedLayerNormalization) are not in its
 # standard; the checker passes over nodes of sets that it does not know.

@@ -18,8 +18,8 @@ from models.compiler.alias import SUM_INPUT
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.layout import planned_span
 from models.compiler.slices import CutAlternative, CutPiece, Slice
+from models.graphs.nodes import made, reads
 from models.manifest import SPAN_ALIGNMENT
-from models.onnx_nodes import made, reads
 from models.target import Target
 
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.

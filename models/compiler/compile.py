@@ -28,12 +28,12 @@ from models.compiler.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
+from models.graphs.inputs import Warn, take_defaults
+from models.graphs.metadata import Metadata, read_metadata
+from models.graphs.parameters import count_parameters
+from models.graphs.reader import read_onnx
 from models.manifest import Manifest, Scores, write_manifest
-from models.metadata import Metadata, read_metadata
-from models.onnx_inputs import Warn, take_defaults
-from models.onnx_reader import read_onnx
 from models.pack import read_pack
-from models.parameters import count_parameters
 from models.preprocess import Preprocess
 from models.progress import Progress, silent
 from models.target import Target, host_target

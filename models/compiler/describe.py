@@ -21,6 +21,7 @@ from models.compiler.partition import Partition
 from models.compiler.resident import resident_record
 from models.compiler.scratch import Sizes
 from models.compiler.slices import CutAlternative, CutPiece, Slice
+from models.graphs.nodes import label
 from models.manifest import (
     Alternative,
     FileRecord,
@@ -34,7 +35,6 @@ from models.manifest import (
     Unrolled,
     Value,
 )
-from models.onnx_nodes import label
 
 
 def source_record(path: Path) -> Source:

@@ -1,6 +1,6 @@
 """Fused pieces: an operator and what a GPU computes in the same kernel, next to each other in order.
 
-models/fusion.py says which these are: an activation of several nodes, the activation behind a convolution,
+models/graphs/fusion.py says which these are: an activation of several nodes, the activation behind a convolution,
 a residual that is added to it.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from models.compiler.graph import Graph
 from models.compiler.order import edges_of, ordered
-from models.fusion import Fusion, Surroundings, fused_with
-from models.onnx_nodes import reads
+from models.graphs.fusion import Fusion, Surroundings, fused_with
+from models.graphs.nodes import reads
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.compiler.types import Loose
+from models.graphs.nodes import reads
+from models.graphs.parameters import quantised_weights
 from models.manifest import Array
-from models.onnx_nodes import reads
-from models.parameters import quantised_weights
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 

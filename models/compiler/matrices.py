@@ -9,9 +9,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from models.graphs.file import reference
+from models.graphs.nodes import attributes, reads
 from models.manifest import Array
-from models.onnx_file import reference
-from models.onnx_nodes import attributes, reads
 
 # The first operator set whose Gemm needs no third input.
 _GEMM_WITHOUT_BIAS = 11

@@ -10,8 +10,8 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from models.compiler.types import Loose, ValueTypes
 from models.errors import CompileError
+from models.graphs.nodes import inner_tensors, subgraphs
 from models.manifest import DTYPES
-from models.onnx_nodes import inner_tensors, subgraphs
 
 
 def has_dtype(tensor: TensorProto) -> bool:

@@ -36,10 +36,10 @@ from models.compiler.pools import settle_pool
 from models.compiler.rewrite import rewrite
 from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
+from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
+from models.graphs.nodes import all_graphs, made, reads
 from models.heap import trim_heap
 from models.manifest import Array
-from models.onnx_file import INSIDE_BYTES, FileRange, copy_range, refer, reference
-from models.onnx_nodes import all_graphs, made, reads
 from models.progress import Progress, silent
 from models.sessions import SessionError, open_session, reason, session_options
 from models.target import Target, host_target

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from models.compiler.graph import Graph
-from models.onnx_nodes import made, reads, stable_order
+from models.graphs.nodes import made, reads, stable_order
 
 #: The node that makes a value, one that reads it, its name.
 Edge = tuple[int, int, str]

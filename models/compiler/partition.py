@@ -17,7 +17,7 @@ from models.compiler.resident import resident_piece, serialise_resident
 from models.compiler.scratch import Measure, runs_on_cpu
 from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
-from models.onnx_nodes import made
+from models.graphs.nodes import made
 from models.sessions import SessionError, open_piece
 from models.target import Target
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import onnx
 from onnx import helper
 
-from models.onnx_nodes import attributes
+from models.graphs.nodes import attributes
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 

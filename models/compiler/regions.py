@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from models.compiler.graph import Graph, Region
 from models.compiler.order import Edge, dependencies, edges_of, ordered
-from models.onnx_nodes import label, made, reads, subgraphs
+from models.graphs.nodes import label, made, reads, subgraphs
 
 
 def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:

@@ -10,8 +10,8 @@ from models.compiler.graph import Graph, Region
 from models.compiler.pieces import element_type
 from models.compiler.slices import CutPiece, Slice
 from models.errors import CompileError
+from models.graphs.nodes import label, made, reads
 from models.manifest import UNKNOWN, Resident
-from models.onnx_nodes import label, made, reads
 
 # A protobuf message cannot exceed 2 GiB.
 _MAX_BYTES = (1 << 31) - (1 << 20)

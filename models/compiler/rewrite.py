@@ -9,7 +9,7 @@ makes x makes -x instead where it can, a convolution or batch norm with weights 
 import onnx
 from onnx import helper
 
-from models.onnx_nodes import reads
+from models.graphs.nodes import reads
 
 _DOMAINS = ("", "ai.onnx")
 # Inputs whose sign is that of the result.

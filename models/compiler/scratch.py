@@ -8,8 +8,8 @@ from models.compiler.cut import inner_bytes
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.resident import known_bytes
 from models.compiler.slices import CutPiece
+from models.graphs.nodes import all_graphs, attributes, subgraphs
 from models.manifest import Unrolled
-from models.onnx_nodes import all_graphs, attributes, subgraphs
 from models.sessions import use_threads
 from models.unrolling import SHARING_THREADS, unrolled_bytes
 

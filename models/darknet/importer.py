@@ -13,8 +13,8 @@ from models.darknet.seeded import random_weights
 from models.darknet.stride import resolution_fault
 from models.darknet.to_onnx import skeleton
 from models.darknet.weights import read_weights
-from models.metadata import write_metadata
-from models.onnx_writer import write_onnx
+from models.graphs.metadata import write_metadata
+from models.graphs.writer import write_onnx
 from models.progress import Progress, silent
 
 

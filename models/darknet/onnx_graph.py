@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.darknet.layers import Shape, WeightArray
-from models.onnx_writer import declare
+from models.graphs.writer import declare
 
 OPSET = 18
 IR_VERSION = 9

@@ -8,7 +8,6 @@ from typing import Any
 
 import onnx
 
-from models import metadata
 from models.darknet import onnx_joins, onnx_spatial, onnx_vectors
 from models.darknet.cfg import format_cfg
 from models.darknet.layers import IMAGE, Layer, Network
@@ -33,12 +32,13 @@ from models.darknet.parameters import (
 )
 from models.darknet.sizes import source_sizes
 from models.detection.recipe import Detection, Head
+from models.graphs import metadata
 
 _COLORS = {1: "GRAY", 3: "RGB"}
 
 
 def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
-    """Return the model of ``network`` with all weights declared (models/onnx_writer.py).
+    """Return the model of ``network`` with all weights declared (models/graphs/writer.py).
 
     Its input is "image" [1, channels, height, width]; its outputs are called "output", or
     "yolo_LAYER" and "region_LAYER" if there are several. ``labels``: one a class.

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.errors import ModelError
+from models.graphs.metadata import read_metadata
 from models.initial.draw import named_generator
-from models.metadata import read_metadata
 from models.photographs import photographs
 from models.preprocess import Preprocess
 

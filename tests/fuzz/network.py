@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from loader.errors import LoaderError
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import ModelError
-from models.onnx_nodes import reads, subgraphs
+from models.graphs.nodes import reads, subgraphs
 from models.pack import open_pack, read_pack
 from models.sessions import SessionError, open_session, run_session, session_options
 from pipeline.check import Reference, check_pack

@@ -14,7 +14,7 @@ from models.compiler.partition import Partition, partition
 from models.compiler.pieces import serialise
 from models.compiler.slices import CutPiece
 from models.errors import PackError
-from models.onnx_reader import read_onnx
+from models.graphs.reader import read_onnx
 from models.pack import Pack, open_pack
 from models.sessions import SessionError, open_piece
 from models.target import host_target

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.graphs.nodes import all_graphs, inner_tensors
 from models.heap import heap_bytes
-from models.onnx_nodes import all_graphs, inner_tensors
 from models.pack import Pack
 from pipeline.devices.cpu import CpuDevice
 from tests.models.nets import answers, inputs_for, parsed, written

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from models.activations import Function, function_of
-from models.fusion import Fusion, Surroundings, fused_with
-from models.onnx_nodes import reads
+from models.graphs.activations import Function, function_of
+from models.graphs.fusion import Fusion, Surroundings, fused_with
+from models.graphs.nodes import reads
 
 SHAPE = (1, 4, 8, 8)
 BOUNDS = {"low": np.array(0.0, np.float32), "high": np.array(6.0, np.float32)}

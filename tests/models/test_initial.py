@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from models.errors import ModelError
+from models.graphs.metadata import PREPROCESS, write_metadata
+from models.graphs.writer import declare, declared
 from models.initial import filled, initialise
 from models.initial.images import sample_inputs
-from models.metadata import PREPROCESS, write_metadata
-from models.onnx_writer import declare, declared
 from models.photographs import photographs
 from models.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, Builder, Tensor

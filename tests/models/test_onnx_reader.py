@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.onnx_file import reference
-from models.onnx_reader import read_onnx
-from models.onnx_tensors import MAX_TENSOR_BYTES
+from models.graphs.file import reference
+from models.graphs.reader import read_onnx
+from models.graphs.tensors import MAX_TENSOR_BYTES
 from tests.models.nets import (
     WEIGHT_BYTES,
     dynamic,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.errors import ModelError
-from models.onnx_writer import declare, declared, write_onnx
+from models.graphs.writer import declare, declared, write_onnx
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
 
@@ -79,7 +79,7 @@ def test_large_weights_lie_beside_the_model(
     weights = drawn(dims)
     source = skeleton(weights)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("models.onnx_writer.EXTERNAL_DATA_BYTES", 1)
+        patch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
         write_onnx(source, weights, path)
     data = path.with_name("m.onnx.data")
     assert data.is_file() == bool(weights)
@@ -129,7 +129,7 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(
     path, other = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
     other.write_text("what was there before")
     if large:
-        monkeypatch.setattr("models.onnx_writer.EXTERNAL_DATA_BYTES", 1)
+        monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
     with pytest.raises(KeyboardInterrupt):
         write_onnx(skeleton(weights), weights, path)
     assert list(tmp_path.iterdir()) == ([] if large else [other])

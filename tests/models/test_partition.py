@@ -6,7 +6,7 @@ import onnx
 
 from models.compiler.optimise import optimise
 from models.compiler.partition import Partition, partition
-from models.onnx_reader import read_onnx
+from models.graphs.reader import read_onnx
 from models.sessions import SessionError, open_piece
 from models.target import host_target
 from tests.models.nets import parsed, written

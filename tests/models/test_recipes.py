@@ -10,8 +10,8 @@ from onnx import helper
 from models.compiler import CompileOptions, compile_onnx
 from models.detection.recipe import Detection
 from models.errors import CompileError, OnnxError, PackError
+from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.manifest import Classification, Manifest, SourceSizes
-from models.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.pack import open_pack
 from models.preprocess import Preprocess
 from tests.models.detector import (

@@ -14,10 +14,10 @@ from PIL import Image
 
 from models.compiler.chunks import default_chunk_bytes
 from models.errors import ModelError
+from models.graphs.metadata import PREPROCESS
+from models.graphs.parameters import count_parameters
+from models.graphs.writer import declared
 from models.manifest import SPAN_ALIGNMENT, Manifest
-from models.metadata import PREPROCESS
-from models.onnx_writer import declared
-from models.parameters import count_parameters
 from models.photographs import photographs
 from models.preprocess import Preprocess
 from models.zoo import ENTRIES, ZooEntry, build, find

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.metadata import DETECTION, LABELS
+from models.graphs.metadata import DETECTION, LABELS
 from tests.server.support import BAD, Cli
 
 # A detector and a classifier of a few kilobytes.

@@ -14,9 +14,9 @@ from models.darknet.sizes import parameter_count, source_sizes
 from models.darknet.spatial import ACTIVATIONS
 from models.darknet.to_onnx import skeleton
 from models.detection.recipe import Detection
+from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
+from models.graphs.writer import declared
 from models.manifest import SourceSizes
-from models.metadata import DETECTION, LABELS, PREPROCESS, SIZES
-from models.onnx_writer import declared
 from models.preprocess import Preprocess
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.test_geometry import network, real

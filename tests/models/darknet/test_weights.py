@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import onnx_writer
 from models.darknet.cfg import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header
 from models.darknet.network import Network, build_network
 from models.darknet.to_onnx import skeleton
 from models.darknet.weights import export_weights, read_weights, write_weights
-from models.metadata import write_metadata
+from models.graphs import writer as onnx_writer
+from models.graphs.metadata import write_metadata
 from tests.examples import examples
 from tests.models.darknet.cfgs import cfg_text
 from tests.models.darknet.imports import seeded_weights

@@ -6,8 +6,8 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from models.fusion import Fusion, Surroundings, fused_with
-from models.onnx_nodes import reads, subgraphs
+from models.graphs.fusion import Fusion, Surroundings, fused_with
+from models.graphs.nodes import reads, subgraphs
 from pipeline.devices.cuda.call import Call, Pointer, Program
 from pipeline.devices.cuda.calls.convolution import Convolution
 from pipeline.devices.cuda.calls.strided import copy_bytes

@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from models.onnx_nodes import all_graphs, attributes, label
-from models.parameters import is_quantised
+from models.graphs.nodes import all_graphs, attributes, label
+from models.graphs.parameters import is_quantised
 
 _LIKE = ("RandomNormalLike", "RandomUniformLike")
 _RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", *_LIKE))

@@ -5,7 +5,7 @@ import math
 import onnx
 from onnx import TensorProto, helper
 
-from models.onnx_nodes import all_graphs
+from models.graphs.nodes import all_graphs
 
 # Inputs with floating-point constants that nobody trains: statistics, regions and scales.
 _UNTRAINED = {

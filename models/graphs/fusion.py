@@ -11,8 +11,8 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from models.activations import MICROSOFT, STANDARD, Function, function_of
-from models.onnx_nodes import attributes
+from models.graphs.activations import MICROSOFT, STANDARD, Function, function_of
+from models.graphs.nodes import attributes
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The data of the tensors in an ONNX model that nobody vouches for: checked before any is read.
 
-Large weights become references to ranges of files (models/onnx_file.py); whatever else lies outside the
+Large weights become references to ranges of files (models/graphs/file.py); whatever else lies outside the
 message comes into it.
 """
 
@@ -12,8 +12,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.errors import OnnxError
-from models.onnx_file import INSIDE_BYTES, FileRange, refer
-from models.onnx_nodes import inner_tensors, sparse_parts
+from models.graphs.file import INSIDE_BYTES, FileRange, refer
+from models.graphs.nodes import inner_tensors, sparse_parts
 
 # Larger tensors are refused: a product of dimensions beyond this is a mistake or an attack.
 MAX_TENSOR_BYTES = 1 << 40

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
+from models.graphs.file import reference
+from models.graphs.nodes import all_graphs
+from models.graphs.tensors import MAX_TENSOR_BYTES
 from models.manifest import DTYPES
-from models.onnx_file import reference
-from models.onnx_nodes import all_graphs
-from models.onnx_tensors import MAX_TENSOR_BYTES
 
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16

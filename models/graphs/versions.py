@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import defs
 
-from models.onnx_nodes import all_graphs
+from models.graphs.nodes import all_graphs
 
 #: The newest of ONNX Runtime 1.31, which refuses others by their number alone.
 NEWEST_IR, NEWEST_OPSET = 13, 26

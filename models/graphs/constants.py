@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.onnx_nodes import all_graphs
+from models.graphs.nodes import all_graphs
 
 _TYPES = {
     "value_float": np.float32,

@@ -13,7 +13,7 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.onnx_nodes import all_graphs, made, reads, stable_order
+from models.graphs.nodes import all_graphs, made, reads, stable_order
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
@@ -26,7 +26,7 @@ def tidy(path: Path, model: onnx.ModelProto) -> None:
 
     Args:
         path: the file, for messages.
-        model: its tensors were checked (models/onnx_tensors.py), sparse ones as values and indices.
+        model: its tensors were checked (models/graphs/tensors.py), sparse ones as values and indices.
 
     Raises:
         OnnxError: a sparse weight is impossible, or too large as a dense one.

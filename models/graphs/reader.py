@@ -1,8 +1,8 @@
 """Read an ONNX file that nobody vouches for: parse, validate, load external data, fix shapes.
 
 Invariant: the model returned has static shapes on every graph input, no initializer among its inputs but
-small defaults (models/onnx_inputs.py), and weights that were checked: inside the message, or, large ones,
-references to ranges of files (models/onnx_file.py) that were there.
+small defaults (models/graphs/inputs.py), and weights that were checked: inside the message, or, large ones,
+references to ranges of files (models/graphs/file.py) that were there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,13 +12,13 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from models.errors import OnnxError
-from models.onnx_constants import lift_constants
-from models.onnx_file import FileRange, parse_onnx
-from models.onnx_inputs import Warn, fix_inputs, keep_defaults
-from models.onnx_nodes import all_graphs
-from models.onnx_tensors import all_tensors, take_tensors
-from models.onnx_tidy import tidy
-from models.onnx_versions import lower_versions
+from models.graphs.constants import lift_constants
+from models.graphs.file import FileRange, parse_onnx
+from models.graphs.inputs import Warn, fix_inputs, keep_defaults
+from models.graphs.nodes import all_graphs
+from models.graphs.tensors import all_tensors, take_tensors
+from models.graphs.tidy import tidy
+from models.graphs.versions import lower_versions
 
 
 def read_onnx(

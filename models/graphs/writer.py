@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import ModelError
-from models.onnx_file import FileRange, refer, varint
+from models.graphs.file import FileRange, refer, varint
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30

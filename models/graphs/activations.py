@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from models.onnx_nodes import attributes
+from models.graphs.nodes import attributes
 
 STANDARD = ("", "ai.onnx")
 MICROSOFT = "com.microsoft"
