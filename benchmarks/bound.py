@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from loader.pool import ReadPool
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice

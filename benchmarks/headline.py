@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.environment import copy_environment
 from benchmarks.sampling import SampledGroup, sampled_group
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.benchmark.rows import relative_error
 from pipeline.inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS

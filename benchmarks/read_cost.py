@@ -19,7 +19,7 @@ from loader.buffers import Buffer
 from loader.files import open_reader
 from loader.pool import ReadPool
 from loader.priority import hasten
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from loader.pool import ReadPool
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice

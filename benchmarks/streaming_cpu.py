@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline

@@ -25,7 +25,7 @@ from benchmarks.contenders import OURS, RESIDENT, TITLES, Contender, contenders
 from benchmarks.environment import Environment, copy_environment
 from models import zoo
 from models.compiler import compile_onnx
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from server.sizes import parse_size
 
 _PEAKS = (

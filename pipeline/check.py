@@ -19,8 +19,8 @@ from loader.pool import ReadPool
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.heap import trim_heap
-from models.manifest import UNKNOWN
-from models.pack import Pack
+from models.packs.manifest import UNKNOWN
+from models.packs.pack import Pack
 from models.progress import Progress, silent
 from models.sessions import SessionError, open_reference, run_session
 from pipeline.architectures import ARCHITECTURES

@@ -1,7 +1,7 @@
 """Which sizes of chunks to run so that every kernel that a plan can choose has run."""
 
-from models.choice import choose_pieces, chunk_sizes
-from models.manifest import Manifest
+from models.packs.choice import choose_pieces, chunk_sizes
+from models.packs.manifest import Manifest
 from pipeline.profile import piece_key
 
 

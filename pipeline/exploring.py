@@ -5,7 +5,7 @@ from itertools import islice
 from statistics import median
 
 from loader.pool import ReadPool
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.tuning import Tuning
 from pipeline.inputs import random_inputs

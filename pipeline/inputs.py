@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import STRINGS, Manifest, Port
+from models.packs.manifest import STRINGS, Manifest, Port
 
 #: Standard normal numbers and small integers, or the same number everywhere.
 Kind = Literal["random", "ones", "zeros"]

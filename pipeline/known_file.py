@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
-from models.manifest import Checksum
+from models.packs.manifest import Checksum
 from pipeline.files import write_atomically
 from pipeline.planning.known import MOST_PLANS, Known
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from loader.pool import ReadPool
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs
 from pipeline.limits import SweepLimits

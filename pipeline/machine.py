@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from loader.files import open_reader
 from loader.priority import Priority, reader_priority
-from models.target import host_target
+from models.packs.target import host_target
 from pipeline.devices.base import Device
 
 _MOUNTS = Path("/proc/self/mountinfo")

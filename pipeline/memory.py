@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import Manifest, Operand, Port
+from models.packs.manifest import Manifest, Operand, Port
 from pipeline.cells import Cell, as_strings, takes
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory, Use

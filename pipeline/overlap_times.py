@@ -11,8 +11,8 @@ from itertools import islice
 from statistics import median
 
 from loader.pool import ReadPool
-from models.manifest import Manifest
-from models.pack import Pack
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs

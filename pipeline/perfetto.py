@@ -7,7 +7,7 @@ copies, kernels, and the stalls of the kernel stage.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from models.manifest import Manifest, Piece
+from models.packs.manifest import Manifest, Piece
 from pipeline.observed import Service, services
 from pipeline.planning.plan import Plan
 from pipeline.trace import TraceEvent

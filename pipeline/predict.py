@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from loader.errors import LoaderError
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.auto import plan_auto
 from pipeline.planning.known import Known, Point

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from models.checksum import checksum
 from models.errors import ModelError
-from models.manifest import Checksum, Piece
+from models.packs.checksum import checksum
+from models.packs.manifest import Checksum, Piece
 from pipeline.bound import bound
 from pipeline.devices.tuning import Tuning
 from pipeline.durations import Durations

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from models.checksum import checksum
 from models.errors import first_fault
-from models.pack import Pack
+from models.packs.checksum import checksum
+from models.packs.pack import Pack
 from pipeline import known_file
 from pipeline.files import write_atomically
 from pipeline.known_file import KnownFile

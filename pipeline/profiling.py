@@ -18,7 +18,7 @@ from loader.buffers import Buffer
 from loader.files import open_reader
 from loader.pool import ReadPool
 from loader.reader import Reader
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.base import Device

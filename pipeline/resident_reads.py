@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
 from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError

@@ -11,7 +11,7 @@ import numpy as np
 from loader.files import open_reader
 from loader.pool import ReadPool
 from loader.reader import Reader
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.engine import Engine, Tensors

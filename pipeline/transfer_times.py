@@ -9,7 +9,7 @@ from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
 from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
-from models.manifest import Span
+from models.packs.manifest import Span
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
 from pipeline.planning.plan import PlanError

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.planning.fit import Fitted
 from server.worker import Worker
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.errors import ModelError
-from models.pack import find_pack
+from models.packs.pack import find_pack
 from pipeline.devices.base import DeviceError
 from pipeline.planning.plan import PlanError
 from server.errors import RefusedError

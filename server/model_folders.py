@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from models.pack import versions
+from models.packs.pack import versions
 from server.errors import NotFoundError
 from server.presence import is_folder
 

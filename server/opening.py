@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loader.files import open_reader
 from loader.pool import ReadPool
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine

@@ -2,7 +2,7 @@
 
 import logging
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.machine import this_machine
 from pipeline.profile import Profile, ProfileError

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from models.manifest import Array, Manifest
+from models.packs.manifest import Array, Manifest
 from server.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.fit import Fitted, smallest_fitted

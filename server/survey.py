@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loader.errors import LoaderError
 from models.errors import ModelError
-from models.pack import Pack, open_pack, versions
+from models.packs.pack import Pack, open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError
 from pipeline.machine import this_machine

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from models.manifest import STRINGS, Port
+from models.packs.manifest import STRINGS, Port
 
 DATATYPES = {
     "BOOL": "bool",

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.gpu.kernels import measure_kernels, shapes_of, summarise
 from benchmarks.gpu.networks import build, pipelines, preloaded, sweeping_growth
 from benchmarks.gpu.report import markdown
-from models.pack import Pack
+from models.packs.pack import Pack
 from models.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceError, DeviceLostError

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.calls.convolution import Convolution

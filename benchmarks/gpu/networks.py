@@ -15,7 +15,7 @@ from loader.paced import PacedReader
 from loader.pool import ReadPool
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure

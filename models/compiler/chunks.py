@@ -19,8 +19,8 @@ from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.layout import planned_span
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.graphs.nodes import made, reads
-from models.manifest import SPAN_ALIGNMENT
-from models.target import Target
+from models.packs.manifest import SPAN_ALIGNMENT
+from models.packs.target import Target
 
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.
 _BLOCKS_AT_ONCE = (4, 2, 1)
@@ -45,7 +45,7 @@ def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -
     """Return how many output channels a finest chunk of the nodes ``layer`` has; None: it stays whole."""
     node = graph.nodes[layer.start]
     blocked = node.domain == NCHWC_DOMAIN
-    # Where the block is not known (models/target.py) a cut could fall inside one.
+    # Where the block is not known (models/packs/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
     if graph.weight_bytes(node) <= chunk_bytes:

@@ -13,7 +13,7 @@ from models.compiler.chunks import chunks, rows_a_chunk
 from models.compiler.fused import Fused
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
-from models.target import Target
+from models.packs.target import Target
 
 MERGED_WEIGHT_BYTES = 64 << 10
 MERGED_INNER_BYTES = 128 << 10

@@ -1,4 +1,4 @@
-"""Describe what was compiled: the records of the manifest (models/manifest.py)."""
+"""Describe what was compiled: the records of the manifest (models/packs/manifest.py)."""
 
 import base64
 import functools
@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checksum import checksum
 from models.compiler.alias import Aliases
 from models.compiler.graph import Graph
 from models.compiler.layout import Layout
@@ -22,7 +21,8 @@ from models.compiler.resident import resident_record
 from models.compiler.scratch import Sizes
 from models.compiler.slices import CutAlternative, CutPiece, Slice
 from models.graphs.nodes import label
-from models.manifest import (
+from models.packs.checksum import checksum
+from models.packs.manifest import (
     Alternative,
     FileRecord,
     GraphRange,

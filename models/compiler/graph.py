@@ -12,7 +12,7 @@ from onnx import TensorProto
 from models.compiler.types import Loose
 from models.graphs.nodes import reads
 from models.graphs.parameters import quantised_weights
-from models.manifest import Array
+from models.packs.manifest import Array
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 

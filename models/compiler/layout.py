@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
-from models.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT
+from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT
 
 
 def align(n_bytes: int, alignment: int) -> int:

@@ -18,8 +18,8 @@ from models.compiler.scratch import Measure, runs_on_cpu
 from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
 from models.graphs.nodes import made
+from models.packs.target import Target
 from models.sessions import SessionError, open_piece
-from models.target import Target
 
 _REASON_LENGTH = 300
 

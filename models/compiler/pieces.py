@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.graph import Graph
 from models.compiler.slices import CutPiece, Slice
-from models.manifest import STRINGS
+from models.packs.manifest import STRINGS
 
 # The lowest IR version that allows initializers outside the inputs and all dtypes in use.
 _IR_VERSION = 9

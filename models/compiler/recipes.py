@@ -9,7 +9,7 @@ from models.compiler.graph import Graph
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
-from models.manifest import Array, Classification, Scores
+from models.packs.manifest import Array, Classification, Scores
 from models.preprocess import Preprocess
 
 

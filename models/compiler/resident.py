@@ -11,7 +11,7 @@ from models.compiler.pieces import element_type
 from models.compiler.slices import CutPiece, Slice
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
-from models.manifest import UNKNOWN, Resident
+from models.packs.manifest import UNKNOWN, Resident
 
 # A protobuf message cannot exceed 2 GiB.
 _MAX_BYTES = (1 << 31) - (1 << 20)

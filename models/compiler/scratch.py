@@ -9,9 +9,9 @@ from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.resident import known_bytes
 from models.compiler.slices import CutPiece
 from models.graphs.nodes import all_graphs, attributes, subgraphs
-from models.manifest import Unrolled
+from models.packs.manifest import Unrolled
+from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
 from models.sessions import use_threads
-from models.unrolling import SHARING_THREADS, unrolled_bytes
 
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
 # 24 to 35 KB and 3 KB; an engine measures its own at load, and a test holds the bound against it.

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from models.checksum import checksum
 from models.compiler.graph import Graph
 from models.compiler.layout import Layout, span_bytes
 from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
-from models.leftovers import locked_folder, remove_leftovers
-from models.manifest import Span
+from models.packs.checksum import checksum
+from models.packs.leftovers import locked_folder, remove_leftovers
+from models.packs.manifest import Span
 
 # From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
 _RENAME_EXCHANGE = 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from models.darknet.layers import Layer, Network, Shape
 from models.darknet.parameters import Convolution
-from models.manifest import SourceSizes
+from models.packs.manifest import SourceSizes
 
 _STATISTICS = (".mean", ".variance")
 

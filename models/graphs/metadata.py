@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
-from models.manifest import SourceSizes
+from models.packs.manifest import SourceSizes
 from models.preprocess import Preprocess
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ PREPROCESS = "layerstream.preprocess"
 DETECTION = "layerstream.detection"
 #: A list of texts: the classes in the order of the scores.
 LABELS = "layerstream.labels"
-#: SourceSizes (models/manifest.py): what the tool that the network comes from counts.
+#: SourceSizes (models/packs/manifest.py): what the tool that the network comes from counts.
 SIZES = "layerstream.sizes"
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.devices.base import Device
 from pipeline.planning.known import Point

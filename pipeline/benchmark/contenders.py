@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.benchmark.configuration import Planned
 from pipeline.engine import Engine
 from pipeline.peers.peer import Peer

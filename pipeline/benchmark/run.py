@@ -11,9 +11,9 @@ from typing import Any
 
 from loader.files import open_reader
 from loader.pool import ReadPool
-from models.manifest import Manifest
-from models.pack import Pack
-from models.target import host_target
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
+from models.packs.target import host_target
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark.configuration import Configuration, Planned, plan_configuration
 from pipeline.benchmark.contenders import Contender, Resident, Streamed

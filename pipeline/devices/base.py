@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from models.pack import Pack
-from models.target import Target, host_target
+from models.packs.pack import Pack
+from models.packs.target import Target, host_target
 from pipeline.architectures import Architecture
 from pipeline.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use

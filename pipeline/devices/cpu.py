@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.pack import Pack
+from models.packs.pack import Pack
+from models.packs.unrolling import with_threads
 from models.sessions import SessionError, open_piece, reason, use_threads
-from models.unrolling import with_threads
 from pipeline.cells import Cell
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory

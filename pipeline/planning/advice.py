@@ -1,6 +1,6 @@
 """What a user can do about a plan that takes too much."""
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.words import sized
 

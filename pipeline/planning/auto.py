@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.planning.draft import Draft, Drafts, DurationsOf
 from pipeline.planning.explain import explain

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from loader.ring import Group, Place, group_spans, place
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.durations import Durations
 from pipeline.planning.advice import chunk_advice

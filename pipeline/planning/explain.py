@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft
 from pipeline.planning.level import Unit
 from pipeline.planning.words import brief

@@ -5,7 +5,7 @@ Pure, but with a profile it may take seconds.
 
 from dataclasses import dataclass
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.make import make_plan

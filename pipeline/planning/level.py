@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.durations import Durations
 from pipeline.planning.plan import Plan
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
-from models.choice import choose_pieces, scratch_bytes, session_bytes
-from models.manifest import Manifest, Piece
+from models.packs.choice import choose_pieces, scratch_bytes, session_bytes
+from models.packs.manifest import Manifest, Piece
 from pipeline.architectures import COPIED_PRE, Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import lifetimes, plan_arena, roots

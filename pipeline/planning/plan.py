@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from loader.ring import Group, Place
-from models.manifest import Piece
+from models.packs.manifest import Piece
 from pipeline.architectures import Architecture
 from pipeline.schedule import Stage
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.durations import Durations
 from pipeline.planning.draft import Drafts

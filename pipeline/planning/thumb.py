@@ -1,6 +1,6 @@
 """Plans without a profile: what fits in so many bytes, by rules that held in every measurement."""
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import Architecture
 from pipeline.planning.make import READ_BYTES, READS_IN_RING, make_plan
 from pipeline.planning.plan import Choice, Plan

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from loader.errors import LoaderError
-from models.choice import chunk_sizes
-from models.manifest import Manifest
+from models.packs.choice import chunk_sizes
+from models.packs.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts
 from pipeline.planning.level import Level

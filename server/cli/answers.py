@@ -10,7 +10,7 @@ from PIL import Image
 
 from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.energy import Energy
 from pipeline.errors import InputError
 from pipeline.statistics import SweepStatistics

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device

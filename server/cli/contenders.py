@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from models.manifest import Manifest
-from models.pack import Pack
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
 from pipeline.benchmark import Configuration
 from pipeline.devices.base import Device
 from pipeline.machine import this_machine

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from models.manifest import Layer
-from models.pack import Pack, read_pack
+from models.packs.manifest import Layer
+from models.packs.pack import Pack, read_pack
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.errors import InputError

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict

@@ -1,6 +1,6 @@
 """What ``simulate`` and ``plan`` share: the profile of a pack here, and how plans are printed."""
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.machine import this_machine
 from pipeline.planning.plan import Plan

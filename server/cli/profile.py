@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline import limit_times, profiling
 from pipeline.devices.base import Device
 from pipeline.files import check_writable

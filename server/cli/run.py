@@ -16,7 +16,7 @@ from PIL import Image
 from loader.files import open_reader
 from loader.pool import ReadPool
 from models.detection.boxes import Limits
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.energy import find_meter

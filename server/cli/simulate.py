@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from models.manifest import Manifest
-from models.pack import open_pack
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan

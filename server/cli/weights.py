@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from server.cli.options import size
 
 Weights = Annotated[

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import STRINGS, Port
+from models.packs.manifest import STRINGS, Port
 from server.errors import InvalidRequestError
 from server.tensors import datatype
 

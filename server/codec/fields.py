@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.errors import InvalidRequestError, shown
 from server.tensors import datatype
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from numpy.typing import NDArray
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec.arrays import PortArray
 from server.codec.fields import RequestedOutput, check_outputs
 from server.codec.reader import Request

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec.arrays import HeldValues, PortArray
 from server.codec.fields import (
     InferFields,

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.manifest import STRINGS
+from models.packs.manifest import STRINGS
 from server.codec.fields import RequestedOutput
 from server.errors import NotFiniteError
 from server.tensors import DATATYPES

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from server.codec import Request, RequestReader, read_plain, write_response
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.protocol.serving import ContextDependency
 from server.tensors import datatype
 

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from fastapi import Request
 from numpy.typing import NDArray
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from models.placement import Size
 from server.context import Context
 from server.errors import InvalidRequestError

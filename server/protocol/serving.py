@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 from numpy.typing import NDArray
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loader.memory import MemoryReader
 from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice

@@ -15,9 +15,9 @@ from models.compiler.pieces import serialise
 from models.compiler.slices import CutPiece
 from models.errors import PackError
 from models.graphs.reader import read_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
+from models.packs.target import host_target
 from models.sessions import SessionError, open_piece
-from models.target import host_target
 from tests.models.nets import NETS, written
 from tests.models.refusal import refuses
 from tests.models.test_pack import Change, Document, edit, put

@@ -16,8 +16,8 @@ from onnx import helper
 from models.compiler import CompileOptions
 from models.compiler import chains as chains_module
 from models.initial import filled
-from models.manifest import Manifest
-from models.target import host_target
+from models.packs.manifest import Manifest
+from models.packs.target import host_target
 from models.zoo.builder import Builder, Tensor
 from tests.examples import examples
 from tests.models.streamed import compiled, streamed

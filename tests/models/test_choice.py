@@ -8,7 +8,8 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from models.choice import (
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.choice import (
     choose_pieces,
     chunk_sizes,
     finest_positions,
@@ -18,8 +19,7 @@ from models.choice import (
     streamed_bytes,
     with_alternatives,
 )
-from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from tests.models.chosen import WholeMemory
 from tests.models.nets import NETS, inputs_for, parsed, written
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checksum import checksum
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.chunks import default_chunk_bytes
-from models.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
-from models.pack import FILES, Pack, find_pack, open_pack
-from models.target import host_target
+from models.packs.checksum import checksum
+from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
+from models.packs.pack import FILES, Pack, find_pack, open_pack
+from models.packs.target import host_target
 from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, residual, written
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from models.choice import choose_pieces, chunk_sizes
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.scratch import LAUNCHES_BYTES, PROGRAM_BYTES, runs_on_cpu
-from models.manifest import Layer, Operand
-from models.pack import Pack, open_pack
-from models.target import cuda_target
+from models.packs.choice import choose_pieces, chunk_sizes
+from models.packs.manifest import Layer, Operand
+from models.packs.pack import Pack, open_pack
+from models.packs.target import cuda_target
 from models.zoo import build
 from tests.examples import examples
 from tests.models.chosen import WholeMemory

@@ -13,7 +13,7 @@ from loader.files import BufferedReader
 from loader.memory import MemoryReader
 from loader.pool import ReadPool
 from loader.reader import Reader
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import PackError
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from tests.models.nets import written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled

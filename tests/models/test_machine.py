@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 
-from models import target
 from models.heap import heap_bytes, trim_heap
+from models.packs import target
+from models.packs.target import Target, host_target
 from models.sessions import SessionError, open_piece, open_resident, use_threads
-from models.target import Target, host_target
 from tests.models.nets import one_layer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from tests.examples import examples
 from tests.fuzz.pack import ODD_VALUES, attempt, leaves
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from models.errors import PackError
-from models.manifest import FORMAT_VERSION, write_manifest
-from models.pack import FILES, Pack, find_pack, open_pack, versions
-from models.target import host_target
+from models.packs.manifest import FORMAT_VERSION, write_manifest
+from models.packs.pack import FILES, Pack, find_pack, open_pack, versions
+from models.packs.target import host_target
 from tests.models.refusal import refuses
 
 Document = dict[str, Any]

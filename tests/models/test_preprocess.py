@@ -10,7 +10,7 @@ from PIL import Image
 
 from models.classification import top_classes
 from models.errors import ModelError
-from models.manifest import Classification
+from models.packs.manifest import Classification
 from models.preprocess import Preprocess, read_labels, read_preprocess
 from tests.models.refusal import refuses
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models.compiler import compile_onnx
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from models.preprocess import Preprocess
 
 NODES = {

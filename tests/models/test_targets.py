@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import ModelError, PackError
-from models.pack import Pack, open_pack, read_pack
-from models.target import cuda_target, host_target, named_target
+from models.packs.pack import Pack, open_pack, read_pack
+from models.packs.target import cuda_target, host_target, named_target
 from tests.models.nets import CHUNK_BYTES
 from tests.models.refusal import refuses
 from tests.models.test_pack import edit, put

@@ -16,8 +16,8 @@ import numpy as np
 import onnxruntime as ort
 
 from models.heap import heap_bytes
-from models.manifest import Operand
-from models.pack import open_pack
+from models.packs.manifest import Operand
+from models.packs.pack import open_pack
 from models.sessions import session_options
 
 _MMAP_THRESHOLD = -3  # malloc.h

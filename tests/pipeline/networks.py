@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from models.manifest import Alternative, Joined, Manifest, Piece
+from models.packs.manifest import Alternative, Joined, Manifest, Piece
 from pipeline.durations import Durations
 from pipeline.planning.plan import Plan
 from tests.pipeline.synthetic import PAGE, manifest

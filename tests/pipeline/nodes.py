@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from models.packs.target import host_target
 from models.sessions import open_piece
-from models.target import host_target
 from models.zoo.builder import IR_VERSION
 from pipeline.devices.reference import ReferenceDevice
 from tests.examples import examples

@@ -4,7 +4,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES
 from pipeline.durations import Durations
 from pipeline.planning.make import make_plan

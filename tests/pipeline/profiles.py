@@ -1,7 +1,7 @@
 """Profiles made of numbers alone, for manifests made of numbers alone."""
 
-from models.choice import choose_pieces, chunk_sizes
-from models.manifest import Manifest
+from models.packs.choice import choose_pieces, chunk_sizes
+from models.packs.manifest import Manifest
 from pipeline.machine import Machine
 from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from pipeline.planning.arena import (
     ALIGNMENT,
     ArenaPlan,

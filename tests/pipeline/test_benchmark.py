@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.manifest import Source
-from models.pack import Pack
+from models.packs.manifest import Source
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark.configuration import Configuration, plan_configuration
 from pipeline.benchmark.contenders import Contender

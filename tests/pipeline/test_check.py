@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError
-from models.pack import Pack, read_pack
+from models.packs.pack import Pack, read_pack
 from pipeline.check import Reference, check_pack
 from pipeline.compare import Tolerance, difference
 from pipeline.devices.cpu import CpuDevice
@@ -60,8 +60,8 @@ def test_sound_models_pass_without_a_note(
 
 def _other_weights(pack: Path) -> None:
     """Scale the biggest tensor of the pack: what a wrong compiler could do; checksums are made anew."""
-    from models.checksum import checksum
-    from models.manifest import Manifest, write_manifest
+    from models.packs.checksum import checksum
+    from models.packs.manifest import Manifest, write_manifest
 
     file = pack / "weights.bin"
     numbers = np.fromfile(file, np.float32) * np.float32(1.01)

@@ -14,7 +14,7 @@ from loader.memory import MemoryReader
 from loader.pool import ReadPool
 from loader.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine

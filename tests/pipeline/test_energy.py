@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice

@@ -17,10 +17,10 @@ from loader.buffers import Buffer
 from loader.errors import ChecksumError, ReadError
 from loader.memory import MemoryReader
 from loader.pool import ReadPool
-from models.choice import streamed_bytes
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
-from models.pack import Pack, open_pack
+from models.packs.choice import streamed_bytes
+from models.packs.pack import Pack, open_pack
 from models.zoo.builder import Builder
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, Kernel, KernelError, Launch

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline import known_file
 from pipeline.architectures import ARCHITECTURES
 from pipeline.known_file import KnownFile

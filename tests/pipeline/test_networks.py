@@ -10,7 +10,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models import zoo
 from models.compiler import compile_onnx
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine

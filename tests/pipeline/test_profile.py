@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.choice import choose_pieces
-from models.pack import Pack, open_pack
+from models.packs.choice import choose_pieces
+from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.durations import Durations

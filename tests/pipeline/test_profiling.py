@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice

@@ -19,8 +19,8 @@ import models.default
 from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
-from models.manifest import Manifest
-from models.pack import Pack, open_pack
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack, open_pack
 from models.sessions import open_resident
 from models.zoo.builder import Builder, Tensor
 from pipeline.architectures import ARCHITECTURES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, PlanError

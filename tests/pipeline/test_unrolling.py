@@ -11,7 +11,7 @@ import pytest
 from loader.buffers import PAGE_BYTES
 from models.compiler import CompileOptions, compile_onnx
 from models.heap import heap_bytes
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from tests.models.nets import parsed
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.tensors import datatype
 
 _DEEPEST = 32

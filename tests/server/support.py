@@ -20,7 +20,7 @@ from PIL import Image
 
 from loader.memory import MemoryReader
 from loader.reader import Reader
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from models.preprocess import Preprocess
 from models.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES

@@ -9,7 +9,7 @@ import pytest
 from loader.errors import ChecksumError, LoaderError, ReadError
 from loader.faults import Fault, FaultKind, FaultyReader
 from loader.memory import MemoryReader
-from models.manifest import Span
+from models.packs.manifest import Span
 from server.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

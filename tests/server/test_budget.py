@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.leftovers import locked_folder
-from models.manifest import Manifest
-from models.pack import open_pack, versions
+from models.packs.leftovers import locked_folder
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack, versions
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.engine import Engine

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.engine import Engine
 from server.context import StartupError
 from server.setting_table import settings_table

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from tests.models.nets import gemm, parsed, written
 from tests.server.support import BAD, Cli
 from tests.server.test_cli_darknet import DETECTOR

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from models.sessions import use_threads
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice

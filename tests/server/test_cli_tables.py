@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from models.errors import printable
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.profile_file import manifest_checksum, save_profile

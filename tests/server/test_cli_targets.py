@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.target import host_target
+from models.packs.target import host_target
 from tests.server.support import BAD, Cli, Packs
 
 

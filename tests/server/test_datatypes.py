@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from models.choice import session_bytes
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import open_pack
+from models.packs.choice import session_bytes
+from models.packs.pack import open_pack
 from server.settings import Settings
 from server.tensors import DATATYPES
 from tests.examples import examples

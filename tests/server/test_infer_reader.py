@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec import Request, RequestReader
 from server.codec.layout import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from server.cli import main
 from tests.models.nets import NETS, inputs_for, written
 from tests.models.streamed import compiled

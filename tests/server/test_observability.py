@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.limits import SweepLimits
 from pipeline.machine import this_machine

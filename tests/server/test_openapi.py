@@ -18,7 +18,7 @@ import pytest_asyncio
 from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.thumb import smallest_plan
 from server.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec import Request, RequestReader, read_plain
 from server.codec.plain import PLAIN_BYTES
 from server.errors import ServiceError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loader.priority import reader_priority
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import Machine, this_machine

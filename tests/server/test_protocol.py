@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.classification import top_classes
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from server.images import PictureLimits, decode
 from tests.examples import examples
 from tests.server.support import (

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from models.manifest import Joined, Piece
-from models.pack import Pack
-from models.target import Target, cuda_target
+from models.packs.manifest import Joined, Piece
+from models.packs.pack import Pack
+from models.packs.target import Target, cuda_target
 from pipeline.architectures import COPIED_AUTO, Architecture
 from pipeline.devices.base import (
     CachingDevice,

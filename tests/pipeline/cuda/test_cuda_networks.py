@@ -18,8 +18,8 @@ from loader.memory import MemoryReader
 from loader.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
-from models.pack import Pack, open_pack
-from models.target import cuda_target
+from models.packs.pack import Pack, open_pack
+from models.packs.target import cuda_target
 from models.zoo.builder import Builder
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceLostError

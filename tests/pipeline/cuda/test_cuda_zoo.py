@@ -8,7 +8,7 @@ import pytest
 
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import open_pack
+from models.packs.pack import open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.lowered import device_measure
 from pipeline.inputs import random_inputs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice

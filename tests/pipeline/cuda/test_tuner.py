@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call

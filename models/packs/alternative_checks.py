@@ -6,9 +6,9 @@ After these checks joining cannot fail, and a joined piece touches no byte that 
 import itertools
 from pathlib import Path
 
-from models.choice import channel_axis
 from models.errors import PackError
-from models.manifest import Alternative, Joined, Manifest, Operand, Piece
+from models.packs.choice import channel_axis
+from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
 
 
 def check_alternatives(path: Path, manifest: Manifest) -> None:

@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
-from models.alternative_checks import check_alternatives
 from models.detection.recipe import head_fault
 from models.errors import PackError
-from models.manifest import SPAN_ALIGNMENT, UNKNOWN, Manifest, Operand, Piece
+from models.packs.alternative_checks import check_alternatives
+from models.packs.manifest import SPAN_ALIGNMENT, UNKNOWN, Manifest, Operand, Piece
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from models.manifest import Alternative, Joined, Manifest, Operand, Piece
+from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
 
 # What ONNX Runtime 1.31 takes for the binding of a piece: names, pointers, shapes. Measured 2.3 KB.
 BINDING_BYTES = 3 << 10

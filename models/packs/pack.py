@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from models.checksum import checksum
 from models.errors import PackError, first_fault
-from models.manifest import FORMAT_VERSION, Manifest
-from models.pack_checks import check_manifest
-from models.target import Target, host_target
+from models.packs.checks import check_manifest
+from models.packs.checksum import checksum
+from models.packs.manifest import FORMAT_VERSION, Manifest
+from models.packs.target import Target, host_target
 
 FILES = ("model.onnx", "pieces.bin", "weights.bin")
 _MAX_MANIFEST_BYTES = 64 << 20

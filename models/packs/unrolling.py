@@ -6,7 +6,7 @@ time for each thread. Those that share one image are bounded; of several groups 
 
 from typing import TypeVar
 
-from models.manifest import Joined, Manifest, Piece, Unrolled
+from models.packs.manifest import Joined, Manifest, Piece, Unrolled
 
 # Measured 64 KiB on x86-64, with 1 to 64 threads.
 SEGMENT_BYTES = 128 << 10

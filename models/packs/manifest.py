@@ -1,6 +1,6 @@
 """The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
 
-Checks that need the files beside it live in models/pack.py.
+Checks that need the files beside it live in models/packs/pack.py.
 """
 
 import base64
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from models.detection.recipe import Detection
+from models.packs.target import Target
 from models.preprocess import Preprocess
-from models.target import Target
 
 FORMAT_VERSION = 1
 SPAN_ALIGNMENT = 4096
@@ -149,7 +149,7 @@ class Resident(_Record):
 
 
 class Unrolled(_Record):
-    """What a piece with plain convolutions allocates, by the number of threads (models/unrolling.py).
+    """What a piece with plain convolutions allocates, by the number of threads (models/packs/unrolling.py).
 
     ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a segment for each of up to
     ``segments`` threads.
@@ -164,7 +164,7 @@ class Piece(_Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
-    models/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes`` bounds
+    models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes`` bounds
     what the kernel allocates while it runs, with as many threads as the compiler's machine has; with
     others, ``unrolled`` does.
     """
@@ -242,7 +242,7 @@ class Classification(_Record):
 
 
 class Manifest(_Record):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/choice.py joins them.
+    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
     """
