@@ -27,7 +27,7 @@ from benchmarks.small_models import TINY_SHAPE, tiny
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 
 _LEAST_GOODPUT = 0.8
 _MOST_REFUSAL_MS = 50.0

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from models.placement import Size
+from models.images.placement import Size
 from server.errors import InvalidRequestError
 from server.sizes import format_size
 

@@ -32,10 +32,10 @@ from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
+from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest, Scores, write_manifest
 from models.packs.pack import read_pack
 from models.packs.target import Target, host_target
-from models.preprocess import Preprocess
 from models.progress import Progress, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

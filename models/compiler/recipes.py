@@ -9,8 +9,8 @@ from models.compiler.graph import Graph
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
+from models.images.preprocess import Preprocess
 from models.packs.manifest import Array, Classification, Scores
-from models.preprocess import Preprocess
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
+from models.images.preprocess import Preprocess
 from models.packs.manifest import SourceSizes
-from models.preprocess import Preprocess
 
 T = TypeVar("T")
 
-#: Preprocess (models/preprocess.py): how an image becomes the one input.
+#: Preprocess (models/images/preprocess.py): how an image becomes the one input.
 PREPROCESS = "layerstream.preprocess"
 #: Detection (models/detection/recipe.py): how the outputs become boxes.
 DETECTION = "layerstream.detection"

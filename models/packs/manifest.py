@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from models.detection.recipe import Detection
+from models.images.preprocess import Preprocess
 from models.packs.target import Target
-from models.preprocess import Preprocess
 
 FORMAT_VERSION = 1
 SPAN_ALIGNMENT = 4096

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from models.graphs.metadata import PREPROCESS, write_metadata
 from models.graphs.writer import declare
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 
 OPSET = 17
 IR_VERSION = 9

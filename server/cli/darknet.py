@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.preprocess import read_labels
+from models.images.preprocess import read_labels
 from server.cli.figures import unit_of_rows
 from server.cli.options import Json
 from server.cli.output import print_facts, print_json, print_table, say, suggest

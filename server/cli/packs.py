@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from models.detection.recipe import Detection, read_detection
+from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.packs.manifest import Manifest, Port
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, Target, named_target
-from models.preprocess import read_labels, read_preprocess
 from models.progress import Progress
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError

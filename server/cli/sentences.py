@@ -3,10 +3,10 @@
 import shlex
 
 from models.detection.recipe import Detection
+from models.images.preprocess import Preprocess
 from models.packs.manifest import Array, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
-from models.preprocess import Preprocess
 from server.errors import few
 from server.sizes import format_least, format_size
 

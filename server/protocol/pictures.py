@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 from fastapi import Request
 from numpy.typing import NDArray
 
+from models.images.placement import Size
 from models.packs.pack import Pack
-from models.placement import Size
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.images import PictureLimits, decode, decoding_bytes

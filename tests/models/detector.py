@@ -10,7 +10,7 @@ from PIL import Image
 
 from models.detection.recipe import Detection, Head
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 
 WIDTH, HEIGHT = 96, 64
 NAMES = ("lamp", "[red] window", "moon")

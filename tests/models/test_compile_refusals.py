@@ -9,8 +9,8 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, OnnxError
+from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from models.preprocess import Preprocess
 from tests.models.nets import dynamic, gemm, one_layer, parsed, two_by_two, written
 from tests.models.refusal import refuses
 

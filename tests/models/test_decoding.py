@@ -15,7 +15,7 @@ from models.detection.boxes import Box, Limits, find_boxes
 from models.detection.decoding import MAX_CANDIDATES, candidates
 from models.detection.recipe import Detection, Head, head_fault, read_detection
 from models.errors import ModelError
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 from tests.models import box_oracle as oracle
 from tests.models.refusal import refuses
 

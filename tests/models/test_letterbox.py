@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.placement import Placement, around, inside
-from models.preprocess import Preprocess
-from models.resize import resize_corners
+from models.images.placement import Placement, around, inside
+from models.images.preprocess import Preprocess
+from models.images.resize import resize_corners
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 RESIZES: tuple[Literal["stretch", "crop", "letterbox"], ...] = ("stretch", "crop", "letterbox")

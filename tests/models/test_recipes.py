@@ -11,9 +11,9 @@ from models.compiler import CompileOptions, compile_onnx
 from models.detection.recipe import Detection
 from models.errors import CompileError, OnnxError, PackError
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
+from models.images.preprocess import Preprocess
 from models.packs.manifest import Classification, Manifest, SourceSizes
 from models.packs.pack import open_pack
-from models.preprocess import Preprocess
 from tests.models.detector import (
     DETECTION_RECIPE,
     HEAD,

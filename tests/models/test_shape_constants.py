@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models.compiler import compile_onnx
+from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from models.preprocess import Preprocess
 
 NODES = {
     "Reshape": (["x", "c"], np.array([1, -1])),

@@ -17,9 +17,9 @@ from models.errors import ModelError
 from models.graphs.metadata import PREPROCESS
 from models.graphs.parameters import count_parameters
 from models.graphs.writer import declared
+from models.images.preprocess import Preprocess
 from models.packs.manifest import SPAN_ALIGNMENT, Manifest
 from models.photographs import photographs
-from models.preprocess import Preprocess
 from models.zoo import ENTRIES, ZooEntry, build, find
 from models.zoo.summary import source_sizes
 from tests.models.nets import answers

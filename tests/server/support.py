@@ -20,8 +20,8 @@ from PIL import Image
 
 from loader.memory import MemoryReader
 from loader.reader import Reader
+from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from models.preprocess import Preprocess
 from models.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Kernel, Launch

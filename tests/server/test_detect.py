@@ -12,7 +12,7 @@ import pytest_asyncio
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 from server.settings import Settings
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving

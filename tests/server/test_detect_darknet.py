@@ -13,7 +13,7 @@ from PIL import Image
 from models.compiler import compile_onnx
 from models.darknet.importer import import_network
 from models.detection.recipe import Detection, Head
-from models.placement import Size
+from models.images.placement import Size
 from server.settings import Settings
 from tests.models import box_oracle as oracle
 from tests.models.test_letterbox import loops, photograph

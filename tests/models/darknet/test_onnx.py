@@ -16,8 +16,8 @@ from models.darknet.to_onnx import skeleton
 from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.writer import declared
+from models.images.preprocess import Preprocess
 from models.packs.manifest import SourceSizes
-from models.preprocess import Preprocess
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.test_geometry import network, real
 

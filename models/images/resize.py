@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.placement import Size
+from models.images.placement import Size
 
 Window = tuple[int, int, int, int]
 

@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from models.errors import ModelError
-from models.placement import Placement, Resize, Size, around, centre, inside
+from models.images.placement import Placement, Resize, Size, around, centre, inside
+from models.images.resize import resize_corners
 from models.recipe_files import read_recipe
-from models.resize import resize_corners
 
 
 def _not_zero(value: float) -> float:
