@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loader.pool import ReadPool
 from models.packs.pack import open_pack
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.inputs import random_inputs

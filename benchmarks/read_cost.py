@@ -20,7 +20,7 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from loader.priority import hasten
 from models.packs.pack import Pack, open_pack
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine, Tensors

@@ -14,7 +14,7 @@ from statistics import median
 
 from loader.pool import ReadPool
 from models.packs.pack import Pack, open_pack
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.durations import Durations

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from models.packs.pack import open_pack
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice

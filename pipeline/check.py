@@ -18,11 +18,11 @@ from loader.files import open_reader
 from loader.pool import ReadPool
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
-from models.heap import trim_heap
 from models.packs.manifest import UNKNOWN
 from models.packs.pack import Pack
 from models.progress import Progress, silent
-from models.sessions import SessionError, open_reference, run_session
+from models.runtime.heap import trim_heap
+from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.architectures import ARCHITECTURES
 from pipeline.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from loader.order import Urgency
 from loader.pool import ReadJob, ReadPool
 from loader.reader import Range, Reader
-from models.heap import heap_bytes
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
+from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
 from pipeline.devices.memory import Memory
 from pipeline.errors import DrainError, EngineClosedError

@@ -11,9 +11,9 @@ import logging
 from loader.errors import LoaderError
 from loader.pool import ReadPool
 from models.errors import ModelError
-from models.heap import trim_heap
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
+from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.budget import Budget

@@ -20,7 +20,7 @@ from benchmarks.gpu.kernels import measure_kernels, shapes_of, summarise
 from benchmarks.gpu.networks import build, pipelines, preloaded, sweeping_growth
 from benchmarks.gpu.report import markdown
 from models.packs.pack import Pack
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.device import CudaDevice

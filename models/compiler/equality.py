@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from models.compiler.graph import NCHWC_DOMAIN, Graph
 from models.compiler.layout import slice_bytes
 from models.compiler.slices import CutPiece, Slice
-from models.sessions import SessionError, open_piece
+from models.runtime.sessions import SessionError, open_piece
 
 #: A piece and what it is serialised.
 Serialised = tuple[CutPiece, bytes]

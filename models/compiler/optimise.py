@@ -38,11 +38,11 @@ from models.compiler.types import ValueTypes, value_types
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, made, reads
-from models.heap import trim_heap
 from models.packs.manifest import Array
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
-from models.sessions import SessionError, open_session, reason, session_options
+from models.runtime.heap import trim_heap
+from models.runtime.sessions import SessionError, open_session, reason, session_options
 
 _ALIGNMENT = 64
 _Level = ort.GraphOptimizationLevel

@@ -19,7 +19,7 @@ from models.compiler.slices import CutAlternative, CutPiece
 from models.errors import CompileError
 from models.graphs.nodes import made
 from models.packs.target import Target
-from models.sessions import SessionError, open_piece
+from models.runtime.sessions import SessionError, open_piece
 
 _REASON_LENGTH = 300
 

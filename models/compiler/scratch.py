@@ -11,7 +11,7 @@ from models.compiler.slices import CutPiece
 from models.graphs.nodes import all_graphs, attributes, subgraphs
 from models.packs.manifest import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
-from models.sessions import use_threads
+from models.runtime.sessions import use_threads
 
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
 # 24 to 35 KB and 3 KB; an engine measures its own at load, and a test holds the bound against it.

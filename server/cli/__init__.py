@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from server.cli.commands import program
 from server.cli.output import Warnings, fail
 

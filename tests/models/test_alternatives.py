@@ -17,7 +17,7 @@ from models.errors import PackError
 from models.graphs.reader import read_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from models.sessions import SessionError, open_piece
+from models.runtime.sessions import SessionError, open_piece
 from tests.models.nets import NETS, written
 from tests.models.refusal import refuses
 from tests.models.test_pack import Change, Document, edit, put

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.nodes import all_graphs, inner_tensors
-from models.heap import heap_bytes
 from models.packs.pack import Pack
+from models.runtime.heap import heap_bytes
 from pipeline.devices.cpu import CpuDevice
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.streamed import compiled, same, streamed

@@ -18,7 +18,7 @@ from models.graphs.writer import declare, declared
 from models.initial import filled, initialise
 from models.initial.images import sample_inputs
 from models.photographs import photographs
-from models.sessions import open_session, session_options
+from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, Builder, Tensor
 from tests.examples import examples
 from tests.models.nets import parsed

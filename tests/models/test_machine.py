@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 
-from models.heap import heap_bytes, trim_heap
 from models.packs import target
 from models.packs.target import Target, host_target
-from models.sessions import SessionError, open_piece, open_resident, use_threads
+from models.runtime.heap import heap_bytes, trim_heap
+from models.runtime.sessions import SessionError, open_piece, open_resident, use_threads
 from tests.models.nets import one_layer
 
 

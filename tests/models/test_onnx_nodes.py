@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.compiler import CompileOptions
 from models.errors import ModelError
-from models.sessions import open_session, session_options
+from models.runtime.sessions import open_session, session_options
 from pipeline.devices.base import KernelError
 from tests.models.node_cases import LEFT_OUT, OPERATORS, RANDOM, TYPES, NodeCase, collect
 from tests.models.streamed import compiled, same, streamed

@@ -8,7 +8,7 @@ from models.compiler.optimise import optimise
 from models.compiler.partition import Partition, partition
 from models.graphs.reader import read_onnx
 from models.packs.target import host_target
-from models.sessions import SessionError, open_piece
+from models.runtime.sessions import SessionError, open_piece
 from tests.models.nets import parsed, written
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
-from models.sessions import open_resident
+from models.runtime.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES
 from tests.models.nets import written
 from tests.models.streamed import compiled, same, streamed

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from models.heap import heap_bytes
 from models.packs.manifest import Operand
 from models.packs.pack import open_pack
-from models.sessions import session_options
+from models.runtime.heap import heap_bytes
+from models.runtime.sessions import session_options
 
 _MMAP_THRESHOLD = -3  # malloc.h
 _libc = ctypes.CDLL(None)

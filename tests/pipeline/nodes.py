@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.packs.target import host_target
-from models.sessions import open_piece
+from models.runtime.sessions import open_piece
 from models.zoo.builder import IR_VERSION
 from pipeline.devices.reference import ReferenceDevice
 from tests.examples import examples

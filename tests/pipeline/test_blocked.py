@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.sessions import open_piece
+from models.runtime.sessions import open_piece
 from pipeline.devices.operators.blocked import blocked, plain, plain_weight
 from tests.pipeline.nodes import (
     ACTIVATIONS,

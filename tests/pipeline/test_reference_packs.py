@@ -21,7 +21,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
-from models.sessions import open_resident
+from models.runtime.sessions import open_resident
 from models.zoo.builder import Builder, Tensor
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device

@@ -10,8 +10,8 @@ import pytest
 
 from loader.buffers import PAGE_BYTES
 from models.compiler import CompileOptions, compile_onnx
-from models.heap import heap_bytes
 from models.packs.pack import Pack, open_pack
+from models.runtime.heap import heap_bytes
 from pipeline.devices.cpu import CpuDevice
 from tests.models.nets import parsed
 

@@ -22,7 +22,7 @@ from loader.memory import MemoryReader
 from loader.reader import Reader
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from models.sessions import open_resident
+from models.runtime.sessions import open_resident
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.packs.pack import Pack, open_pack
-from models.sessions import use_threads
+from models.runtime.sessions import use_threads
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine

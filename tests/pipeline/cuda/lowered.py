@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from models.sessions import open_piece
+from models.runtime.sessions import open_piece
 from pipeline.devices.cuda.call import Pointer, Program
 from pipeline.devices.cuda.lowering import Settings, lower
 from tests.pipeline.cuda.space import placed, some_kernels, space

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.heap import bound_heap
+from models.runtime.heap import bound_heap
 
 # Imported where they are used: commands that compute nothing, and completion, do without.
 if TYPE_CHECKING:
