@@ -10,8 +10,12 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.chunks import default_chunk_bytes, least_chunk_bytes
-from models.compiler.describe import (
+from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
+from models.compiler.cutting.layout import lay_out
+from models.compiler.cutting.partition import partition
+from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
+from models.compiler.optimising.optimise import optimise, write_reference
+from models.compiler.writing.describe import (
     PieceDescriber,
     file_records,
     graph_records,
@@ -20,12 +24,8 @@ from models.compiler.describe import (
     source_record,
     value_records,
 )
-from models.compiler.layout import lay_out
-from models.compiler.optimise import optimise, write_reference
-from models.compiler.partition import partition
-from models.compiler.recipes import Recipes, recipe_records
-from models.compiler.scratch import Measure, Sizes, runs_on_cpu
-from models.compiler.write import Unfinished, building, write_model, write_weights
+from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
 from models.graphs.inputs import Warn, take_defaults

@@ -152,7 +152,7 @@ def _device_of(target: Target) -> Device:
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
     """Return a warning where layers stay whole because of their batch."""
-    from models.compiler.chunks import default_chunk_bytes  # onnx: not for the service
+    from models.compiler.cutting.chunks import default_chunk_bytes  # onnx: not for the service
 
     batches = [port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1]
     finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)

@@ -7,12 +7,12 @@ from typing import Any
 import onnx
 import pytest
 
-from models.compiler.chunks import alternatives
-from models.compiler.equality import Equality
-from models.compiler.optimise import optimise
-from models.compiler.partition import Partition, partition
-from models.compiler.pieces import serialise
-from models.compiler.slices import CutPiece
+from models.compiler.analysis.slices import CutPiece
+from models.compiler.cutting.chunks import alternatives
+from models.compiler.cutting.equality import Equality
+from models.compiler.cutting.partition import Partition, partition
+from models.compiler.cutting.pieces import serialise
+from models.compiler.optimising.optimise import optimise
 from models.errors import PackError
 from models.graphs.reader import read_onnx
 from models.packs.pack import Pack, open_pack

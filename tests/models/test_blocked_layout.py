@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.compiler import CompileOptions
-from models.compiler import chains as chains_module
+from models.compiler.cutting import chains as chains_module
 from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.chunks import default_chunk_bytes
+from models.compiler.cutting.chunks import default_chunk_bytes
 from models.packs.checksum import checksum
 from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
 from models.packs.pack import FILES, Pack, find_pack, open_pack

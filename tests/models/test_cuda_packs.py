@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.scratch import LAUNCHES_BYTES, PROGRAM_BYTES, runs_on_cpu
+from models.compiler.cutting.scratch import LAUNCHES_BYTES, PROGRAM_BYTES, runs_on_cpu
 from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.manifest import Layer, Operand
 from models.packs.pack import Pack, open_pack

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.optimise import optimise
-from models.compiler.partition import Partition, partition
+from models.compiler.cutting.partition import Partition, partition
+from models.compiler.optimising.optimise import optimise
 from models.graphs.reader import read_onnx
 from models.packs.target import host_target
 from models.runtime.sessions import SessionError, open_piece

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from models.compiler.rewrite import rewrite
+from models.compiler.optimising.rewrite import rewrite
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => '
 MISH = "y = Mish(x)"

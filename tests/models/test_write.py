@@ -121,7 +121,9 @@ def test_failing_exchange_keeps_the_old_version(
 ) -> None:
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     before = content(pack)
-    monkeypatch.setattr("models.compiler.write._RENAME_EXCHANGE", 1 << 30)  # an unknown flag
+    monkeypatch.setattr(
+        "models.compiler.writing.write._RENAME_EXCHANGE", 1 << 30
+    )  # an unknown flag
     with refuses(CompileError, pack, "Invalid argument"):
         compile_onnx(tiny_onnx, tmp_path / "m", FORCED)
     assert content(pack) == before
@@ -194,10 +196,10 @@ if point == "manifest":
 elif point == "fsync":
     before(os, "fsync")
 elif point == "rename":
-    import models.compiler.write as module
+    import models.compiler.writing.write as module
     before(module, "_replace")
 elif point == "after":
-    import models.compiler.write as module
+    import models.compiler.writing.write as module
     before(module, "_fsync", lambda path: path == Path(destination))
 options = CompileOptions(chunk_bytes=int(40_000), force=force == "force")
 compile_onnx(Path(source), Path(destination), options, progress)

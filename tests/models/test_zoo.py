@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from models.compiler.chunks import default_chunk_bytes
+from models.compiler.cutting.chunks import default_chunk_bytes
 from models.errors import ModelError
 from models.graphs.metadata import PREPROCESS
 from models.graphs.parameters import count_parameters

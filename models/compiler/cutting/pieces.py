@@ -7,8 +7,8 @@ serves both.
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.graph import Graph
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
 from models.packs.manifest import STRINGS
 
 # The lowest IR version that allows initializers outside the inputs and all dtypes in use.

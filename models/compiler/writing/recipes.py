@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.compiler.graph import Graph
+from models.compiler.analysis.graph import Graph
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from models.compiler.graph import is_streamable
+from models.compiler.analysis.graph import is_streamable
 from models.graphs.nodes import all_graphs, made, subgraphs
 
 

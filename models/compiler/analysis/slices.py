@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from models.compiler.graph import Region
+from models.compiler.analysis.graph import Region
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CutPiece:
     """Nodes [first_node, end_node) of the graph, or one chunk of a single node.
 
     ``inputs`` and ``outputs`` are keyed by the names that the nodes use. ``region`` makes it a resident
-    piece, whose weights are inside it (models/compiler/resident.py).
+    piece, whose weights are inside it (models/compiler/cutting/resident.py).
     """
 
     first_node: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from models.compiler.graph import Graph
+from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads, stable_order
 
 #: The node that makes a value, one that reads it, its name.

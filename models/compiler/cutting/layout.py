@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.graph import Graph
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
 from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT
 
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.compiler.alias import Aliases, find_aliases
-from models.compiler.chains import find_chains, place_chains
-from models.compiler.chunks import alternatives
-from models.compiler.cut import cut, whole
-from models.compiler.equality import Equality
-from models.compiler.fused import Fused, with_fused
-from models.compiler.graph import Graph
-from models.compiler.pieces import serialise
-from models.compiler.regions import name, with_regions
-from models.compiler.resident import resident_piece, serialise_resident
-from models.compiler.scratch import Measure, runs_on_cpu
-from models.compiler.slices import CutAlternative, CutPiece
+from models.compiler.analysis.alias import Aliases, find_aliases
+from models.compiler.analysis.fused import Fused, with_fused
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.regions import name, with_regions
+from models.compiler.analysis.slices import CutAlternative, CutPiece
+from models.compiler.cutting.chains import find_chains, place_chains
+from models.compiler.cutting.chunks import alternatives
+from models.compiler.cutting.cut import cut, whole
+from models.compiler.cutting.equality import Equality
+from models.compiler.cutting.pieces import serialise
+from models.compiler.cutting.resident import resident_piece, serialise_resident
+from models.compiler.cutting.scratch import Measure, runs_on_cpu
 from models.errors import CompileError
 from models.graphs.nodes import made
 from models.packs.target import Target

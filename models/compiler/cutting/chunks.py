@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from models.compiler.alias import SUM_INPUT
-from models.compiler.graph import NCHWC_DOMAIN, Graph
-from models.compiler.layout import planned_span
-from models.compiler.slices import CutAlternative, CutPiece, Slice
+from models.compiler.analysis.alias import SUM_INPUT
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.cutting.layout import planned_span
 from models.graphs.nodes import made, reads
 from models.packs.manifest import SPAN_ALIGNMENT
 from models.packs.target import Target

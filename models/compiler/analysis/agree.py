@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.alias import RESHAPES
-from models.compiler.graph import NCHWC_DOMAIN
-from models.compiler.regions import name
+from models.compiler.analysis.alias import RESHAPES
+from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.compiler.analysis.regions import name
 from models.errors import CompileError
 from models.graphs.nodes import attributes
 

@@ -7,8 +7,8 @@ a residual that is added to it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from models.compiler.graph import Graph
-from models.compiler.order import edges_of, ordered
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.order import edges_of, ordered
 from models.graphs.fusion import Fusion, Surroundings, fused_with
 from models.graphs.nodes import reads
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.compiler.cut import inner_bytes
-from models.compiler.graph import NCHWC_DOMAIN, Graph
-from models.compiler.resident import known_bytes
-from models.compiler.slices import CutPiece
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import CutPiece
+from models.compiler.cutting.cut import inner_bytes
+from models.compiler.cutting.resident import known_bytes
 from models.graphs.nodes import all_graphs, attributes, subgraphs
 from models.packs.manifest import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.graph import Graph, Region
-from models.compiler.pieces import element_type
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.graph import Graph, Region
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.pieces import element_type
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
 from models.packs.manifest import UNKNOWN, Resident

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from models.compiler.graph import Graph
-from models.compiler.layout import Layout, span_bytes
+from models.compiler.analysis.graph import Graph
+from models.compiler.cutting.layout import Layout, span_bytes
 from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
 from models.packs.checksum import checksum

@@ -1,18 +1,18 @@
 """Cut a graph into pieces: one kernel launch each, with weights that are streamed as one span.
 
-A large layer becomes several (models/compiler/chunks.py); runs of tiny nodes become one piece (a launch
+A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny nodes become one piece (a launch
 costs 20-40 us of Python each).
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from models.compiler.alias import Aliases
-from models.compiler.chains import Chain, slices
-from models.compiler.chunks import chunks, rows_a_chunk
-from models.compiler.fused import Fused
-from models.compiler.graph import Graph
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.fused import Fused
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.chains import Chain, slices
+from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.packs.target import Target
 
 MERGED_WEIGHT_BYTES = 64 << 10

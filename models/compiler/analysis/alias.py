@@ -1,6 +1,6 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
-Shapes agree (models/compiler/agree.py). Three cases: the inputs of a concatenation are written straight
+Shapes agree (models/compiler/analysis/agree.py). Three cases: the inputs of a concatenation are written straight
 into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
 writes over it.
 """
@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import onnx
 
-from models.compiler.fused import Fused
-from models.compiler.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.fused import Fused
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes
 
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})

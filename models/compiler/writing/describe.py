@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.alias import Aliases
-from models.compiler.graph import Graph
-from models.compiler.layout import Layout
-from models.compiler.partition import Partition
-from models.compiler.resident import resident_record
-from models.compiler.scratch import Sizes
-from models.compiler.slices import CutAlternative, CutPiece, Slice
+from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.cutting.layout import Layout
+from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.resident import resident_record
+from models.compiler.cutting.scratch import Sizes
 from models.graphs.nodes import label
 from models.packs.checksum import checksum
 from models.packs.manifest import (

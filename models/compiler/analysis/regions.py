@@ -13,8 +13,8 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto
 
-from models.compiler.graph import Graph, Region
-from models.compiler.order import Edge, dependencies, edges_of, ordered
+from models.compiler.analysis.graph import Graph, Region
+from models.compiler.analysis.order import Edge, dependencies, edges_of, ordered
 from models.graphs.nodes import label, made, reads, subgraphs
 
 

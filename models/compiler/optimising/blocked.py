@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import onnx
 from onnx import helper
 
-from models.compiler.graph import NCHWC_DOMAIN
+from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.graphs.nodes import attributes, reads
 
 Shape = tuple[int, ...]

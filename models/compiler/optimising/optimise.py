@@ -19,22 +19,22 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.compiler.agree import check_agreement
-from models.compiler.blocked import stay_blocked
-from models.compiler.bodies import move_out, rename_inner
-from models.compiler.check import check
-from models.compiler.graph import Graph
-from models.compiler.matrices import store_by_row
-from models.compiler.normalise import (
+from models.compiler.analysis.agree import check_agreement
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.types import ValueTypes, value_types
+from models.compiler.optimising.blocked import stay_blocked
+from models.compiler.optimising.bodies import move_out, rename_inner
+from models.compiler.optimising.matrices import store_by_row
+from models.compiler.optimising.normalise import (
     check_ports,
     copy_constant_outputs,
     domains,
     has_dtype,
     take_tensors,
 )
-from models.compiler.pools import settle_pool
-from models.compiler.rewrite import rewrite
-from models.compiler.types import ValueTypes, value_types
+from models.compiler.optimising.onnx_checker import check
+from models.compiler.optimising.pools import settle_pool
+from models.compiler.optimising.rewrite import rewrite
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, made, reads

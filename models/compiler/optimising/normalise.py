@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from models.compiler.types import Loose, ValueTypes
+from models.compiler.analysis.types import Loose, ValueTypes
 from models.errors import CompileError
 from models.graphs.nodes import inner_tensors, subgraphs
 from models.packs.manifest import DTYPES

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from models.compiler.types import Loose
+from models.compiler.analysis.types import Loose
 from models.graphs.nodes import reads
 from models.graphs.parameters import quantised_weights
 from models.packs.manifest import Array
@@ -29,7 +29,7 @@ def is_streamable(dtype: np.dtype[Any], n_bytes: int) -> bool:
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes [first, end) that run as one resident piece, and why (models/compiler/regions.py)."""
+    """Nodes [first, end) that run as one resident piece, and why (models/compiler/analysis/regions.py)."""
 
     first: int
     end: int

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.compiler.alias import Aliases
-from models.compiler.blocked import POINTWISE
-from models.compiler.graph import Graph
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made, reads
 from models.packs.manifest import TENSOR_ALIGNMENT
 

@@ -12,9 +12,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.compiler.graph import NCHWC_DOMAIN, Graph
-from models.compiler.layout import slice_bytes
-from models.compiler.slices import CutPiece, Slice
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.layout import slice_bytes
 from models.runtime.sessions import SessionError, open_piece
 
 #: A piece and what it is serialised.
