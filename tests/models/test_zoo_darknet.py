@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 from models import zoo
-from models.darknet.cfg import format_cfg, parse_cfg, read_cfg
-from models.darknet.network import Layer, Network, build_network
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
+from models.darknet.cfg.text import format_cfg, parse_cfg, read_cfg
+from models.darknet.layers.network import Layer, Network, build_network
+from models.darknet.layers.sizes import parameter_count, source_sizes
 from models.darknet.seeded import random_weights
-from models.darknet.sizes import parameter_count, source_sizes
 from models.zoo.darknet import FAMILIES, Family
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import parse_cfg
+from models.darknet.cfg.text import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header
-from models.darknet.network import Network, build_network
-from models.darknet.to_onnx import skeleton
+from models.darknet.layers.network import Network, build_network
+from models.darknet.nodes.skeleton import skeleton
 from models.darknet.weights import export_weights, read_weights, write_weights
 from models.graphs import writer as onnx_writer
 from models.graphs.metadata import write_metadata

@@ -1,9 +1,9 @@
 """Layers that read several others as ONNX nodes."""
 
-from models.darknet.layers import Layer, Shape
-from models.darknet.onnx_activations import activate
-from models.darknet.onnx_graph import LayerGraph, Value
-from models.darknet.parameters import Product, Route, Shortcut
+from models.darknet.layers.layer import Layer, Shape
+from models.darknet.layers.parameters import Product, Route, Shortcut
+from models.darknet.nodes.activations import activate
+from models.darknet.nodes.graph import LayerGraph, Value
 
 # Of AlexeyAB's normalised weights: the least that relu gives, and what is added to their sum.
 _LEAST_WEIGHT = 1e-3

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from models.darknet.layers import Layer
-from models.darknet.parameters import Region, Yolo
-from models.darknet.scope import Scope
+from models.darknet.layers.layer import Layer
+from models.darknet.layers.parameters import Region, Yolo
+from models.darknet.layers.scope import Scope
 
 _NMS = ("default", "greedynms", "diounms", "cornersnms")
 

@@ -1,7 +1,7 @@
 """How many pixels of the image become one: what the resolution of a detector must be a multiple of."""
 
-from models.darknet.layers import IMAGE, Layer, Network
-from models.darknet.parameters import Convolution, MaxPool, Region, Reorg, Upsample, Yolo
+from models.darknet.layers.layer import IMAGE, Layer, Network
+from models.darknet.layers.parameters import Convolution, MaxPool, Region, Reorg, Upsample, Yolo
 
 
 def network_stride(network: Network) -> int:

@@ -8,12 +8,9 @@ from typing import Any
 
 import onnx
 
-from models.darknet import onnx_joins, onnx_spatial, onnx_vectors
-from models.darknet.cfg import format_cfg
-from models.darknet.layers import IMAGE, Layer, Network
-from models.darknet.metadata import CFG
-from models.darknet.onnx_graph import Graph, LayerGraph, Value, make_model
-from models.darknet.parameters import (
+from models.darknet.cfg.text import format_cfg
+from models.darknet.layers.layer import IMAGE, Layer, Network
+from models.darknet.layers.parameters import (
     AvgPool,
     Connected,
     Convolution,
@@ -30,7 +27,12 @@ from models.darknet.parameters import (
     Upsample,
     Yolo,
 )
-from models.darknet.sizes import source_sizes
+from models.darknet.layers.sizes import source_sizes
+from models.darknet.metadata import CFG
+from models.darknet.nodes import joins as onnx_joins
+from models.darknet.nodes import spatial as onnx_spatial
+from models.darknet.nodes import vectors as onnx_vectors
+from models.darknet.nodes.graph import Graph, LayerGraph, Value, make_model
 from models.detection.recipe import Detection, Head
 from models.graphs import metadata
 

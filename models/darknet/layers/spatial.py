@@ -1,8 +1,8 @@
 """Layers that see an image as one: convolution, pooling, sampling."""
 
-from models.darknet.layers import Layer, Shape
-from models.darknet.options import Options
-from models.darknet.parameters import (
+from models.darknet.cfg.options import Options
+from models.darknet.layers.layer import Layer, Shape
+from models.darknet.layers.parameters import (
     AvgPool,
     Convolution,
     Crop,
@@ -11,7 +11,7 @@ from models.darknet.parameters import (
     Reorg,
     Upsample,
 )
-from models.darknet.scope import Scope
+from models.darknet.layers.scope import Scope
 
 ACTIVATIONS = (
     *("linear", "leaky", "relu", "logistic", "mish", "swish", "tanh", "elu", "selu", "gelu"),

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.darknet.layers import IMAGE, Layer, Shape, WeightArray
-from models.darknet.options import Options
-from models.darknet.parameters import Parameters
+from models.darknet.cfg.options import Options
+from models.darknet.layers.layer import IMAGE, Layer, Shape, WeightArray
+from models.darknet.layers.parameters import Parameters
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Upsample:
 
 @dataclass(frozen=True)
 class Reorg:
-    """Darknet's own order of space to depth (``reorg_cpu``); see `models.darknet.onnx_spatial`."""
+    """Darknet's own order of space to depth (``reorg_cpu``); see `models.darknet.nodes.spatial`."""
 
     stride: int
 

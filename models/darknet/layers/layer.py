@@ -6,8 +6,8 @@ Shapes of values are (channels, height, width); index -1 is the image.
 import math
 from dataclasses import dataclass
 
-from models.darknet.parameters import Parameters
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
+from models.darknet.layers.parameters import Parameters
 
 Shape = tuple[int, int, int]
 

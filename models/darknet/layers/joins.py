@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from models.darknet.layers import Layer, Shape
-from models.darknet.parameters import Product, Route, Shortcut
-from models.darknet.scope import Scope
-from models.darknet.spatial import activation, times
+from models.darknet.layers.layer import Layer, Shape
+from models.darknet.layers.parameters import Product, Route, Shortcut
+from models.darknet.layers.scope import Scope
+from models.darknet.layers.spatial import activation, times
 
 
 def route(scope: Scope) -> Layer:
@@ -31,7 +31,7 @@ def route(scope: Scope) -> Layer:
 
 
 def shortcut(scope: Scope) -> Layer:
-    """Return a [shortcut]; see `models.darknet.layers.Shortcut` for what may differ in shape."""
+    """Return a [shortcut]; see `models.darknet.layers.layer.Shortcut` for what may differ in shape."""
     options = scope.options
     sources = tuple(scope.source("from", number) for number in options.integers("from"))
     weights = _weights(scope)

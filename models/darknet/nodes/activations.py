@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from models.darknet.onnx_graph import LayerGraph
+from models.darknet.nodes.graph import LayerGraph
 
 # Of float32.
 _LARGEST = 3.4028234663852886e38

@@ -1,9 +1,16 @@
 """Convolutions, pooling and sampling as ONNX nodes."""
 
-from models.darknet.layers import Layer
-from models.darknet.onnx_activations import activate
-from models.darknet.onnx_graph import LayerGraph, Value
-from models.darknet.parameters import Convolution, Crop, DepthMaxPool, MaxPool, Reorg, Upsample
+from models.darknet.layers.layer import Layer
+from models.darknet.layers.parameters import (
+    Convolution,
+    Crop,
+    DepthMaxPool,
+    MaxPool,
+    Reorg,
+    Upsample,
+)
+from models.darknet.nodes.activations import activate
+from models.darknet.nodes.graph import LayerGraph, Value
 
 # What AlexeyAB's normalize_cpu adds to the variance.
 EPSILON = 1e-5

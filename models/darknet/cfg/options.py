@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
+from models.darknet.cfg.section import Section
+from models.darknet.cfg.tables import USED, canonical, is_ignored, neutral
 from models.darknet.errors import DarknetError, short
-from models.darknet.section import Section
-from models.darknet.tables import USED, canonical, is_ignored, neutral
 
 # Darknet's numbers are C's int.
 _MOST = (1 << 31) - 1

@@ -7,9 +7,9 @@ options counts. What Darknet reads without complaint but cannot mean is an error
 from collections.abc import Iterable
 from pathlib import Path
 
+from models.darknet.cfg.section import Section
+from models.darknet.cfg.tables import canonical, is_ignored
 from models.darknet.errors import DarknetError, short
-from models.darknet.section import Section
-from models.darknet.tables import canonical, is_ignored
 
 # The longest cfg of Darknet's own has 25 KB.
 MAX_BYTES = 1 << 20

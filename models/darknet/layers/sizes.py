@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from models.darknet.layers import Layer, Network, Shape
-from models.darknet.parameters import Convolution
+from models.darknet.layers.layer import Layer, Network, Shape
+from models.darknet.layers.parameters import Convolution
 from models.packs.manifest import SourceSizes
 
 _STATISTICS = (".mean", ".variance")

@@ -2,10 +2,10 @@
 
 import math
 
-from models.darknet.layers import Layer
-from models.darknet.parameters import Connected, Identity, Softmax
-from models.darknet.scope import Scope
-from models.darknet.spatial import activation, norm_arrays
+from models.darknet.layers.layer import Layer
+from models.darknet.layers.parameters import Connected, Identity, Softmax
+from models.darknet.layers.scope import Scope
+from models.darknet.layers.spatial import activation, norm_arrays
 
 
 def connected(scope: Scope) -> Layer:

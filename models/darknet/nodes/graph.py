@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.darknet.layers import Shape, WeightArray
+from models.darknet.layers.layer import Shape, WeightArray
 from models.graphs.writer import declare
 
 OPSET = 18

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from models.darknet import heads, joins, spatial, vectors
+from models.darknet.cfg.options import Options
+from models.darknet.cfg.section import Section
 from models.darknet.errors import DarknetError
-from models.darknet.layers import Layer, Network, Shape, WeightArray
-from models.darknet.options import Options
-from models.darknet.scope import Scope
-from models.darknet.section import Section
-from models.darknet.spatial import times
+from models.darknet.layers import heads, joins, spatial, vectors
+from models.darknet.layers.layer import Layer, Network, Shape, WeightArray
+from models.darknet.layers.scope import Scope
+from models.darknet.layers.spatial import times
 
 __all__ = ["Layer", "Network", "WeightArray", "build_network"]
 

@@ -2,11 +2,11 @@
 
 import math
 
-from models.darknet.layers import Layer
-from models.darknet.onnx_activations import activate
-from models.darknet.onnx_graph import LayerGraph, Value
-from models.darknet.onnx_spatial import normalize
-from models.darknet.parameters import Connected, Region, Softmax, Yolo
+from models.darknet.layers.layer import Layer
+from models.darknet.layers.parameters import Connected, Region, Softmax, Yolo
+from models.darknet.nodes.activations import activate
+from models.darknet.nodes.graph import LayerGraph, Value
+from models.darknet.nodes.spatial import normalize
 
 
 def connected(graph: LayerGraph, layer: Layer, p: Connected, x: Value) -> str:
