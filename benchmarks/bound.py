@@ -9,7 +9,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES

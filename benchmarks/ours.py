@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES

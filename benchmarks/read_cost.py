@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 
 from loader.buffers import Buffer
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from loader.priority import hasten
+from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.architectures import ARCHITECTURES

@@ -26,10 +26,10 @@ from typing import get_args
 
 from loader.buffers import Buffer
 from loader.errors import LoaderError
-from loader.files import open_reader
-from loader.pool import Kind, ReadJob, ReadPool
-from loader.probe import probe_uring
-from loader.reader import Range, Reader
+from loader.pool.pool import Kind, ReadJob, ReadPool
+from loader.pool.probe import probe_uring
+from loader.readers.files import open_reader
+from loader.readers.reader import Range, Reader
 from server.sizes import parse_size
 
 _WANTED_RATIO = 0.9

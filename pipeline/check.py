@@ -14,8 +14,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.packs.manifest import UNKNOWN

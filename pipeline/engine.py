@@ -13,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from loader.order import Urgency
-from loader.pool import ReadJob, ReadPool
-from loader.reader import Range, Reader
+from loader.pool.order import Urgency
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.reader import Range, Reader
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes

@@ -4,7 +4,7 @@ from contextlib import closing
 from itertools import islice
 from statistics import median
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.tuning import Tuning

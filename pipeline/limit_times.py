@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs

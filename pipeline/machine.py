@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from loader.files import open_reader
 from loader.priority import Priority, reader_priority
+from loader.readers.files import open_reader
 from models.packs.target import host_target
 from pipeline.devices.base import Device
 

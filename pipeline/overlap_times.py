@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from statistics import median
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES

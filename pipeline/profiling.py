@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from statistics import median
 
 from loader.buffers import Buffer
-from loader.files import open_reader
-from loader.pool import ReadPool
-from loader.reader import Reader
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.files import open_reader
-from loader.pool import ReadPool
-from loader.reader import Reader
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
-from loader.pool import ReadJob, ReadPool
-from loader.reader import Range, Reader
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.reader import Range, Reader
 from models.packs.manifest import Span
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory

@@ -6,7 +6,7 @@ from typing import get_args
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from server.budget import Budget
 from server.entry import Absence, Entry

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying

@@ -12,7 +12,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.statistics import SweepStatistics
 from server.budget import Budget

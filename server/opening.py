@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device, DeviceMemoryError

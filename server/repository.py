@@ -9,7 +9,7 @@ import contextlib
 import logging
 
 from loader.errors import LoaderError
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack

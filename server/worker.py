@@ -20,7 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from loader.errors import FileChangedError, LoaderError
-from loader.reader import Reader
+from loader.readers.reader import Reader
 from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
 from pipeline.statistics import SweepStatistics

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.torch_model import TorchModel
-from loader.memory import MemoryReader
-from loader.paced import PacedReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from loader.readers.paced import PacedReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target

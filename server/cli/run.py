@@ -13,8 +13,8 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.detection.boxes import Limits
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device

@@ -1,6 +1,6 @@
 """``python -m tests.deploy.faulty_server serve ...``: a fault of the server begins and ends with SIGUSR1.
 
-LAYERSTREAM_TEST_FAULT names it: a kind of loader/faults.py for every read, "hung" (reads do not end), or
+LAYERSTREAM_TEST_FAULT names it: a kind of loader/readers/faults.py for every read, "hung" (reads do not end), or
 "leak" (memory that nobody knows of).
 """
 
@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from loader.faults import Fault, FaultyReader
-from loader.files import open_reader
-from loader.reader import Reader
+from loader.readers.faults import Fault, FaultyReader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from server import opening
 from server.cli import main
 

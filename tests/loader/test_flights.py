@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.flights import Flight, Flights
-from loader.order import Client, Order, Urgency
+from loader.pool.flights import Flight, Flights
+from loader.pool.order import Client, Order, Urgency
 
 HUNG_SECONDS = 10.0
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import LoaderError
-from loader.order import PATIENCE_BYTES, Client, Order, Urgency
+from loader.pool.order import PATIENCE_BYTES, Client, Order, Urgency
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.memory import MemoryReader
-from loader.paced import PacedReader
+from loader.readers.in_memory import MemoryReader
+from loader.readers.paced import PacedReader
 
 
 class Time:

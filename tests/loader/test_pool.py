@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
-from loader.memory import MemoryReader
-from loader.pool import ReadJob, ReadPool
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.in_memory import MemoryReader
 from tests.loader.support import CONTENT, PART, WAIT_SECONDS, Gate, Jobs, in_thread, raising, ranges
 
 

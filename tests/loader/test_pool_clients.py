@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ClosedError, LoaderError
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
 from tests.loader.support import CONTENT, WAIT_SECONDS, Gate, Jobs, in_thread, ranges
 
 # Several clients

@@ -13,11 +13,11 @@ import xxhash
 
 from loader.buffers import Buffer
 from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
-from loader.files import BufferedReader, open_reader
-from loader.memory import MemoryReader
-from loader.pool import PoolClient, ReadJob, ReadPool
-from loader.probe import probe_uring
-from loader.reader import Range, Reader
+from loader.pool.pool import PoolClient, ReadJob, ReadPool
+from loader.pool.probe import probe_uring
+from loader.readers.files import BufferedReader, open_reader
+from loader.readers.in_memory import MemoryReader
+from loader.readers.reader import Range, Reader
 
 BLOCK = 4096
 CONTENT = b"".join(number.to_bytes(4, "little") for number in range(64 * BLOCK // 4))

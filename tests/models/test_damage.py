@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from loader.errors import ChecksumError, FileChangedError, LoaderError, ReadError
-from loader.files import BufferedReader
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
-from loader.reader import Reader
+from loader.pool.pool import ReadPool
+from loader.readers.files import BufferedReader
+from loader.readers.in_memory import MemoryReader
+from loader.readers.reader import Reader
 from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device

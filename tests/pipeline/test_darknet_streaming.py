@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loader.files import open_reader
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
-from loader.reader import Reader
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from loader.readers.in_memory import MemoryReader
+from loader.readers.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES

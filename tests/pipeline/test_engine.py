@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from loader.buffers import Buffer
 from loader.errors import ChecksumError, ReadError
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.choice import streamed_bytes

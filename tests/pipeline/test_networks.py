@@ -6,8 +6,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import models.default
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.manifest import Manifest

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.memory import MemoryReader
-from loader.reader import Reader
+from loader.readers.in_memory import MemoryReader
+from loader.readers.reader import Reader
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.runtime.sessions import open_resident

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from loader.errors import ChecksumError, LoaderError, ReadError
-from loader.faults import Fault, FaultKind, FaultyReader
-from loader.memory import MemoryReader
+from loader.readers.faults import Fault, FaultKind, FaultyReader
+from loader.readers.in_memory import MemoryReader
 from models.packs.manifest import Span
 from server.worker import Worker
 from tests.server.conftest import SettingsFactory

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import ReadError
-from loader.memory import MemoryReader
+from loader.readers.in_memory import MemoryReader
 from pipeline.devices.base import KernelError
 from server.context import StartupError
 from server.errors import NotServingError

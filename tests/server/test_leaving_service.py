@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.faults import Fault, FaultyReader
-from loader.files import open_reader
-from loader.reader import Reader
+from loader.readers.faults import Fault, FaultyReader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Packs,

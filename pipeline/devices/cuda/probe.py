@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
-from loader.files import open_reader
-from loader.reader import Reader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.call import Pointer, Program
 from pipeline.devices.cuda.calls.strided import copy_bytes

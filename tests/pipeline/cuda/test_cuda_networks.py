@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.errors import ReadError
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack

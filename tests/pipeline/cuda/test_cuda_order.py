@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ReadError
-from loader.memory import Hook, MemoryReader
-from loader.pool import ReadPool
-from loader.reader import Reader
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import Hook, MemoryReader
+from loader.readers.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.architectures import ARCHITECTURES

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import ClosedError, FileChangedError, ReadError
-from loader.filling import Filling
-from loader.reader import Reader
+from loader.readers.filling import Filling
+from loader.readers.reader import Reader
 
 _log = logging.getLogger(__name__)
 

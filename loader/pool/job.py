@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import xxhash
 
 from loader.errors import ChecksumError, LoaderError
-from loader.order import Client, Urgency
-from loader.reader import Range, Reader
+from loader.pool.order import Client, Urgency
+from loader.readers.reader import Range, Reader
 
 
 @dataclass(frozen=True)

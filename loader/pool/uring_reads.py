@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from loader.errors import LoaderError
-from loader.filling import Filling
-from loader.job import Outcome, attempt
+from loader.pool.job import Outcome, attempt
+from loader.pool.threads import Landed, ReaderThreads, ReadFlight, Report
+from loader.pool.uring import Ring
 from loader.priority import hasten
-from loader.threads import Landed, ReaderThreads, ReadFlight, Report
-from loader.uring import Ring
+from loader.readers.filling import Filling
 
 _log = logging.getLogger(__name__)
 

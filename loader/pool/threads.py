@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from loader.flights import Flight
-from loader.job import Outcome, ReadJob, perform
+from loader.pool.flights import Flight
+from loader.pool.job import Outcome, ReadJob, perform
 from loader.priority import hasten
 
 _log = logging.getLogger(__name__)

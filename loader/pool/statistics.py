@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loader.job import Outcome
+from loader.pool.job import Outcome
 
 
 @dataclass(frozen=True)

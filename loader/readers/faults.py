@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loader.errors import ReadError
-from loader.filling import Filling
-from loader.reader import Reader
+from loader.readers.filling import Filling
+from loader.readers.reader import Reader
 
 #: "io error": EIO. "short": the file ends at ``offset``. "slow": a read takes ``factor`` times as long.
 #: "wrong bytes": one bit is flipped. "gone": the disk has disappeared (ENODEV), now and for ever.

@@ -5,7 +5,7 @@ import select
 from dataclasses import dataclass
 
 from loader.buffers import PAGE_BYTES, Buffer
-from loader.uring import Ring
+from loader.pool.uring import Ring
 
 _WAIT_SECONDS = 2.0
 

@@ -12,13 +12,13 @@ from collections import defaultdict
 from typing import Literal
 
 from loader.errors import ClosedError
-from loader.flights import Flights
-from loader.job import Outcome, ReadJob
-from loader.order import DEFAULT_DEPTH, Client, Order
-from loader.probe import probe_uring
-from loader.statistics import ClientStatistics, PoolStatistics, Tally
-from loader.threads import ReaderThreads, ReadFlight
-from loader.uring_reads import UringReads
+from loader.pool.flights import Flights
+from loader.pool.job import Outcome, ReadJob
+from loader.pool.order import DEFAULT_DEPTH, Client, Order
+from loader.pool.probe import probe_uring
+from loader.pool.statistics import ClientStatistics, PoolStatistics, Tally
+from loader.pool.threads import ReaderThreads, ReadFlight
+from loader.pool.uring_reads import UringReads
 
 __all__ = ["Kind", "PoolClient", "ReadJob", "ReadPool"]
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from loader.reader import Reader
+from loader.readers.reader import Reader
 
 
 class PacedReader(Reader):

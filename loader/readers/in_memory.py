@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from loader.errors import ClosedError, ReadError
-from loader.reader import Reader
+from loader.readers.reader import Reader
 
 #: Called with the offset and length of a read before it happens; may block or raise ReadError.
 Hook = Callable[[int, int], None]

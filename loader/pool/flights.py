@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic
 
-from loader.order import Client, Order, R
+from loader.pool.order import Client, Order, R
 
 
 @dataclass(eq=False)
