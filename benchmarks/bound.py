@@ -12,13 +12,13 @@ from pathlib import Path
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.inputs import random_inputs
 from pipeline.limit_times import measure_limits
 from pipeline.machine import this_machine
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile_file import load_profile, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import measured_sweeps, opened
 from pipeline.watch import BoundWatch
 

@@ -16,7 +16,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
 from pipeline.machine import this_machine
@@ -28,6 +27,7 @@ from pipeline.planning.thumb import rule_of_thumb
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import ProfileError
 from pipeline.profile_file import load_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 
 T = TypeVar("T")
 

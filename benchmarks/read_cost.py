@@ -21,12 +21,12 @@ from loader.priority import hasten
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine, Tensors
 from pipeline.inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.planning.make import READ_BYTES, make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import opened
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _WANTED = 1.10
 

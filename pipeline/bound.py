@@ -8,7 +8,7 @@ all durations bounds every execution.
 from collections.abc import Sequence
 
 from pipeline.durations import Durations
-from pipeline.schedule import Stage
+from pipeline.schedule.schedule import Stage
 from pipeline.timeline import Fifo, recur
 
 

@@ -23,7 +23,6 @@ from models.packs.pack import Pack
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.architectures import ARCHITECTURES
 from pipeline.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.staged import copying
@@ -31,6 +30,7 @@ from pipeline.engine import Engine
 from pipeline.errors import EngineError
 from pipeline.inputs import Kind, drawn_inputs
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 

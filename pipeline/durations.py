@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pipeline.schedule import Stage
+from pipeline.schedule.schedule import Stage
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from pipeline.errors import DrainError, EngineClosedError
 from pipeline.memory import EngineMemory, check_inputs
 from pipeline.planning.plan import Plan
 from pipeline.resident_reads import load_residents
-from pipeline.schedule import Stage
+from pipeline.schedule.schedule import Stage
+from pipeline.schedule.trace import Recorder
 from pipeline.statistics import EngineStatistics, SweepStatistics
 from pipeline.sweep import Sweeper
-from pipeline.trace import Recorder
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from pipeline.schedule import Stage
-from pipeline.trace import TraceEvent
+from pipeline.schedule.schedule import Stage
+from pipeline.schedule.trace import TraceEvent
 
 
 @dataclass(frozen=True)

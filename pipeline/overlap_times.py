@@ -13,7 +13,6 @@ from statistics import median
 from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs
 from pipeline.observed import Service, Services, services
@@ -21,6 +20,7 @@ from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.thumb import USEFUL_RING_BYTES
 from pipeline.profile import Overlap, Profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import measured_sweeps, opened
 
 #: One of each order of operations that sweeps can have: as ``order_of`` names them.

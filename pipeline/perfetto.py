@@ -10,7 +10,7 @@ from typing import Any
 from models.packs.manifest import Manifest, Piece
 from pipeline.observed import Service, services
 from pipeline.planning.plan import Plan
-from pipeline.trace import TraceEvent
+from pipeline.schedule.trace import TraceEvent
 
 Event = dict[str, Any]
 

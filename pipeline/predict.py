@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from loader.errors import LoaderError
 from models.packs.manifest import Manifest
-from pipeline.architectures import Architecture
 from pipeline.planning.auto import plan_auto
 from pipeline.planning.known import Known, Point
 from pipeline.planning.make import make_plan
@@ -12,6 +11,7 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profile import Profile
+from pipeline.schedule.architectures import Architecture
 from pipeline.simulator import Simulated, simulate
 
 _PAGE_BYTES = 4096

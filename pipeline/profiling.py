@@ -19,7 +19,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
@@ -33,8 +32,9 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
 from pipeline.profile_file import manifest_checksum
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
 from pipeline.sweeps import Measured, measured_sweeps, opened
-from pipeline.trace import TraceEvent
 from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
 
 DEFAULT_ITERATIONS = 6

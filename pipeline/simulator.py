@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pipeline.durations import Durations, beside_tail
-from pipeline.schedule import Schedule, Stage
-from pipeline.trace import TraceEvent
+from pipeline.schedule.schedule import Schedule, Stage
+from pipeline.schedule.trace import TraceEvent
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch
 from pipeline.errors import CancelledError, DeadlineError, DrainError
-from pipeline.schedule import Action, Schedule, Stage, awaited
+from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
+from pipeline.schedule.trace import Recorder
 from pipeline.statistics import SweepStatistics
 from pipeline.sweep_state import SweepState
-from pipeline.trace import Recorder
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]

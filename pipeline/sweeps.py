@@ -16,7 +16,7 @@ from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.engine import Engine, Tensors
 from pipeline.planning.plan import Plan
-from pipeline.trace import TraceEvent
+from pipeline.schedule.trace import TraceEvent
 
 # Of the processor's last cache where the system does not say, and the most that is written for it.
 _USUAL_CACHE_BYTES = 8 << 20

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.durations import Durations, beside_tail
-from pipeline.schedule import ScheduleError, Stage
+from pipeline.schedule.schedule import ScheduleError, Stage
 
 Interval = tuple[float, float]
 

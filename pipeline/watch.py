@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.limits import SweepLimits
 from pipeline.observed import services
 from pipeline.planning.plan import Plan
-from pipeline.trace import TraceEvent
+from pipeline.schedule.trace import TraceEvent
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from models.packs.manifest import Manifest
-from pipeline.architectures import Architecture
 from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
+from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
 from server.request_needs import Need, pool_bytes, smallest_budget
 from server.sizes import format_least, format_size

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from loader.pool.pool import ReadPool
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweep import DRAIN_SECONDS
 from server import starting
 from server.admission import Turns

@@ -9,13 +9,13 @@ from pathlib import Path
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile
 from pipeline.profile_file import FILE
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.setting_sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.sizes import Size, parse_size
 

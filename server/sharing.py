@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.packs.pack import Pack
-from pipeline.architectures import Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.fit import Fitted, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.planning.words import sized
 from pipeline.predict import Wanted
 from pipeline.profile import Profile
+from pipeline.schedule.architectures import Architecture
 from server.budget import Budget, fit
 
 

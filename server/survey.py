@@ -11,13 +11,13 @@ from pathlib import Path
 from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError
 from pipeline.machine import this_machine
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile import Profile, ProfileError
 from pipeline.profile_file import FILE, load_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.budget import Budget, check_requests, fit
 from server.errors import NotFoundError, RefusedError, shown
 from server.model_folders import model_names

@@ -23,8 +23,8 @@ from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
+from pipeline.schedule.trace import Recorder, TraceEvent
 from pipeline.statistics import SweepStatistics
-from pipeline.trace import Recorder, TraceEvent
 from pipeline.watch import BoundWatch
 from server.admission import Line
 from server.errors import NotServingError

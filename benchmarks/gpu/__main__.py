@@ -21,7 +21,6 @@ from benchmarks.gpu.networks import build, pipelines, preloaded, sweeping_growth
 from benchmarks.gpu.report import markdown
 from models.packs.pack import Pack
 from models.runtime.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import version as cuda_version
@@ -29,6 +28,7 @@ from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.find import open_device
 from pipeline.perfetto import trace_document
 from pipeline.profiling import profile_pack
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _NETWORKS = {"yolov4": 608, "resnet50": 224}
 _SMALL = ("squeezenet1.1", 224)

@@ -16,7 +16,6 @@ from loader.readers.paced import PacedReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
@@ -26,8 +25,9 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Distribution, Profile, ReadTime
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
 from pipeline.sweeps import opened
-from pipeline.trace import TraceEvent
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1

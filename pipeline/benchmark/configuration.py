@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from models.packs.manifest import Manifest
-from pipeline.architectures import Architecture
 from pipeline.devices.base import Device
 from pipeline.planning.known import Point
 from pipeline.planning.make import make_plan
@@ -12,6 +11,7 @@ from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.predict import Prediction, Wanted, find_plan, predict
 from pipeline.profile import Profile
+from pipeline.schedule.architectures import Architecture
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from loader.readers.files import open_reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark.configuration import Configuration, Planned, plan_configuration
 from pipeline.benchmark.contenders import Contender, Resident, Streamed
 from pipeline.benchmark.rows import make_rows, missing_energy
@@ -30,7 +29,8 @@ from pipeline.machine import cpu_model
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.profile import Profile
-from pipeline.trace import TraceEvent
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
 
 PRE = Configuration("pre", ARCHITECTURES["pre"])
 

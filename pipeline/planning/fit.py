@@ -6,7 +6,6 @@ Pure, but with a profile it may take seconds.
 from dataclasses import dataclass
 
 from models.packs.manifest import Manifest
-from pipeline.architectures import Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
@@ -14,6 +13,7 @@ from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_p
 from pipeline.planning.words import sized
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Profile
+from pipeline.schedule.architectures import Architecture
 from pipeline.timeline import timeline
 
 NOTHING = Wanted()

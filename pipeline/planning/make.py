@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
 from models.packs.choice import choose_pieces, scratch_bytes, session_bytes
 from models.packs.manifest import Manifest, Piece
-from pipeline.architectures import COPIED_PRE, Architecture
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import lifetimes, plan_arena, roots
-from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.words import sized
+from pipeline.schedule.architectures import COPIED_PRE, Architecture
+from pipeline.schedule.constraints import Steps, stages
 
 # Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
 # in the ring at once where it is large enough.

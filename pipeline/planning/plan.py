@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from loader.ring import Group, Place
 from models.packs.manifest import Piece
-from pipeline.architectures import Architecture
-from pipeline.schedule import Stage
+from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.schedule import Stage
 
 
 class PlanError(Exception):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from pipeline.architectures import ARCHITECTURES, Architecture
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.setting_table import setting
 from server.settings import MOST_THREADS
 from server.sizes import parse_size

@@ -14,12 +14,12 @@ from models.packs.manifest import Manifest, Port
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, Target, named_target
 from models.progress import Progress
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.find import open_device
 from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.options import Json, size
 from server.cli.output import print_json, say, suggest, warn
 from server.cli.sentences import counted, serving, typed

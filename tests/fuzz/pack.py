@@ -23,9 +23,9 @@ from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, chunk_sizes, streamed_bytes
 from models.packs.manifest import Manifest, Piece
 from models.packs.pack import open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.test_resident import selection

@@ -11,12 +11,12 @@ from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -14,12 +14,12 @@ from loader.readers.files import BufferedReader
 from loader.readers.in_memory import MemoryReader
 from loader.readers.reader import Reader
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import StagedDevice
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers, inputs_for
 
 INPUTS = inputs_for({"image": (1, 3, 8, 8)})

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from models.runtime.sessions import open_resident
-from pipeline.architectures import ARCHITECTURES
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written
 from tests.models.streamed import compiled, same, streamed
 

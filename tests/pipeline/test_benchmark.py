@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Source
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark.configuration import Configuration, plan_configuration
 from pipeline.benchmark.contenders import Contender
 from pipeline.benchmark.rows import equal, relative_error
@@ -23,6 +22,7 @@ from pipeline.inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.planning.plan import PlanError
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.synthetic import PAGE, manifest
 
 _numbers = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=8)

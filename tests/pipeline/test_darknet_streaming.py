@@ -15,10 +15,10 @@ from loader.readers.in_memory import MemoryReader
 from loader.readers.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.darknet.cfgs import (
     SMALL,
     ZOO,

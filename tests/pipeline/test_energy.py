@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
 from pipeline.energy import EnergyMeter, NoMeter, find_meter, integrate
 from pipeline.power import Package, find_rails
+from pipeline.schedule.architectures import ARCHITECTURES
 
 NEVER = threading.TIMEOUT_MAX
 SEQ = Configuration("seq", ARCHITECTURES["seq"])

@@ -22,7 +22,6 @@ from models.initial import filled
 from models.packs.choice import streamed_bytes
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import Builder
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, Use
@@ -31,8 +30,9 @@ from pipeline.engine import Engine
 from pipeline.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.trace import TraceEvent
-from pipeline.validator import violations
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import violations
 from tests.pipeline.writes import writes
 
 CHUNK = 16 << 10

@@ -6,12 +6,12 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline import known_file
-from pipeline.architectures import ARCHITECTURES
 from pipeline.known_file import KnownFile
 from pipeline.planning.known import MOST_PLANS, Known, KnownPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"

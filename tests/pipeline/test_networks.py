@@ -11,10 +11,10 @@ from loader.readers.files import open_reader
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.observed import Service, services
-from pipeline.schedule import Stage
+from pipeline.schedule.schedule import Stage
+from pipeline.schedule.trace import TraceEvent
 from pipeline.simulator import simulate
-from pipeline.trace import TraceEvent
 from tests.pipeline.plans import durations, plans
 
 

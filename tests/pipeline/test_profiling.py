@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
 from pipeline.files import check_writable
@@ -16,6 +15,7 @@ from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan, predict
 from pipeline.profile import Profile
 from pipeline.profiling import profile_pack
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import cache_bytes
 
 

@@ -23,12 +23,12 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident
 from models.zoo.builder import Builder, Tensor
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import opened
 from tests.examples import examples
 from tests.pipeline.nodes import needs_blocks

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, PlanError
-from pipeline.schedule import Action, Schedule, ScheduleError, Stage
-from pipeline.trace import TraceEvent
-from pipeline.validator import Write, violations
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import Write, violations
 from tests.examples import examples
 from tests.pipeline.synthetic import PAGE, manifest, manifests
 from tests.pipeline.writes import writes

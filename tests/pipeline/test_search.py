@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.planning.search import TOLERANCE, search
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.simulator import simulate
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, networks

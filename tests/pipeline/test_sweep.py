@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from loader.errors import LoaderError, ReadError
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Done, KernelError
 from pipeline.errors import CancelledError, DeadlineError, DrainError
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import violations
 from pipeline.sweep import Sweeper
-from pipeline.trace import TraceEvent
-from pipeline.validator import violations
 from tests.pipeline.synthetic import PAGE, manifest
 from tests.pipeline.writes import writes
 

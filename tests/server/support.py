@@ -23,11 +23,11 @@ from loader.readers.reader import Reader
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.runtime.sessions import open_resident
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
 from server.context import Context
 from server.settings import Settings

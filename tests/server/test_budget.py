@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from models.packs.leftovers import locked_folder
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack, versions
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Device
 from pipeline.engine import Engine
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.budget import Budget, fit, refusal
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError

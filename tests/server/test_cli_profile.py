@@ -12,11 +12,11 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import use_threads
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.machine import this_machine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profile_file import FILE, manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.sizes import format_least
 from tests.pipeline.profiles import profile
 from tests.server.support import BAD, Cli

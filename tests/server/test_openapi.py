@@ -19,8 +19,8 @@ from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings import Settings
 from tests.models.detector import square_finder
 from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving

@@ -15,7 +15,7 @@ from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
 from pipeline.errors import CancelledError, DeadlineError
-from pipeline.schedule import Stage
+from pipeline.schedule.schedule import Stage
 from pipeline.sweep import Sweeper
 from server.settings import Settings
 from server.worker import Worker

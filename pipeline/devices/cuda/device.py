@@ -13,7 +13,6 @@ from typing import TypeVar, cast
 from models.packs.manifest import Joined, Piece
 from models.packs.pack import Pack
 from models.packs.target import Target, cuda_target
-from pipeline.architectures import COPIED_AUTO, Architecture
 from pipeline.devices.base import (
     CachingDevice,
     Device,
@@ -31,6 +30,7 @@ from pipeline.devices.cuda.memory import DeviceMemory, ManagedMemory, PinnedMemo
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
+from pipeline.schedule.architectures import COPIED_AUTO, Architecture
 
 Sized = TypeVar("Sized", Piece, Joined)
 

@@ -8,9 +8,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.lowered import cuda_kernels
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.driving import driver_of
 from tests.pipeline.cuda.space import Kernels
 from tests.pipeline.cuda.test_cuda_networks import compiled, device_on, engine_of

@@ -21,7 +21,6 @@ from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
 from models.zoo.builder import Builder
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
@@ -34,6 +33,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import opened
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels

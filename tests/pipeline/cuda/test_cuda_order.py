@@ -22,7 +22,6 @@ from loader.readers.in_memory import Hook, MemoryReader
 from loader.readers.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import Done, Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
@@ -34,6 +33,7 @@ from pipeline.devices.memory import Memory
 from pipeline.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.sweeps import opened
 from tests.examples import examples
 from tests.pipeline.test_engine import small_network

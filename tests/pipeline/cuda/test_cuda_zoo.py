@@ -9,10 +9,10 @@ import pytest
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.lowered import device_measure
 from pipeline.inputs import random_inputs
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels
 from tests.pipeline.cuda.test_cuda_networks import device_on, engine_of

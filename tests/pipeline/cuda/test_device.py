@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from loader.errors import LoaderError
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
@@ -23,6 +22,7 @@ from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Use
 from pipeline.devices.tuning import Tuning
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.computing import compute
 from tests.pipeline.cuda.host.build import HostKernels
 

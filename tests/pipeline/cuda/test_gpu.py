@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.test_cuda_networks import (
     compiled,
     engine_of,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from models.packs.pack import Pack
-from pipeline.architectures import ARCHITECTURES
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call
 from pipeline.devices.cuda.calls.algorithms import Algorithm
@@ -17,6 +16,7 @@ from pipeline.planning.make import make_plan
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Profile
 from pipeline.profiling import profile_pack
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.computing import compute
 from tests.pipeline.cuda.host.build import HostKernels
 from tests.pipeline.cuda.test_cuda_networks import (

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loader.ring import Place
-from pipeline.architectures import Architecture
-from pipeline.schedule import Stage
+from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.schedule import Stage
 
 
 @dataclass(frozen=True)

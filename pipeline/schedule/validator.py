@@ -1,13 +1,13 @@
 """An independent judge of schedules: replays a trace against the constraints of seed 003, Eq. 3.
 
-It shares no code with pipeline/schedule.py and works from bytes and names alone: which bytes of its buffer
+It shares no code with pipeline/schedule/schedule.py and works from bytes and names alone: which bytes of its buffer
 an operation writes, and which operations of the next stage depend on them.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.trace import TraceEvent
+from pipeline.schedule.trace import TraceEvent
 
 
 @dataclass(frozen=True)
