@@ -7,9 +7,9 @@ from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.inputs import random_inputs
 from pipeline.limits import SweepLimits
-from pipeline.observed import services
 from pipeline.planning.plan import Plan
 from pipeline.sweeps import measured_sweeps, opened
+from pipeline.timing.traced_durations import services
 
 DEFAULT_RUNS = 200
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from pipeline.bound import bound
-from pipeline.durations import Durations
-from pipeline.observed import Services
 from pipeline.planning.plan import Plan
+from pipeline.timing.bound import bound
+from pipeline.timing.durations import Durations
+from pipeline.timing.traced_durations import Services
 
 # What is usual: the one of these percentiles that gives the lowest bound.
 _PERCENTILES = (50, 75, 90, 95, 100)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from models.packs.manifest import Manifest, Piece
-from pipeline.observed import Service, services
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.traced_durations import Service, services
 
 Event = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from pipeline.simulator import Simulated, simulate
+from pipeline.timing.simulator import Simulated, simulate
 
 _PAGE_BYTES = 4096
 # The search tries rings in steps of this, or of this part of the weights.

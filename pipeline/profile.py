@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from models.errors import ModelError
 from models.packs.checksum import checksum
 from models.packs.manifest import Checksum, Piece
-from pipeline.bound import bound
 from pipeline.devices.tuning import Tuning
-from pipeline.durations import Durations
 from pipeline.limits import Seconds, SweepLimits
 from pipeline.machine import Machine
 from pipeline.planning.known import KnownPlans
 from pipeline.planning.plan import Plan
+from pipeline.timing.bound import bound
+from pipeline.timing.durations import Durations
 
 Quantile = Literal["median", "p95", "max"]
 _DIGITS = 9  # nanoseconds

@@ -26,7 +26,6 @@ from pipeline.devices.tuning import Tuning
 from pipeline.exploring import choose_tuning
 from pipeline.inputs import random_inputs
 from pipeline.machine import this_machine
-from pipeline.observed import services
 from pipeline.overlap_times import ORDERS, measure_overlap
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -35,6 +34,7 @@ from pipeline.profile_file import manifest_checksum
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.sweeps import Measured, measured_sweeps, opened
+from pipeline.timing.traced_durations import services
 from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
 
 DEFAULT_ITERATIONS = 6

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.limits import SweepLimits
-from pipeline.observed import services
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.traced_durations import services
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
 from pipeline.inputs import random_inputs
-from pipeline.observed import Services, services
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted, find_plan
@@ -28,6 +27,7 @@ from pipeline.profile import Distribution, Profile, ReadTime
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.sweeps import opened
+from pipeline.timing.traced_durations import Services, services
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1

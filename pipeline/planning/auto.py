@@ -10,7 +10,7 @@ from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.tune import Tuner, smallest_bytes
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from pipeline.simulator import Simulated, simulate
+from pipeline.timing.simulator import Simulated, simulate
 
 # The least memory for a delay is found to within this ratio.
 _PRECISION = 1.05

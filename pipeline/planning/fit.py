@@ -14,7 +14,7 @@ from pipeline.planning.words import sized
 from pipeline.predict import Wanted, find_plan
 from pipeline.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from pipeline.timeline import timeline
+from pipeline.timing.timeline import timeline
 
 NOTHING = Wanted()
 

@@ -5,8 +5,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from models.packs.manifest import Manifest
-from pipeline.durations import Durations
 from pipeline.planning.plan import Plan
+from pipeline.timing.durations import Durations
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from models.packs.manifest import Manifest
-from pipeline.durations import Durations
 from pipeline.planning.draft import Drafts
 from pipeline.planning.known import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.schedule.architectures import Architecture
+from pipeline.timing.durations import Durations
 
 # Medians have no noise: delays that differ by less are the same.
 TOLERANCE = 5e-3

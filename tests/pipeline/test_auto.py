@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.durations import Durations
 from pipeline.planning.auto import AutoPlan, plan_auto
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.simulator import simulate
-from pipeline.timeline import back_to_back, timeline
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, network, networks
 from tests.pipeline.synthetic import PAGE, manifest

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.bound import bound
-from pipeline.durations import Durations
 from pipeline.planning.plan import Plan
-from pipeline.simulator import simulate, simulate_back_to_back
+from pipeline.timing.bound import bound
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate, simulate_back_to_back
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 

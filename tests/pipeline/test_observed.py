@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.observed import Service, services
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import TraceEvent
-from pipeline.simulator import simulate
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import Service, services
 from tests.pipeline.plans import durations, plans
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.perfetto import trace_document
-from pipeline.simulator import simulate
+from pipeline.timing.simulator import simulate
 from tests.pipeline.plans import durations, plans
 
 

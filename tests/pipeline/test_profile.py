@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from models.packs.choice import choose_pieces
 from models.packs.pack import Pack, open_pack
 from pipeline.chunk_levels import chunk_levels
-from pipeline.durations import Durations
 from pipeline.limits import SweepLimits
-from pipeline.observed import services
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.predict import predict
 from pipeline.profile import Distribution, Overlap, Profile, ProfileError, piece_key, plan_key
 from pipeline.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.simulator import simulate
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
 from tests.pipeline.plans import plans
 from tests.pipeline.profiles import MACHINE, always, profile
 from tests.pipeline.synthetic import manifest, manifests

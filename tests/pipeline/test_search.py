@@ -10,7 +10,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.planning.search import TOLERANCE, search
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.simulator import simulate
+from pipeline.timing.simulator import simulate
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, networks
 from tests.pipeline.synthetic import PAGE

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.durations import Durations
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
 from pipeline.schedule.validator import violations
-from pipeline.simulator import simulate, simulate_back_to_back
-from pipeline.timeline import back_to_back, timeline
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate, simulate_back_to_back
+from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 from tests.pipeline.synthetic import PAGE, manifest

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pipeline.durations import Durations, beside_tail
 from pipeline.schedule.schedule import Schedule, Stage
 from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.durations import Durations, beside_tail
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ all durations bounds every execution.
 
 from collections.abc import Sequence
 
-from pipeline.durations import Durations
 from pipeline.schedule.schedule import Stage
-from pipeline.timeline import Fifo, recur
+from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import Fifo, recur
 
 
 def bound(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> float:

@@ -2,7 +2,7 @@
 
 The schedule releases in a fixed order, so an operation starts when the last of what it waits for has
 ended: a maximum over earlier ends and the free server of its stage. This gives the same times as driving
-the schedule on a virtual clock (pipeline/simulator.py) many times faster; planners and the bound use it.
+the schedule on a virtual clock (pipeline/timing/simulator.py) many times faster; planners and the bound use it.
 """
 
 import heapq
@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.durations import Durations, beside_tail
 from pipeline.schedule.schedule import ScheduleError, Stage
+from pipeline.timing.durations import Durations, beside_tail
 
 Interval = tuple[float, float]
 
