@@ -13,14 +13,14 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.inputs import random_inputs
-from pipeline.limit_times import measure_limits
-from pipeline.machine import this_machine
+from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.measuring.plan_limits import measure_limits
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.predict import Wanted, find_plan
-from pipeline.profile_file import load_profile, save_profile
+from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import load_profile, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import measured_sweeps, opened
-from pipeline.watch import BoundWatch
 
 _WANTED_RATIO = 1.25
 

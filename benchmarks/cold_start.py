@@ -21,7 +21,7 @@ from benchmarks.environment import Environment, copy_environment
 from benchmarks.ours import plan_auto
 from benchmarks.sampling import sampled_group
 from models.packs.pack import open_pack
-from pipeline.inputs import random_inputs
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import save_inputs
 

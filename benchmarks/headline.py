@@ -27,7 +27,7 @@ from benchmarks.environment import copy_environment
 from benchmarks.sampling import SampledGroup, sampled_group
 from models.packs.pack import open_pack
 from pipeline.benchmark.rows import relative_error
-from pipeline.inputs import random_inputs
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, peer_command, save_inputs
 from pipeline.peers.runtimes import Tensors

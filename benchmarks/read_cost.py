@@ -23,11 +23,11 @@ from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
+from pipeline.measuring.engines import opened
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.planning.make import READ_BYTES, make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import opened
 
 
 def read_all(pack: Pack, buffer: Buffer, cpu: list[float]) -> None:

@@ -17,15 +17,15 @@ from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
-from pipeline.machine import this_machine
+from pipeline.measuring.engines import opened
+from pipeline.measuring.profiling import profile_pack
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.predict import Prediction, Wanted, find_plan, predict
-from pipeline.profile import Profile
-from pipeline.profile_file import load_profile, save_profile
-from pipeline.profiling import profile_pack
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import load_profile, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.sweeps import opened
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services

@@ -28,7 +28,7 @@ from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.staged import copying
 from pipeline.engine import Engine
 from pipeline.errors import EngineError
-from pipeline.inputs import Kind, drawn_inputs
+from pipeline.measuring.sample_inputs import Kind, drawn_inputs
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from loader.errors import LoaderError
 from models.packs.manifest import Manifest
 from pipeline.planning.auto import plan_auto
-from pipeline.planning.known import Known, Point
+from pipeline.planning.found_plans import Known, Point
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.simulator import Simulated, simulate
 

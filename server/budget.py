@@ -12,7 +12,7 @@ from models.packs.manifest import Manifest
 from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
 from server.request_needs import Need, pool_bytes, smallest_budget

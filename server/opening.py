@@ -13,10 +13,10 @@ from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine
 from pipeline.planning.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
-from pipeline.profile import Profile
-from pipeline.profile_file import FILE
+from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import FILE
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from pipeline.watch import BoundWatch
 from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
 from server.machine_time import MachineTime

@@ -4,9 +4,9 @@ import logging
 
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.machine import this_machine
-from pipeline.profile import Profile, ProfileError
-from pipeline.profile_file import FILE, load_profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import FILE, load_profile
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pipeline.planning.fit import Fitted, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.planning.words import sized
 from pipeline.predict import Wanted
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.budget import Budget, fit
 

@@ -12,11 +12,11 @@ from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
 from pipeline.devices.base import Device, DeviceError
-from pipeline.machine import this_machine
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
-from pipeline.profile import Profile, ProfileError
-from pipeline.profile_file import FILE, load_profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import FILE, load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.budget import Budget, check_requests, fit
 from server.errors import NotFoundError, RefusedError, shown

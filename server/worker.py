@@ -23,9 +23,9 @@ from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.engine import Engine
 from pipeline.errors import DeadlineError
+from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from pipeline.statistics import SweepStatistics
-from pipeline.watch import BoundWatch
 from server.admission import Line
 from server.errors import NotServingError
 from server.machine_time import MachineTime

@@ -24,11 +24,11 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import copying
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
-from pipeline.machine import cpu_model
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
-from pipeline.profile import Profile
+from pipeline.profiles.machine import cpu_model
+from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 

@@ -12,7 +12,7 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
 from pipeline.planning.words import sized
 from pipeline.predict import Wanted, find_plan
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.timeline import timeline
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.packs.manifest import Manifest
 from pipeline.planning.draft import Drafts
-from pipeline.planning.known import Point
+from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations

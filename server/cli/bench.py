@@ -17,7 +17,7 @@ from pipeline.energy import find_meter
 from pipeline.errors import InputError
 from pipeline.peers import PEERS
 from pipeline.perfetto import trace_document
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
 from server.cli.bench_tables import print_pipeline, print_resolutions
 from server.cli.contenders import configurations, profile_for
 from server.cli.options import (

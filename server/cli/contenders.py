@@ -6,10 +6,10 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.benchmark import Configuration
 from pipeline.devices.base import Device
-from pipeline.machine import this_machine
-from pipeline.profile import Profile, ProfileError
-from pipeline.profile_file import load_profile, save_profile
-from pipeline.profiling import Progress, profile_pack
+from pipeline.measuring.profiling import Progress, profile_pack
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import load_profile, save_profile
 from server.cli.options import architecture
 from server.cli.weights import weight_bytes
 

@@ -11,7 +11,7 @@ from models.packs.pack import Pack, read_pack
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.errors import InputError
-from pipeline.profile_file import FILE as PROFILE
+from pipeline.profiles.profile_file import FILE as PROFILE
 from server.cli.figures import KIB
 from server.cli.options import Json, PackPath
 from server.cli.output import print_facts, print_json, print_table, say, suggest

@@ -11,7 +11,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.planning.fit import Fitted
 from pipeline.predict import Wanted, predict
-from pipeline.profile import Profile, ProfileError
+from pipeline.profiles.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
 from server.cli import options
 from server.cli.figures import number, unit_of_rows

@@ -2,10 +2,10 @@
 
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.machine import this_machine
 from pipeline.planning.plan import Plan
-from pipeline.profile import Profile
-from pipeline.profile_file import load_profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import load_profile
 
 #: The parts of a plan's memory; they add up to ``total_bytes``.
 PARTS = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_bytes")

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from models.packs.pack import Pack, open_pack
-from pipeline import limit_times, profiling
 from pipeline.devices.base import Device
-from pipeline.files import check_writable
+from pipeline.measuring import plan_limits as limit_times
+from pipeline.measuring import profiling
 from pipeline.planning.plan import Plan
 from pipeline.predict import Wanted
-from pipeline.profile import Profile, ProfileError, plan_key
-from pipeline.profile_file import save_profile
+from pipeline.profiles.profile import Profile, ProfileError, plan_key
+from pipeline.profiles.profile_file import save_profile
+from pipeline.profiles.whole_files import check_writable
 from server.budget import Budget
 from server.cli.options import (
     DeviceName,

@@ -2,8 +2,8 @@
 
 from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.manifest import Manifest
-from pipeline.machine import Machine
-from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.machine import Machine
+from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
 
 MACHINE = Machine(
     cpu="a processor",

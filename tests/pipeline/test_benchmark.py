@@ -18,7 +18,7 @@ from pipeline.benchmark.rows import equal, relative_error
 from pipeline.benchmark.source import SourceError, find_source, model_of
 from pipeline.benchmark.turns import take_turns
 from pipeline.energy import NoMeter
-from pipeline.inputs import random_inputs
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.planning.plan import PlanError

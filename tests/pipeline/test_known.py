@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from models.packs.pack import Pack, open_pack
-from pipeline import known_file
-from pipeline.known_file import KnownFile
-from pipeline.planning.known import MOST_PLANS, Known, KnownPlans, Point
+from pipeline.planning.found_plans import MOST_PLANS, Known, KnownPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan
-from pipeline.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.profiles import found_plans_file as known_file
+from pipeline.profiles.found_plans_file import KnownFile
+from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.profiles import MACHINE, profile
 

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 
 from models.packs.choice import choose_pieces
 from models.packs.pack import Pack, open_pack
-from pipeline.chunk_levels import chunk_levels
-from pipeline.limits import SweepLimits
+from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.predict import predict
-from pipeline.profile import Distribution, Overlap, Profile, ProfileError, piece_key, plan_key
-from pipeline.profile_file import FILE, load_profile, manifest_checksum, save_profile
+from pipeline.profiles.delay_limits import SweepLimits
+from pipeline.profiles.profile import (
+    Distribution,
+    Overlap,
+    Profile,
+    ProfileError,
+    piece_key,
+    plan_key,
+)
+from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from models.packs.pack import Pack
-from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.cpu import CpuDevice
-from pipeline.files import check_writable
-from pipeline.limit_times import measure_limits
-from pipeline.machine import this_machine
+from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.measuring.engines import cache_bytes
+from pipeline.measuring.plan_limits import measure_limits
+from pipeline.measuring.profiling import profile_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.predict import Wanted, find_plan, predict
-from pipeline.profile import Profile
-from pipeline.profiling import profile_pack
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.whole_files import check_writable
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import cache_bytes
 
 
 @pytest.fixture(scope="module")

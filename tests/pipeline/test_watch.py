@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.limits import SweepLimits
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
+from pipeline.profiles.delay_limits import SweepLimits
+from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
-from pipeline.watch import BoundWatch
 from tests.pipeline.plans import durations, plans
 from tests.pipeline.synthetic import manifest
 

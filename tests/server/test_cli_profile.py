@@ -13,9 +13,9 @@ import pytest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import use_threads
 from pipeline.devices.cpu import CpuDevice
-from pipeline.machine import this_machine
 from pipeline.planning.thumb import smallest_plan
-from pipeline.profile_file import FILE, manifest_checksum, save_profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import FILE, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.sizes import format_least
 from tests.pipeline.profiles import profile
@@ -82,8 +82,8 @@ def test_a_folder_that_takes_no_profile_is_refused_before_measuring(
         pytest.fail("measured before it was known whether it can be kept")
 
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-    monkeypatch.setattr("pipeline.profiling.profile_pack", measured)
-    monkeypatch.setattr("pipeline.limit_times.measure_limits", measured)
+    monkeypatch.setattr("pipeline.measuring.profiling.profile_pack", measured)
+    monkeypatch.setattr("pipeline.measuring.plan_limits.measure_limits", measured)
     result = cli("profile", profiled.folder, *options)
     result.refuses(BAD, f"{profiled.folder}: a profile is written there: Read-only file system")
 

@@ -22,8 +22,8 @@ from rich.console import Console
 from models.errors import printable
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.machine import this_machine
-from pipeline.profile_file import manifest_checksum, save_profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from server.cli import bench_tables, output
 from tests.pipeline.profiles import profile
 from tests.server.support import Cli, Packs

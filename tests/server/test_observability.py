@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.limits import SweepLimits
-from pipeline.machine import this_machine
-from pipeline.profile_file import manifest_checksum, save_profile
+from pipeline.profiles.delay_limits import SweepLimits
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from server import logs, stages
 from server.metrics import CONNECTIONS, DEVICE, LIMITED, METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.process import process_memory

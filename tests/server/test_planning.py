@@ -12,11 +12,11 @@ import pytest
 from loader.priority import reader_priority
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.machine import Machine, this_machine
 from pipeline.planning.fit import fit_plan
 from pipeline.planning.plan import PlanError
 from pipeline.predict import Wanted
-from pipeline.profile_file import manifest_checksum, save_profile
+from pipeline.profiles.machine import Machine, this_machine
+from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError
 from tests.pipeline.profiles import profile

@@ -31,10 +31,10 @@ from pipeline.devices.cuda.fake import XAVIER, FakeDriver
 from pipeline.devices.find import KINDS
 from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
+from pipeline.measuring.engines import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import opened
 from tests.pipeline.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.cuda.space import Kernels
 

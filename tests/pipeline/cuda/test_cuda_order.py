@@ -31,10 +31,10 @@ from pipeline.devices.cuda.memory import DeviceArray
 from pipeline.devices.find import KINDS
 from pipeline.devices.memory import Memory
 from pipeline.engine import Engine
+from pipeline.measuring.engines import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import opened
 from tests.examples import examples
 from tests.pipeline.test_engine import small_network
 

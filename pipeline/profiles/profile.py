@@ -1,6 +1,6 @@
 """The profile of a pack on one machine: r_i, c_i and k_i of seed 003 as distributions, and what they give.
 
-pipeline/profiling.py measures it, pipeline/profile_file.py keeps it in the pack's folder. Seconds, bytes.
+pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py keeps it in the pack's folder. Seconds, bytes.
 """
 
 from bisect import bisect_left
@@ -15,10 +15,10 @@ from models.errors import ModelError
 from models.packs.checksum import checksum
 from models.packs.manifest import Checksum, Piece
 from pipeline.devices.tuning import Tuning
-from pipeline.limits import Seconds, SweepLimits
-from pipeline.machine import Machine
-from pipeline.planning.known import KnownPlans
+from pipeline.planning.found_plans import KnownPlans
 from pipeline.planning.plan import Plan
+from pipeline.profiles.delay_limits import Seconds, SweepLimits
+from pipeline.profiles.machine import Machine
 from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 

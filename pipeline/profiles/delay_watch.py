@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.limits import SweepLimits
 from pipeline.planning.plan import Plan
+from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import services
 

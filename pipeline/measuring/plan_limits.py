@@ -5,10 +5,10 @@ from collections.abc import Callable
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.inputs import random_inputs
-from pipeline.limits import SweepLimits
+from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
-from pipeline.sweeps import measured_sweeps, opened
+from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.timing.traced_durations import services
 
 DEFAULT_RUNS = 200

@@ -19,28 +19,28 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from models.packs.pack import Pack
-from pipeline.chunk_levels import chunk_levels
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.devices.tuning import Tuning
-from pipeline.exploring import choose_tuning
-from pipeline.inputs import random_inputs
-from pipeline.machine import this_machine
-from pipeline.overlap_times import ORDERS, measure_overlap
+from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.measuring.engines import Measured, measured_sweeps, opened
+from pipeline.measuring.overlaps import ORDERS, measure_overlap
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.transfers import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
+from pipeline.measuring.tunings import choose_tuning
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
-from pipeline.profile_file import manifest_checksum
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.profile_file import manifest_checksum
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.sweeps import Measured, measured_sweeps, opened
 from pipeline.timing.traced_durations import services
-from pipeline.transfer_times import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
 
 DEFAULT_ITERATIONS = 6
 _ROUNDS = 3
 # Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its
-# bytes is the overlaps' (pipeline/overlap_times.py) to say.
+# bytes is the overlaps' (pipeline/measuring/overlaps.py) to say.
 _BESIDE_DEPTH = 2
 
 #: Called with the steps done and all steps.

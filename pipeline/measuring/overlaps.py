@@ -14,13 +14,13 @@ from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.inputs import random_inputs
+from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.thumb import USEFUL_RING_BYTES
-from pipeline.profile import Overlap, Profile
+from pipeline.profiles.profile import Overlap, Profile
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweeps import measured_sweeps, opened
 from pipeline.timing.traced_durations import Service, Services, services
 
 #: One of each order of operations that sweeps can have: as ``order_of`` names them.

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
-from pipeline import known_file
-from pipeline.files import write_atomically
-from pipeline.known_file import KnownFile
-from pipeline.machine import Machine
-from pipeline.profile import Profile, ProfileError
+from pipeline.profiles import found_plans_file as known_file
+from pipeline.profiles.found_plans_file import KnownFile
+from pipeline.profiles.machine import Machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.whole_files import write_atomically
 
 FILE = "profile.json"
 _MAX_FILE_BYTES = 64 << 20

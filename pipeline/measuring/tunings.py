@@ -8,9 +8,9 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.tuning import Tuning
-from pipeline.inputs import random_inputs
-from pipeline.overlap_times import typical_plan
-from pipeline.sweeps import measured_sweeps, opened
+from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.measuring.overlaps import typical_plan
+from pipeline.measuring.sample_inputs import random_inputs
 
 _SWEEPS = 5
 

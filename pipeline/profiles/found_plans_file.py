@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.packs.manifest import Checksum
-from pipeline.files import write_atomically
-from pipeline.planning.known import MOST_PLANS, Known
+from pipeline.planning.found_plans import MOST_PLANS, Known
+from pipeline.profiles.whole_files import write_atomically
 
 FILE = "plans.json"
 _MAX_FILE_BYTES = 4 << 20
