@@ -13,10 +13,10 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.measuring.engines import measured_sweeps, opened
 from pipeline.measuring.plan_limits import measure_limits
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile, save_profile

@@ -18,12 +18,12 @@ from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import rule_of_thumb
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import ProfileError
 from pipeline.profiles.profile_file import load_profile

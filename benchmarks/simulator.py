@@ -17,10 +17,10 @@ from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.engine import Engine, Tensors
+from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
 from pipeline.measuring.engines import opened
 from pipeline.measuring.profiling import profile_pack
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.predict import Prediction, Wanted, find_plan, predict
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile, save_profile

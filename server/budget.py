@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from models.packs.manifest import Manifest
-from pipeline.planning.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
+from pipeline.fitting.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
+from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import PlanError
-from pipeline.predict import Wanted
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.packs.pack import Pack
-from pipeline.planning.fit import Fitted
+from pipeline.fitting.fit import Fitted
 from server.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]

@@ -11,7 +11,7 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.engine import Engine
-from pipeline.planning.fit import Fitted
+from pipeline.fitting.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile

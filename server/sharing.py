@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.packs.pack import Pack
+from pipeline.fitting.fit import Fitted, smallest_fitted
+from pipeline.fitting.predict import Wanted
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.fit import Fitted, smallest_fitted
 from pipeline.planning.plan import PlanError
 from pipeline.planning.words import sized
-from pipeline.predict import Wanted
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.budget import Budget, fit

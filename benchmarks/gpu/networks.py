@@ -19,11 +19,11 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
 from pipeline.engine import Engine
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.measuring.engines import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles.profile import Distribution, Profile, ReadTime
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent

@@ -9,8 +9,8 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
-from pipeline.planning.fit import Fitted
-from pipeline.predict import Wanted, predict
+from pipeline.fitting.fit import Fitted
+from pipeline.fitting.predict import Wanted, predict
 from pipeline.profiles.profile import Profile, ProfileError
 from server.budget import Budget, check_requests
 from server.cli import options

@@ -7,10 +7,10 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
+from pipeline.fitting.predict import Wanted
 from pipeline.measuring import plan_limits as limit_times
 from pipeline.measuring import profiling
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
 from pipeline.profiles.profile_file import save_profile
 from pipeline.profiles.whole_files import check_writable

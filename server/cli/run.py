@@ -22,9 +22,9 @@ from pipeline.devices.staged import copying
 from pipeline.energy import find_meter
 from pipeline.engine import Engine
 from pipeline.errors import InputError
-from pipeline.planning.fit import fit_plan
+from pipeline.fitting.fit import fit_plan
+from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted
 from server.cli.answers import (
     BOXES,
     LABELS,

@@ -8,9 +8,9 @@ import typer
 
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan
-from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.cli.figures import number, unit_of_rows

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from models.packs.pack import Pack, open_pack
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.planning.found_plans import MOST_PLANS, Known, KnownPlans, Point
 from pipeline.planning.plan import Choice
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles import found_plans_file as known_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
@@ -82,7 +82,9 @@ def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.Monk
     wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
     first = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
     for search in ("plan_auto", "search"):
-        monkeypatch.setattr(f"pipeline.predict.{search}", lambda *_: pytest.fail("searched again"))
+        monkeypatch.setattr(
+            f"pipeline.fitting.predict.{search}", lambda *_: pytest.fail("searched again")
+        )
     again = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
     assert again == first
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from models.packs.choice import choose_pieces
 from models.packs.pack import Pack, open_pack
+from pipeline.fitting.predict import predict
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.predict import predict
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.profile import (
     Distribution,

@@ -6,13 +6,13 @@ import pytest
 
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
+from pipeline.fitting.predict import Wanted, find_plan, predict
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.measuring.plan_limits import measure_limits
 from pipeline.measuring.profiling import profile_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.predict import Wanted, find_plan, predict
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.whole_files import check_writable

@@ -12,9 +12,9 @@ import pytest
 from loader.priority import reader_priority
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.planning.fit import fit_plan
+from pipeline.fitting.fit import fit_plan
+from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import PlanError
-from pipeline.predict import Wanted
 from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES

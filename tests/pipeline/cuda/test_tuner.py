@@ -12,9 +12,9 @@ from pipeline.devices.cuda.calls.algorithms import Algorithm
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.fake import FakeDriver
 from pipeline.devices.cuda.tuner import fastest_algorithms
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.measuring.profiling import profile_pack
 from pipeline.planning.make import make_plan
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.cuda.computing import compute

@@ -6,12 +6,12 @@ Pure, but with a profile it may take seconds.
 from dataclasses import dataclass
 
 from models.packs.manifest import Manifest
+from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
 from pipeline.planning.words import sized
-from pipeline.predict import Wanted, find_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.timeline import timeline
