@@ -17,7 +17,7 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors

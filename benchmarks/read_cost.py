@@ -22,7 +22,7 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine, Tensors
+from pipeline.execution.engine import Engine, Tensors
 from pipeline.measuring.engines import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet

@@ -16,7 +16,7 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine, Tensors
+from pipeline.execution.engine import Engine, Tensors
 from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
 from pipeline.measuring.engines import opened
 from pipeline.measuring.profiling import profile_pack

@@ -26,8 +26,8 @@ from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.staged import copying
-from pipeline.engine import Engine
-from pipeline.errors import EngineError
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import EngineError
 from pipeline.measuring.sample_inputs import Kind, drawn_inputs
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
+from pipeline.execution.sweep import DRAIN_SECONDS
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.sweep import DRAIN_SECONDS
 from server import starting
 from server.admission import Turns
 from server.budget import Budget

@@ -13,7 +13,7 @@ from typing import Self
 
 from starlette.types import Message, Receive, Scope, Send
 
-from pipeline.errors import DeadlineError
+from pipeline.execution.errors import DeadlineError
 from server.admission import Turns
 from server.errors import (
     DisconnectedError,

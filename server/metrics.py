@@ -14,7 +14,7 @@ from prometheus_client import (
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
-from pipeline.statistics import SweepStatistics
+from pipeline.execution.statistics import SweepStatistics
 from server.budget import Budget
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
 from server.exchanges import Exchanges

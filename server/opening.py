@@ -10,7 +10,7 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.delay_watch import BoundWatch

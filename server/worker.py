@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
-from pipeline.engine import Engine
-from pipeline.errors import DeadlineError
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import DeadlineError
+from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
-from pipeline.statistics import SweepStatistics
 from server.admission import Line
 from server.errors import NotServingError
 from server.machine_time import MachineTime

@@ -26,8 +26,8 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import version as cuda_version
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.find import open_device
+from pipeline.execution.perfetto import trace_document
 from pipeline.measuring.profiling import profile_pack
-from pipeline.perfetto import trace_document
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _NETWORKS = {"yolov4": 608, "resnet50": 224}

@@ -18,7 +18,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.measuring.engines import opened
 from pipeline.measuring.sample_inputs import random_inputs

@@ -23,7 +23,7 @@ from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import copying
 from pipeline.energy import EnergyMeter, find_meter
-from pipeline.engine import Engine, Tensors
+from pipeline.execution.engine import Engine, Tensors
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command

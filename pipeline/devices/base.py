@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from models.packs.pack import Pack
 from models.packs.target import Target, host_target
-from pipeline.cells import Cell
+from pipeline.devices.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.tuning import Tuning
 from pipeline.schedule.architectures import Architecture

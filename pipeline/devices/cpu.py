@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
 from models.runtime.sessions import SessionError, open_piece, reason, use_threads
-from pipeline.cells import Cell
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.cells import Cell
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
-from pipeline.engine import Engine, Tensors
+from pipeline.execution.engine import Engine, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
 

@@ -44,7 +44,7 @@ def _bad_input() -> tuple[type[Exception], ...]:
     Asked for when there is one: importing these takes longer than completing a name.
     """
     from models.errors import ModelError
-    from pipeline.errors import InputError
+    from pipeline.execution.errors import InputError
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
     from server.settings import SettingsError
@@ -56,6 +56,6 @@ def _bad_input() -> tuple[type[Exception], ...]:
 def _failures() -> tuple[type[Exception], ...]:
     from loader.errors import LoaderError
     from pipeline.devices.base import DeviceError
-    from pipeline.errors import EngineError
+    from pipeline.execution.errors import EngineError
 
     return LoaderError, DeviceError, EngineError, MemoryError, OSError

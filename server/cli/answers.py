@@ -12,8 +12,8 @@ from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
 from models.packs.pack import Pack
 from pipeline.energy import Energy
-from pipeline.errors import InputError
-from pipeline.statistics import SweepStatistics
+from pipeline.execution.errors import InputError
+from pipeline.execution.statistics import SweepStatistics
 from server.cli.output import print_json, print_table, say
 from server.cli.repeats import Repeats
 from server.drawing import draw_boxes

@@ -14,9 +14,9 @@ from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
 from pipeline.energy import find_meter
-from pipeline.errors import InputError
+from pipeline.execution.errors import InputError
+from pipeline.execution.perfetto import trace_document
 from pipeline.peers import PEERS
-from pipeline.perfetto import trace_document
 from pipeline.profiles.profile import Profile
 from server.cli.bench_tables import print_pipeline, print_resolutions
 from server.cli.contenders import configurations, profile_for

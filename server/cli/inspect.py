@@ -10,7 +10,7 @@ from models.packs.manifest import Layer
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
-from pipeline.errors import InputError
+from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from server.cli.figures import KIB
 from server.cli.options import Json, PackPath

@@ -20,8 +20,8 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.energy import find_meter
-from pipeline.engine import Engine
-from pipeline.errors import InputError
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import InputError
 from pipeline.fitting.fit import fit_plan
 from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import Plan

@@ -8,8 +8,8 @@ import typer
 
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predict
-from pipeline.perfetto import trace_document
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture

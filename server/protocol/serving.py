@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
-from pipeline.errors import DeadlineError
+from pipeline.execution.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown
 from server.exchange import Exchange

@@ -26,7 +26,7 @@ from models.runtime.sessions import SessionError, open_session, run_session, ses
 from pipeline.check import Reference, check_pack
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.errors import EngineError
+from pipeline.execution.errors import EngineError
 from tests.fuzz.graph_nodes import KINDS, unary
 from tests.fuzz.graphs import Case, Feeds, Scope, Shape, Value, listed_weight, port
 from tests.fuzz.pack import chosen_run, run_examples

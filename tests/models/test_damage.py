@@ -17,7 +17,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import StagedDevice
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers, inputs_for

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import OnnxError
 from models.packs.pack import Pack, open_pack
-from pipeline.errors import InputError
+from pipeline.execution.errors import InputError
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import same, streamed

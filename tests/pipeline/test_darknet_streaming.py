@@ -16,7 +16,7 @@ from loader.readers.reader import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.darknet.cfgs import (

@@ -26,8 +26,8 @@ from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, Use
 from pipeline.devices.staged import StagedDevice
-from pipeline.engine import Engine
-from pipeline.errors import CancelledError, DeadlineError, EngineClosedError, InputError
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -12,7 +12,7 @@ from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 

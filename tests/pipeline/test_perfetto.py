@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.perfetto import trace_document
+from pipeline.execution.perfetto import trace_document
 from pipeline.timing.simulator import simulate
 from tests.pipeline.plans import durations, plans
 

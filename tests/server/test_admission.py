@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.devices.base import DeviceLostError
-from pipeline.errors import DeadlineError
+from pipeline.execution.errors import DeadlineError
 from server.app import create_app
 from server.errors import BusyError, NotServingError
 from server.metrics import Metrics

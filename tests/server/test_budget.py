@@ -21,7 +21,7 @@ from models.packs.leftovers import locked_folder
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack, versions
 from pipeline.devices.base import Device
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.budget import Budget, fit, refusal

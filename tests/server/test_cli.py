@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from models.packs.pack import open_pack
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from server.context import StartupError
 from server.setting_table import settings_table
 from server.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from pipeline.errors import DeadlineError
+from pipeline.execution.errors import DeadlineError
 from server import request_memory
 from server.admission import Turns
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError

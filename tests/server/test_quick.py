@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
-from pipeline.errors import CancelledError, DeadlineError
+from pipeline.execution.errors import CancelledError, DeadlineError
+from pipeline.execution.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
-from pipeline.sweep import Sweeper
 from server.settings import Settings
 from server.worker import Worker
 from tests.server.conftest import SettingsFactory

@@ -30,7 +30,7 @@ from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.fake import XAVIER, FakeDriver
 from pipeline.devices.find import KINDS
 from pipeline.devices.lowered import device_measure
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.measuring.engines import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan

@@ -30,7 +30,7 @@ from pipeline.devices.cuda.fake import Extent, FakeDriver, Operation
 from pipeline.devices.cuda.memory import DeviceArray
 from pipeline.devices.find import KINDS
 from pipeline.devices.memory import Memory
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.measuring.engines import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, Operand, Port
-from pipeline.cells import Cell, as_strings, takes
 from pipeline.devices.base import Device
+from pipeline.devices.cells import Cell, as_strings, takes
 from pipeline.devices.memory import Memory, Use
-from pipeline.errors import InputError
+from pipeline.execution.errors import InputError
 from pipeline.planning.plan import Plan
 
 

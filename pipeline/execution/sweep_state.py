@@ -4,9 +4,9 @@ import queue
 import time
 from collections import deque
 
+from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Action, Schedule
 from pipeline.schedule.trace import Recorder, TraceEvent
-from pipeline.statistics import SweepStatistics
 
 
 class SweepState:

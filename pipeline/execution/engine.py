@@ -21,14 +21,14 @@ from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
 from pipeline.devices.memory import Memory
-from pipeline.errors import DrainError, EngineClosedError
-from pipeline.memory import EngineMemory, check_inputs
+from pipeline.execution.engine_memory import EngineMemory, check_inputs
+from pipeline.execution.errors import DrainError, EngineClosedError
+from pipeline.execution.resident_reads import load_residents
+from pipeline.execution.statistics import EngineStatistics, SweepStatistics
+from pipeline.execution.sweep import Sweeper
 from pipeline.planning.plan import Plan
-from pipeline.resident_reads import load_residents
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
-from pipeline.statistics import EngineStatistics, SweepStatistics
-from pipeline.sweep import Sweeper
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
 from pipeline.devices.memory import Memory
-from pipeline.errors import DrainError
-from pipeline.memory import EngineMemory
+from pipeline.execution.engine_memory import EngineMemory
+from pipeline.execution.errors import DrainError
+from pipeline.execution.sweep import DRAIN_SECONDS
 from pipeline.planning.plan import Plan
-from pipeline.sweep import DRAIN_SECONDS
 
 #: Starts to read a span to some bytes, verified.
 ReadSpan = Callable[[int, memoryview, Done], None]

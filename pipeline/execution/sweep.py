@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch
-from pipeline.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.statistics import SweepStatistics
+from pipeline.execution.sweep_state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
 from pipeline.schedule.trace import Recorder
-from pipeline.statistics import SweepStatistics
-from pipeline.sweep_state import SweepState
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
