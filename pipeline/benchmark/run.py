@@ -22,7 +22,7 @@ from pipeline.benchmark.turns import take_turns
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import copying
-from pipeline.energy import EnergyMeter, find_meter
+from pipeline.energy.meter import EnergyMeter, find_meter
 from pipeline.execution.engine import Engine, Tensors
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS

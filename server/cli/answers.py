@@ -11,7 +11,7 @@ from PIL import Image
 from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
 from models.packs.pack import Pack
-from pipeline.energy import Energy
+from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.output import print_json, print_table, say

@@ -13,7 +13,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
-from pipeline.energy import find_meter
+from pipeline.energy.meter import find_meter
 from pipeline.execution.errors import InputError
 from pipeline.execution.perfetto import trace_document
 from pipeline.peers import PEERS

@@ -123,7 +123,7 @@ def _checker(source: Path, target: Target, warnings: list[str], progress: Progre
     """Return what compares a finished pack with ``source``; ``warnings`` gets what it cannot compare."""
 
     def accept(folder: Path, reference: Path) -> None:
-        from pipeline.check import Reference, check_pack  # onnx: not for the service
+        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
 
         with ExitStack() as stack:
             try:

@@ -11,7 +11,7 @@ from pipeline.benchmark.configuration import Configuration, Planned
 from pipeline.benchmark.contenders import Streamed
 from pipeline.benchmark.rows import missing_energy, spread
 from pipeline.benchmark.turns import Samples, take_turns
-from pipeline.energy import EnergyMeter
+from pipeline.energy.meter import EnergyMeter
 from pipeline.execution.engine import Engine
 from pipeline.planning.plan import Plan
 from server.cli.steps import bar

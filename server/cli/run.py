@@ -19,7 +19,7 @@ from models.detection.boxes import Limits
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
-from pipeline.energy import find_meter
+from pipeline.energy.meter import find_meter
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
 from pipeline.fitting.fit import fit_plan

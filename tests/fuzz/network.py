@@ -23,7 +23,7 @@ from models.errors import ModelError
 from models.graphs.nodes import reads, subgraphs
 from models.packs.pack import open_pack, read_pack
 from models.runtime.sessions import SessionError, open_session, run_session, session_options
-from pipeline.check import Reference, check_pack
+from pipeline.checking.check import Reference, check_pack
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.errors import EngineError

@@ -17,7 +17,7 @@ from pipeline.benchmark.contenders import Contender
 from pipeline.benchmark.rows import equal, relative_error
 from pipeline.benchmark.source import SourceError, find_source, model_of
 from pipeline.benchmark.turns import take_turns
-from pipeline.energy import NoMeter
+from pipeline.energy.meter import NoMeter
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command

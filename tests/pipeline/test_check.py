@@ -12,8 +12,8 @@ from onnx import numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError
 from models.packs.pack import Pack, read_pack
-from pipeline.check import Reference, check_pack
-from pipeline.compare import Tolerance, difference
+from pipeline.checking.check import Reference, check_pack
+from pipeline.checking.compare import Tolerance, difference
 from pipeline.devices.cpu import CpuDevice
 from tests.models.nets import gemm, parsed, residual, written
 from tests.models.refusal import refuses

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from models.packs.pack import Pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
-from pipeline.energy import EnergyMeter, NoMeter, find_meter, integrate
-from pipeline.power import Package, find_rails
+from pipeline.energy.meter import EnergyMeter, NoMeter, find_meter, integrate
+from pipeline.energy.power import Package, find_rails
 from pipeline.schedule.architectures import ARCHITECTURES
 
 NEVER = threading.TIMEOUT_MAX

@@ -23,7 +23,7 @@ from models.packs.pack import Pack
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.compare import Tolerance, difference, tolerance_of
+from pipeline.checking.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.staged import copying
 from pipeline.execution.engine import Engine

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.power import Package, PowerError, Rail, find_packages, find_rails
+from pipeline.energy.power import Package, PowerError, Rail, find_packages, find_rails
 
 Clock = Callable[[], float]
 
