@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.lowering import NotCoveredError, convolutions
 from pipeline.planning.make import make_plan

@@ -26,7 +26,7 @@ from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
-from pipeline.devices.cuda.memory import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning

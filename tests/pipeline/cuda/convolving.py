@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.calls.activation import Activation
-from pipeline.devices.cuda.calls.convolve import (
+from pipeline.devices.cuda.calls.convolutions.tiled import (
     Algorithm,
     Convolution,
     Epilogue,
     convolve,
     scratch_bytes,
 )
-from pipeline.devices.cuda.calls.tiles import Tile
+from pipeline.devices.cuda.calls.convolutions.tiles import Tile
 from tests.examples import examples
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.memory import HostMemory

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from pipeline.devices.cuda.call import Pointer
 from pipeline.devices.cuda.calls.activation import Activation
-from pipeline.devices.cuda.calls.convolve import (
+from pipeline.devices.cuda.calls.convolutions.tiled import (
     Algorithm,
     Convolution,
     candidates,
     default_algorithm,
     scratch_bytes,
 )
-from pipeline.devices.cuda.calls.tiles import TILES, Tile, best_tile
+from pipeline.devices.cuda.calls.convolutions.tiles import TILES, Tile, best_tile
 from tests.pipeline.cuda.activations import activate
 from tests.pipeline.cuda.convolving import (
     EPSILON,

@@ -27,7 +27,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.fake import Extent, FakeDriver, Operation
-from pipeline.devices.cuda.memory import DeviceArray
+from pipeline.devices.cuda.memory_kinds import DeviceArray
 from pipeline.devices.find import KINDS
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine import Engine

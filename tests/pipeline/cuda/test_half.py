@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.calls.activation import Activation
-from pipeline.devices.cuda.calls.convolve import Algorithm, Convolution
-from pipeline.devices.cuda.calls.tiles import HALF_TILES, Tile
+from pipeline.devices.cuda.calls.convolutions.tiled import Algorithm, Convolution
+from pipeline.devices.cuda.calls.convolutions.tiles import HALF_TILES, Tile
 from tests.examples import examples
 from tests.pipeline.cuda.convolving import (
     EPSILON,

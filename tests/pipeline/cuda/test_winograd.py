@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.calls import winograd as calls
-from pipeline.devices.cuda.calls.convolve import Algorithm, Convolution
+from pipeline.devices.cuda.calls.convolutions import winograd as calls
+from pipeline.devices.cuda.calls.convolutions.tiled import Algorithm, Convolution
 from tests.pipeline.cuda.convolving import (
     EPSILON,
     Problem,

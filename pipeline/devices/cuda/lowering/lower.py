@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from models.graphs.fusion import Fusion, Surroundings, fused_with
 from models.graphs.nodes import reads, subgraphs
 from pipeline.devices.cuda.call import Call, Pointer, Program
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.lowering.errors import NotCoveredError, UnsuitedError
 from pipeline.devices.cuda.lowering.geometry import geometry_key, worth_measuring

@@ -1,18 +1,29 @@
 """Launches that compute a convolution."""
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.algorithms import (
+from pipeline.devices.cuda.calls.convolutions.algorithms import (
     Algorithm,
     candidates,
     default_algorithm,
     is_possible,
     split_depth,
 )
-from pipeline.devices.cuda.calls.convolution import Convolution, Epilogue, blocks, with_epilogue
-from pipeline.devices.cuda.calls.depthwise import depthwise
-from pipeline.devices.cuda.calls.library import im2col, im2col_floats, pointwise
-from pipeline.devices.cuda.calls.tiles import HALF_TILES, TILES, Tile, best_tile, suffix
-from pipeline.devices.cuda.calls.winograd import winograd, winograd_floats
+from pipeline.devices.cuda.calls.convolutions.depthwise import depthwise
+from pipeline.devices.cuda.calls.convolutions.geometry import (
+    Convolution,
+    Epilogue,
+    blocks,
+    with_epilogue,
+)
+from pipeline.devices.cuda.calls.convolutions.library import im2col, im2col_floats, pointwise
+from pipeline.devices.cuda.calls.convolutions.tiles import (
+    HALF_TILES,
+    TILES,
+    Tile,
+    best_tile,
+    suffix,
+)
+from pipeline.devices.cuda.calls.convolutions.winograd import winograd, winograd_floats
 
 __all__ = [
     "Algorithm",

@@ -7,7 +7,7 @@ about the arithmetic looks at the number of filters.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 
 Kind = Literal["direct", "split", "winograd", "half", "depthwise", "cublas", "im2col"]
 

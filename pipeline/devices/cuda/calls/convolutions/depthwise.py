@@ -1,7 +1,12 @@
 """Launches of kernels/depthwise.cu."""
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.convolution import Convolution, Epilogue, blocks, with_epilogue
+from pipeline.devices.cuda.calls.convolutions.geometry import (
+    Convolution,
+    Epilogue,
+    blocks,
+    with_epilogue,
+)
 
 _THREADS = 128
 #: Outputs of a thread, below each other, in the kernels for one size of window.

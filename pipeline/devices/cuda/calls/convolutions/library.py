@@ -6,7 +6,7 @@ behind each other: our matrix [rows, columns] is its transposed one.
 """
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.convolution import (
+from pipeline.devices.cuda.calls.convolutions.geometry import (
     Convolution,
     Epilogue,
     blocks,

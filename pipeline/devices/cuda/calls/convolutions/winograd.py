@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.convolution import (
+from pipeline.devices.cuda.calls.convolutions.geometry import (
     Convolution,
     Epilogue,
     blocks,
     moved,
     with_epilogue,
 )
-from pipeline.devices.cuda.calls.tiles import TILES, best_tile, suffix
+from pipeline.devices.cuda.calls.convolutions.tiles import TILES, best_tile, suffix
 
 #: Places of a 4x4 tile of inputs: each has a product of matrices.
 _PLACES = 16
