@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.environment import Environment, copy_environment
 from benchmarks.sampling import sampled_group
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 
 def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.served import ours, running
 from models import photographs
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 _ARCHITECTURES = ("2s", "pre")
 

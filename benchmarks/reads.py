@@ -30,7 +30,7 @@ from loader.pool.pool import Kind, ReadJob, ReadPool
 from loader.pool.probe import probe_uring
 from loader.readers.files import open_reader
 from loader.readers.reader import Range, Reader
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 _WANTED_RATIO = 0.9
 _MADE_BYTES = 256 << 20

@@ -26,7 +26,7 @@ from benchmarks.environment import Environment, copy_environment
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 _PEAKS = (
     "anonymous_peak_bytes",

@@ -15,7 +15,7 @@ from server.protocol.errors import register_handlers
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
 from server.protocol.openapi import describe
-from server.settings import Settings
+from server.settings.settings import Settings
 
 
 class Application(FastAPI):

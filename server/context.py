@@ -20,8 +20,8 @@ from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.repository import Repository
 from server.request_memory import RequestMemory
-from server.settings import Settings
-from server.sizes import format_size
+from server.settings.settings import Settings
+from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from models.images.placement import Size
 from server.errors import InvalidRequestError
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 # Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")

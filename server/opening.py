@@ -22,7 +22,7 @@ from server.errors import NotServingError, RefusedError
 from server.machine_time import MachineTime
 from server.profiles import prepared
 from server.request_needs import Need
-from server.settings import Settings
+from server.settings.settings import Settings
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from server.model_folders import model_names
 from server.opening import Opener
 from server.presence import Presence, is_folder
 from server.request_needs import Need
-from server.settings import Settings
+from server.settings.settings import Settings
 from server.sharing import even_share
 from server.worker import Worker
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.errors import BusyError, TooLargeError
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 #: What takes no more may take it from all that is free, and at once.
 SMALL_BYTES = 128 << 10

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from server.cgroup import memory_limited
 from server.entry import Entry
 from server.notify import Notifier
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 #: A start may take so much longer after each sign of progress: TimeoutStartSec of the unit.
 GRACE_SECONDS = 90.0

@@ -28,7 +28,7 @@ from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
 from benchmarks.processes import cpu_seconds
 from benchmarks.served import Served, free_port, ours
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 _STOP_SECONDS = 60.0  # TimeoutStopSec
 

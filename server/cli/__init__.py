@@ -47,7 +47,7 @@ def _bad_input() -> tuple[type[Exception], ...]:
     from pipeline.execution.errors import InputError
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
-    from server.settings import SettingsError
+    from server.settings.settings import SettingsError
     from server.transport.listener import PortError
 
     return ModelError, PlanError, InputError, SettingsError, ServiceError, PortError

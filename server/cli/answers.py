@@ -17,7 +17,7 @@ from pipeline.execution.statistics import SweepStatistics
 from server.cli.output import print_json, print_table, say
 from server.cli.repeats import Repeats
 from server.drawing import draw_boxes
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 #: How many are printed where nobody says.
 LABELS, BOXES = 5, 20

@@ -13,7 +13,7 @@ from server.cli.options import Json
 from server.cli.output import print_facts, print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
 from server.cli.steps import steps, working
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 
 def import_darknet(

@@ -12,7 +12,7 @@ from pipeline.devices.cuda.driver import version
 from pipeline.execution.errors import InputError
 from server.cli.options import Json, open_named
 from server.cli.output import print_facts, print_json
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 _PROBE_BYTES = 1 << 20
 

@@ -31,7 +31,7 @@ from server.cli.sentences import (
     typed,
 )
 from server.errors import few
-from server.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size
 
 
 def inspect(

@@ -14,7 +14,7 @@ from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, shares, typed
 from server.cli.steps import working
 from server.errors import few
-from server.settings import split_names
+from server.settings.settings import split_names
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))

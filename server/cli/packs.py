@@ -25,7 +25,7 @@ from server.cli.output import print_json, say, suggest, warn
 from server.cli.sentences import counted, serving, typed
 from server.cli.steps import steps
 from server.request_needs import Need, smallest_budget
-from server.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size
 
 if TYPE_CHECKING:
     from models.compiler.compile import Accept

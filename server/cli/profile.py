@@ -32,8 +32,8 @@ from server.cli.output import print_json, print_table, say
 from server.cli.predicted import UNLIMITED_BYTES, profiled
 from server.cli.steps import bar
 from server.cli.weights import Weights, weight_bytes
+from server.settings.sizes import format_size
 from server.sharing import Candidate, share_budget
-from server.sizes import format_size
 
 
 def profile(

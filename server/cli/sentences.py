@@ -8,7 +8,7 @@ from models.packs.manifest import Array, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
 from server.errors import few
-from server.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size
 
 _RESIZED = {
     "stretch": "stretched to {size}",

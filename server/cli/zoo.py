@@ -10,7 +10,7 @@ from server.cli.options import Json
 from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, network_size
 from server.cli.steps import steps
-from server.sizes import format_size
+from server.settings.sizes import format_size
 
 app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
 

@@ -15,7 +15,7 @@ import pytest
 
 from loader.priority import LEVELS
 from server.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
-from server.settings import Settings
+from server.settings.settings import Settings
 from server.starting import GRACE_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

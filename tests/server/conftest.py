@@ -19,7 +19,7 @@ from models.initial import filled
 from models.zoo.builder import Builder
 from server.admission import Line
 from server.cli import main
-from server.settings import Settings
+from server.settings.settings import Settings
 from tests.server.support import (
     LABELS,
     PREPROCESS,

@@ -30,7 +30,7 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
 from server.context import Context
-from server.settings import Settings
+from server.settings.settings import Settings
 from server.tensors import datatype
 from server.worker import Worker
 

@@ -5,8 +5,8 @@ import logging
 import httpx
 import pytest
 
-from server.exposure import is_loopback, warn_of_exposure
 from server.protocol.administration import Caller, refusal
+from server.settings.exposure import is_loopback, warn_of_exposure
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, serving
 

@@ -28,7 +28,7 @@ from server.budget import Budget, fit, refusal
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
 from server.request_needs import Need
-from server.sizes import format_least, parse_size
+from server.settings.sizes import format_least, parse_size
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     REQUEST_MEMORY,

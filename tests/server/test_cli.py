@@ -17,8 +17,8 @@ import pytest
 from models.packs.pack import open_pack
 from pipeline.execution.engine import Engine
 from server.context import StartupError
-from server.setting_table import settings_table
-from server.settings import Settings
+from server.settings.settings import Settings
+from server.settings.table import settings_table
 from server.transport.listener import listen
 from tests.server.support import (
     BAD,

@@ -17,7 +17,7 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import FILE, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.sizes import format_least
+from server.settings.sizes import format_least
 from tests.pipeline.profiles import profile
 from tests.server.support import BAD, Cli
 

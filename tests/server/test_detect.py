@@ -13,7 +13,7 @@ from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
-from server.settings import Settings
+from server.settings.settings import Settings
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving
 

@@ -14,7 +14,7 @@ from models.compiler import compile_onnx
 from models.darknet.importer import import_network
 from models.detection.recipe import Detection, Head
 from models.images.placement import Size
-from server.settings import Settings
+from server.settings.settings import Settings
 from tests.models import box_oracle as oracle
 from tests.models.test_letterbox import loops, photograph
 from tests.server.support import Service, arrays, serving

@@ -21,7 +21,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.settings import Settings
+from server.settings.settings import Settings
 from tests.models.detector import square_finder
 from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
 

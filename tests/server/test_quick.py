@@ -17,7 +17,7 @@ from pipeline.devices.base import KernelError
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
-from server.settings import Settings
+from server.settings.settings import Settings
 from server.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

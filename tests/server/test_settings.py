@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.errors import shown
-from server.setting_table import Setting, markdown, settings_table
-from server.settings import Settings, SettingsError, load_settings, warn_of_variables
-from server.sizes import format_least, format_size, parse_size
+from server.settings.settings import Settings, SettingsError, load_settings, warn_of_variables
+from server.settings.sizes import format_least, format_size, parse_size
+from server.settings.table import Setting, markdown, settings_table
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 1000
@@ -297,7 +297,7 @@ def test_no_text_breaks_sizes(text: str) -> None:
 
 
 def test_the_table_in_the_documentation_is_that_of_the_settings() -> None:
-    """docs/settings.md: replace its table by what ``python -m server.setting_table`` prints."""
+    """docs/settings.md: replace its table by what ``python -m server.settings.table`` prints."""
     assert markdown() in (ROOT / "docs" / "settings.md").read_text()
 
 

@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from models.compiler import compile_onnx
 from server.exchange import FREE_BYTES, GRACE_SECONDS
-from server.settings import Settings
+from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,

@@ -1,7 +1,7 @@
 """Settings of the service: flags first, then LAYERSTREAM_* variables, then a TOML file, then defaults.
 
 A setting has one name: flag, variable and key of the file are made of it. What is said of it anywhere is
-its description here (server/setting_table.py).
+its description here (server/settings/table.py).
 """
 
 import logging
@@ -17,8 +17,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.setting_sources import PREFIX, Sources, read_file, unknown_variables, variables
-from server.sizes import Size, parse_size
+from server.settings.sizes import Size, parse_size
+from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The table of settings, made of Settings: what ``serve --help`` and docs/settings.md show.
 
-``python -m server.setting_table`` prints it as Markdown.
+``python -m server.settings.table`` prints it as Markdown.
 """
 
 import sys
@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from server.setting_sources import flag, variable
-from server.settings import Default, Panel, Settings
+from server.settings.settings import Default, Panel, Settings
+from server.settings.sources import flag, variable
 
 # What a value is, by its type.
 _VALUES: dict[Any, str] = {

@@ -4,7 +4,7 @@ import ipaddress
 import logging
 import socket
 
-from server.settings import Settings
+from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
