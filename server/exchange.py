@@ -20,7 +20,7 @@ from server.errors import (
     ServiceError,
     TooLargeError,
 )
-from server.request_memory import Lease
+from server.memory.request_memory import Lease
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5

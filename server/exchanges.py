@@ -4,7 +4,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
 from server.exchange import GRACE_SECONDS, Exchange
-from server.request_memory import Lease, RequestMemory
+from server.memory.request_memory import Lease, RequestMemory
 
 
 class Exchanges:

@@ -15,9 +15,9 @@ from prometheus_client import (
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
-from server.budget import Budget
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
 from server.exchanges import Exchanges
+from server.memory.budget import Budget
 from server.process import process_memory
 from server.process_collectors import ConnectionCollector, MemoryCollector
 from server.repository import Repository

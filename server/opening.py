@@ -17,11 +17,11 @@ from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.budget import Budget, check_requests, fit
 from server.errors import NotServingError, RefusedError
 from server.machine_time import MachineTime
+from server.memory.budget import Budget, check_requests, fit
+from server.memory.request_needs import Need
 from server.profiles import prepared
-from server.request_needs import Need
 from server.settings.settings import Settings
 from server.worker import Worker
 

@@ -16,16 +16,16 @@ from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
-from server.budget import Budget
 from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
-from server.minima import Minima
+from server.memory.budget import Budget
+from server.memory.minima import Minima
+from server.memory.request_needs import Need
+from server.memory.sharing import even_share
 from server.model_folders import model_names
 from server.opening import Opener
 from server.presence import Presence, is_folder
-from server.request_needs import Need
 from server.settings.settings import Settings
-from server.sharing import even_share
 from server.worker import Worker
 
 _log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.budget import Budget, check_requests, fit
 from server.errors import NotFoundError, RefusedError, shown
+from server.memory.budget import Budget, check_requests, fit
+from server.memory.request_needs import Need, smallest_budget
+from server.memory.sharing import even_share
 from server.model_folders import model_names
-from server.request_needs import Need, smallest_budget
-from server.sharing import even_share
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
 

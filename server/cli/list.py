@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from server.budget import Budget
 from server.cli import options
 from server.cli.figures import MIB
 from server.cli.options import DeviceName, Json, Names, RequestMemory, Threads, open_named, size
@@ -14,6 +13,7 @@ from server.cli.output import print_json, print_table, say, suggest
 from server.cli.sentences import command, shares, typed
 from server.cli.steps import working
 from server.errors import few
+from server.memory.budget import Budget
 from server.settings.settings import split_names
 from server.survey import Found, Verdict, needed_for_all, share_out, survey
 

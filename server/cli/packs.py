@@ -24,7 +24,7 @@ from server.cli.options import Json, size
 from server.cli.output import print_json, say, suggest, warn
 from server.cli.sentences import counted, serving, typed
 from server.cli.steps import steps
-from server.request_needs import Need, smallest_budget
+from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 
 if TYPE_CHECKING:

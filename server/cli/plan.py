@@ -12,7 +12,6 @@ from pipeline.devices.base import Device
 from pipeline.fitting.fit import Fitted
 from pipeline.fitting.predict import Wanted, predict
 from pipeline.profiles.profile import Profile, ProfileError
-from server.budget import Budget, check_requests
 from server.cli import options
 from server.cli.figures import number, unit_of_rows
 from server.cli.options import (
@@ -32,8 +31,9 @@ from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.sentences import shares
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
-from server.request_needs import Need
-from server.sharing import Candidate, share_budget
+from server.memory.budget import Budget, check_requests
+from server.memory.request_needs import Need
+from server.memory.sharing import Candidate, share_budget
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 #: What PARTS are called where people read.

@@ -14,7 +14,6 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
 from pipeline.profiles.profile_file import save_profile
 from pipeline.profiles.whole_files import check_writable
-from server.budget import Budget
 from server.cli.options import (
     DeviceName,
     Json,
@@ -32,8 +31,9 @@ from server.cli.output import print_json, print_table, say
 from server.cli.predicted import UNLIMITED_BYTES, profiled
 from server.cli.steps import bar
 from server.cli.weights import Weights, weight_bytes
+from server.memory.budget import Budget
+from server.memory.sharing import Candidate, share_budget
 from server.settings.sizes import format_size
-from server.sharing import Candidate, share_budget
 
 
 def profile(

@@ -14,8 +14,8 @@ from models.packs.pack import Pack
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.images import PictureLimits, decode, decoding_bytes
+from server.memory.request_needs import infer_bytes, preprocess_bytes
 from server.protocol.serving import exchange_of
-from server.request_needs import infer_bytes, preprocess_bytes
 from server.upload import uploaded
 
 P = ParamSpec("P")

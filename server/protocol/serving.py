@@ -13,9 +13,9 @@ from pipeline.execution.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown
 from server.exchange import Exchange
+from server.memory.request_memory import SMALL_BYTES
+from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
-from server.request_memory import SMALL_BYTES
-from server.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.worker import Answer
 
 T = TypeVar("T")

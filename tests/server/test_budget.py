@@ -24,10 +24,10 @@ from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.budget import Budget, fit, refusal
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
-from server.request_needs import Need
+from server.memory.budget import Budget, fit, refusal
+from server.memory.request_needs import Need
 from server.settings.sizes import format_least, parse_size
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

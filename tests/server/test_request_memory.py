@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server import request_memory
 from server.errors import TooLargeError
-from server.request_memory import Lease, RequestMemory
+from server.memory import request_memory
+from server.memory.request_memory import Lease, RequestMemory
 from tests.examples import examples
 
 CAPACITY = 10

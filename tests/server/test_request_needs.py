@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.request_memory import RequestMemory, capacity_for
-from server.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_budget
+from server.memory.request_memory import RequestMemory, capacity_for
+from server.memory.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_budget
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)

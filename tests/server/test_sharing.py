@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.minima import Minima
-from server.sharing import even_share
+from server.memory.minima import Minima
+from server.memory.sharing import even_share
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, serving
 

@@ -11,7 +11,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from server.budget import Budget, fit
+from server.memory.budget import Budget, fit
 
 
 @dataclass(frozen=True)

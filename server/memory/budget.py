@@ -15,7 +15,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
-from server.request_needs import Need, pool_bytes, smallest_budget
+from server.memory.request_needs import Need, pool_bytes, smallest_budget
 from server.settings.sizes import format_least, format_size
 
 # The kinds of ``Plan.memory`` as users say them.

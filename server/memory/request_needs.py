@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from models.packs.manifest import Array, Manifest
-from server.request_memory import capacity_for
+from server.memory.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
