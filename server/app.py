@@ -7,7 +7,6 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
-from server.exchanges import Exchanges
 from server.middleware import RequestMiddleware
 from server.process import installed_version
 from server.protocol import classify, detect, docs, health, infer, metadata, repository
@@ -15,6 +14,7 @@ from server.protocol.errors import register_handlers
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
 from server.protocol.openapi import describe
+from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 
 

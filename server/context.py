@@ -12,14 +12,14 @@ from pipeline.devices.staged import copying
 from pipeline.execution.sweep import DRAIN_SECONDS
 from pipeline.schedule.architectures import ARCHITECTURES
 from server import starting
-from server.admission import Turns
 from server.errors import RefusedError, ServiceError, few
-from server.exchanges import Exchanges
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.metrics import Metrics
 from server.notify import Notifier, beat
 from server.repository import Repository
+from server.requests.admission import Turns
+from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
 

@@ -16,11 +16,11 @@ from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
 from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
-from server.exchanges import Exchanges
 from server.memory.budget import Budget
 from server.process import process_memory
 from server.process_collectors import ConnectionCollector, MemoryCollector
 from server.repository import Repository
+from server.requests.exchanges import Exchanges
 from server.stages import StageCollector
 from server.transport.registry import Registry
 

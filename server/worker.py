@@ -26,9 +26,9 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
-from server.admission import Line
 from server.errors import NotServingError
 from server.machine_time import MachineTime
+from server.requests.admission import Line
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.output import print_json, print_table, say
 from server.cli.repeats import Repeats
-from server.drawing import draw_boxes
+from server.requests.drawing import draw_boxes
 from server.settings.sizes import format_size
 
 #: How many are printed where nobody says.

@@ -55,8 +55,8 @@ from server.cli.repeats import repeated
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
-from server.images import PictureLimits, decode
 from server.profiles import prepared
+from server.requests.pictures import PictureLimits, decode
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
 _LIMITS = PictureLimits(max_pixels=178_956_970, max_bytes=1 << 40)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import STRINGS, Port
 from server.errors import InvalidRequestError
-from server.tensors import datatype
+from server.requests.datatypes import datatype
 
 # What orjson makes of a value that each kind of dtype takes.
 _TAKEN: dict[str, frozenset[type]] = {

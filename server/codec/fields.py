@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 
 from models.packs.manifest import Port
 from server.errors import InvalidRequestError, shown
-from server.tensors import datatype
+from server.requests.datatypes import datatype
 
 _MICROSECONDS = 1_000_000
 Parameters = dict[str, Any]

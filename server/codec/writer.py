@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import STRINGS
 from server.codec.fields import RequestedOutput
 from server.errors import NotFiniteError
-from server.tensors import DATATYPES
+from server.requests.datatypes import DATATYPES
 
 #: The longest piece of text.
 PIECE_BYTES = 128 << 10

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from models.packs.manifest import Port
 from server.protocol.serving import ContextDependency
-from server.tensors import datatype
+from server.requests.datatypes import datatype
 
 router = APIRouter(tags=["models"])
 

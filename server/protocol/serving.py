@@ -12,10 +12,10 @@ from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown
-from server.exchange import Exchange
 from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
+from server.requests.exchange import Exchange
 from server.worker import Answer
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import Builder
-from server.admission import Line
 from server.cli import main
+from server.requests.admission import Line
 from server.settings.settings import Settings
 from tests.server.support import (
     LABELS,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import Port
-from server.tensors import datatype
+from server.requests.datatypes import datatype
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 4096

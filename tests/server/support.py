@@ -30,8 +30,8 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
 from server.context import Context
+from server.requests.datatypes import datatype
 from server.settings.settings import Settings
-from server.tensors import datatype
 from server.worker import Worker
 
 #: Nothing here takes this long; a test that waits for it has failed.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from server.images import PictureLimits, decoding_bytes
+from server.requests.pictures import PictureLimits, decoding_bytes
 
 WIDTH, HEIGHT = 2000, 1500
 # Buffers of rows and strips, tables of codecs, and what the allocator has around them.
@@ -22,7 +22,7 @@ LIMITS = PictureLimits(1 << 30, 1 << 40)
 MEASURE = """
 import re, sys
 from pathlib import Path
-from server.images import PictureLimits, decode
+from server.requests.pictures import PictureLimits, decode
 limits = PictureLimits(1 << 30, 1 << 40)
 decode(Path(sys.argv[1]), limits)
 def resident(name):

@@ -9,12 +9,12 @@ import pytest
 from starlette.types import Message
 
 from pipeline.execution.errors import DeadlineError
-from server.admission import Turns
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
-from server.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange
-from server.exchanges import Exchanges
 from server.memory import request_memory
 from server.memory.request_memory import Lease, RequestMemory
+from server.requests.admission import Turns
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange
+from server.requests.exchanges import Exchanges
 
 MIB = 1 << 20
 STALL_SECONDS = 10.0

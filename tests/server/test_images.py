@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from server.errors import InvalidRequestError
-from server.images import Photograph, PictureLimits, decode, decoding_bytes
+from server.requests.pictures import Photograph, PictureLimits, decode, decoding_bytes
 
 WIDTH, HEIGHT = 61, 43
 LIMIT = WIDTH * HEIGHT

@@ -15,7 +15,7 @@ from models.packs.manifest import Port
 from server.codec import Request, RequestReader
 from server.codec.layout import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
-from server.tensors import body_limit
+from server.requests.datatypes import body_limit
 from tests.fuzz.infer import check_message, check_same, compare
 from tests.server.infer_cases import OUTPUTS, nested
 from tests.server.infer_oracle import meaning

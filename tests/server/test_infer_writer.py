@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from server.codec import RequestedOutput, write_response
 from server.codec.writer import PIECE_BYTES
 from server.errors import NotFiniteError
-from server.tensors import DATATYPES, datatype
+from server.requests.datatypes import DATATYPES, datatype
 
 
 def written(outputs: dict[str, NDArray[Any]], *wanted: str, identity: str | None = None) -> Any:

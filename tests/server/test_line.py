@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission import Line
 from server.errors import BusyError, NotServingError
+from server.requests.admission import Line
 
 
 @given(

@@ -12,7 +12,7 @@ from PIL import Image
 
 from models.classification import top_classes
 from models.packs.pack import open_pack
-from server.images import PictureLimits, decode
+from server.requests.pictures import PictureLimits, decode
 from tests.examples import examples
 from tests.server.support import (
     LABELS,

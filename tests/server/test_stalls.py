@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from starlette.types import Message
 
 from models.compiler import compile_onnx
-from server.exchange import FREE_BYTES, GRACE_SECONDS
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -3,8 +3,8 @@
 from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
-from server.exchange import GRACE_SECONDS, Exchange
 from server.memory.request_memory import Lease, RequestMemory
+from server.requests.exchange import GRACE_SECONDS, Exchange
 
 
 class Exchanges:

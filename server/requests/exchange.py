@@ -14,13 +14,13 @@ from typing import Self
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.execution.errors import DeadlineError
-from server.admission import Turns
 from server.errors import (
     DisconnectedError,
     ServiceError,
     TooLargeError,
 )
 from server.memory.request_memory import Lease
+from server.requests.admission import Turns
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
