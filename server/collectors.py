@@ -8,10 +8,10 @@ from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
-from server.entry import Absence, Entry
 from server.families import counter, gauge, summary
 from server.memory.budget import Budget
-from server.repository import Repository
+from server.repository.entry import Absence, Entry
+from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
 
 _LOST = "1 when the device works again only after a restart of the process"

@@ -17,7 +17,7 @@ from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.metrics import Metrics
 from server.notify import Notifier, beat
-from server.repository import Repository
+from server.repository.repository import Repository
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings

@@ -19,7 +19,7 @@ from server.collectors import DeviceCollector, ModelCollector, ReadCollector, Tr
 from server.memory.budget import Budget
 from server.process import process_memory
 from server.process_collectors import ConnectionCollector, MemoryCollector
-from server.repository import Repository
+from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
 from server.stages import StageCollector
 from server.transport.registry import Registry

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from server.cgroup import memory_limited
-from server.entry import Entry
 from server.notify import Notifier
+from server.repository.entry import Entry
 from server.settings.sizes import format_size
 
 #: A start may take so much longer after each sign of progress: TimeoutStartSec of the unit.

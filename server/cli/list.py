@@ -14,8 +14,8 @@ from server.cli.sentences import command, shares, typed
 from server.cli.steps import working
 from server.errors import few
 from server.memory.budget import Budget
+from server.repository.survey import Found, Verdict, needed_for_all, share_out, survey
 from server.settings.settings import split_names
-from server.survey import Found, Verdict, needed_for_all, share_out, survey
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 

@@ -55,7 +55,7 @@ from server.cli.repeats import repeated
 from server.cli.steps import working
 from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
-from server.profiles import prepared
+from server.repository.pack_profiles import prepared
 from server.requests.pictures import PictureLimits, decode
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.

@@ -8,7 +8,7 @@ from server.codec import Request, RequestReader, read_plain, write_response
 from server.memory.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model
-from server.worker import Answer
+from server.repository.worker import Answer
 
 router = APIRouter(tags=["inference"])
 

@@ -15,8 +15,8 @@ from server.errors import DisconnectedError, EncodedError, shown
 from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
+from server.repository.worker import Answer
 from server.requests.exchange import Exchange
-from server.worker import Answer
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from types import FrameType
 from loader.readers.faults import Fault, FaultyReader
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
-from server import opening
 from server.cli import main
+from server.repository import opening
 
 _LEAK_BYTES = 100 << 20
 _FAULTS = {

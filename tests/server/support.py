@@ -30,9 +30,9 @@ from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
 from server.context import Context
+from server.repository.worker import Worker
 from server.requests.datatypes import datatype
 from server.settings.settings import Settings
-from server.worker import Worker
 
 #: Nothing here takes this long; a test that waits for it has failed.
 LIMIT_SECONDS = 30.0

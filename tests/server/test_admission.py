@@ -14,7 +14,7 @@ from pipeline.execution.errors import DeadlineError
 from server.app import create_app
 from server.errors import BusyError, NotServingError
 from server.metrics import Metrics
-from server.worker import Worker
+from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
     LIMIT_SECONDS,

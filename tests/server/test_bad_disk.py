@@ -10,7 +10,7 @@ from loader.errors import ChecksumError, LoaderError, ReadError
 from loader.readers.faults import Fault, FaultKind, FaultyReader
 from loader.readers.in_memory import MemoryReader
 from models.packs.manifest import Span
-from server.worker import Worker
+from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -41,7 +41,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, SwitchedReader]:
         reader = SwitchedReader(MemoryReader(path.read_bytes()))
         return found.setdefault(path.parent.parent.name, reader)
 
-    monkeypatch.setattr("server.opening.open_reader", open_reader)
+    monkeypatch.setattr("server.repository.opening.open_reader", open_reader)
     return found
 
 
@@ -135,7 +135,7 @@ async def test_a_fault_while_loading(
                     return FaultyReader(MemoryReader(path.read_bytes()), faults)
 
                 with monkeypatch.context() as patch:
-                    patch.setattr("server.opening.open_reader", open_reader)
+                    patch.setattr("server.repository.opening.open_reader", open_reader)
                     error(await service.client.post(LOAD), 503, words)
                 error(await service.infer("tiny", TINY), 503, "'tiny'", words)
                 assert service.context.budget.held().keys() == {"pair"}

@@ -165,7 +165,7 @@ async def test_a_damaged_resident_span(
         reader.content = b"\1" * len(reader.content)
         return reader
 
-    monkeypatch.setattr("server.opening.open_reader", damaged)
+    monkeypatch.setattr("server.repository.opening.open_reader", damaged)
     with pytest.raises(StartupError, match="damaged") as caught:
         async with serving(settings()):
             pass

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.machine_time import MachineTime
+from server.repository.machine_time import MachineTime
 
 
 class Clock:

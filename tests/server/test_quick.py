@@ -17,8 +17,8 @@ from pipeline.devices.base import KernelError
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
+from server.repository.worker import Worker
 from server.settings.settings import Settings
-from server.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Connection,
@@ -44,7 +44,7 @@ async def quick(
     settings: SettingsFactory, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Service]:
     """A service whose "pair" is resident and counts as quick however busy the machine is."""
-    monkeypatch.setattr("server.worker._QUICK_SECONDS", 30.0)
+    monkeypatch.setattr("server.repository.worker._QUICK_SECONDS", 30.0)
     roomy = settings(64 << 20, models=("pair",), architecture="pre")
     async with serving(roomy) as service:
         yield service
@@ -231,7 +231,7 @@ async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or else one request after many short ones holds the loop, and everybody, for as long as it likes."""
-    monkeypatch.setattr("server.worker._QUICK_SECONDS", 30.0)
+    monkeypatch.setattr("server.repository.worker._QUICK_SECONDS", 30.0)
     onnx.save(loop_model(), tmp_path / "loop.onnx")
     compile_onnx(tmp_path / "loop.onnx", tmp_path / "packs" / "loop")
     settings = Settings(repository=tmp_path / "packs", budget=64 << 20, threads=1)

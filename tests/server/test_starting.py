@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from server import starting
-from server.entry import Entry
 from server.notify import Notifier
+from server.repository.entry import Entry
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
-from server.machine_time import MachineTime
 from server.memory.budget import Budget, check_requests, fit
 from server.memory.request_needs import Need
-from server.profiles import prepared
+from server.repository.machine_time import MachineTime
+from server.repository.pack_profiles import prepared
+from server.repository.worker import Worker
 from server.settings.settings import Settings
-from server.worker import Worker
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests, fit
 from server.memory.request_needs import Need, smallest_budget
 from server.memory.sharing import even_share
-from server.model_folders import model_names
+from server.repository.model_folders import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
 

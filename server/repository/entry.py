@@ -5,7 +5,7 @@ from typing import Literal
 
 from models.packs.pack import Pack
 from pipeline.fitting.fit import Fitted
-from server.worker import Worker
+from server.repository.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.

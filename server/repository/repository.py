@@ -16,17 +16,17 @@ from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
-from server.entry import Entry
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.memory.request_needs import Need
 from server.memory.sharing import even_share
-from server.model_folders import model_names
-from server.opening import Opener
-from server.presence import Presence, is_folder
+from server.repository.entry import Entry
+from server.repository.model_folders import model_names
+from server.repository.opening import Opener
+from server.repository.presence import Presence, is_folder
+from server.repository.worker import Worker
 from server.settings.settings import Settings
-from server.worker import Worker
 
 _log = logging.getLogger(__name__)
 

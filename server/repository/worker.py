@@ -27,7 +27,7 @@ from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
-from server.machine_time import MachineTime
+from server.repository.machine_time import MachineTime
 from server.requests.admission import Line
 
 _log = logging.getLogger(__name__)
