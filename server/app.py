@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
 from server.middleware import RequestMiddleware
-from server.process import installed_version
+from server.operation.process import installed_version
 from server.protocol import classify, detect, docs, health, infer, metadata, repository
 from server.protocol.errors import register_handlers
 from server.protocol.front import Front

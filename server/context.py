@@ -11,12 +11,12 @@ from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
 from pipeline.execution.sweep import DRAIN_SECONDS
 from pipeline.schedule.architectures import ARCHITECTURES
-from server import starting
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
-from server.metrics import Metrics
-from server.notify import Notifier, beat
+from server.metrics.metrics import Metrics
+from server.operation import starting
+from server.operation.notify import Notifier, beat
 from server.repository.repository import Repository
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges

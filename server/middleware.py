@@ -8,7 +8,7 @@ from random import getrandbits
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.logs import request_id
+from server.operation.logs import request_id
 from server.requests.exchanges import Exchanges
 
 _log = logging.getLogger("server.access")

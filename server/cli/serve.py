@@ -24,13 +24,13 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     settings = load_settings(_given(flags), config)
 
-    from server.cgroup import memory_limited
-    from server.notify import Notifier
+    from server.operation.cgroup import memory_limited
+    from server.operation.notify import Notifier
 
     # Libraries take a while, and memory.
     Notifier.from_environment(os.environ).status(f"starting{memory_limited()}")
 
-    from server import logs
+    from server.operation import logs
     from server.serve import run
     from server.settings.exposure import warn_of_exposure
 

@@ -13,7 +13,7 @@ from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
 from server.app import create_app
 from server.errors import BusyError, NotServingError
-from server.metrics import Metrics
+from server.metrics.metrics import Metrics
 from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cgroup import MemoryLimit, memory_limit
+from server.operation.cgroup import MemoryLimit, memory_limit
 
 V2 = "0::/system.slice/layerstream.service\n"
 V1 = "9:name=systemd:/system.slice/l.service\n4:memory:/system.slice/l.service\n0::/\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.notify import Notifier, beat
+from server.operation.notify import Notifier, beat
 
 WATCHDOG_USEC = "4000"  # an interval of 2 ms
 
@@ -145,7 +145,7 @@ def test_without_a_manager_nothing_is_sent(
 def test_a_dead_socket_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     address = str(tmp_path / "gone")
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": address})
-    with caplog.at_level(logging.WARNING, logger="server.notify"):
+    with caplog.at_level(logging.WARNING, logger="server.operation.notify"):
         notifier.ready("ready")
         notifier.stopping()
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -19,9 +19,10 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
-from server import logs, stages
-from server.metrics import CONNECTIONS, DEVICE, LIMITED, METRIC_NAMES, OUTCOMES, PREDICTIONS
-from server.process import process_memory
+from server.metrics import stages
+from server.metrics.metrics import CONNECTIONS, DEVICE, LIMITED, METRIC_NAMES, OUTCOMES, PREDICTIONS
+from server.operation import logs
+from server.operation.process import process_memory
 from tests.pipeline.profiles import profile
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server import starting
-from server.notify import Notifier
+from server.operation import starting
+from server.operation.notify import Notifier
 from server.repository.entry import Entry
 
 

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 
 from server.context import Context
-from server.metrics import Metrics
-from server.notify import Notifier
+from server.metrics.metrics import Metrics
+from server.operation.notify import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
 from tests.server.conftest import SettingsFactory, service_threads

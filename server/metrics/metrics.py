@@ -15,13 +15,18 @@ from prometheus_client import (
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
-from server.collectors import DeviceCollector, ModelCollector, ReadCollector, TrafficCollector
 from server.memory.budget import Budget
-from server.process import process_memory
-from server.process_collectors import ConnectionCollector, MemoryCollector
+from server.metrics.collectors import (
+    DeviceCollector,
+    ModelCollector,
+    ReadCollector,
+    TrafficCollector,
+)
+from server.metrics.process_collectors import ConnectionCollector, MemoryCollector
+from server.metrics.stages import StageCollector
+from server.operation.process import process_memory
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
-from server.stages import StageCollector
 from server.transport.registry import Registry
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).

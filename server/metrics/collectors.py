@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
-from server.families import counter, gauge, summary
 from server.memory.budget import Budget
+from server.metrics.families import counter, gauge, summary
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from server.cgroup import memory_limited
-from server.notify import Notifier
+from server.operation.cgroup import memory_limited
+from server.operation.notify import Notifier
 from server.repository.entry import Entry
 from server.settings.sizes import format_size
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from server.cgroup import MemoryLimit, memory_limit
-from server.families import counter, gauge
-from server.process import ProcessMemory, process_memory
+from server.metrics.families import counter, gauge
+from server.operation.cgroup import MemoryLimit, memory_limit
+from server.operation.process import ProcessMemory, process_memory
 from server.transport.registry import Registry
 
 
