@@ -7,7 +7,7 @@ import typer
 
 from models.runtime.sessions import claim_process
 from server.cli.commands import program
-from server.cli.output import Warnings, fail
+from server.cli.printing.output import Warnings, fail
 
 BAD_INPUT, FAILURE = 2, 1
 #: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.

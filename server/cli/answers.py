@@ -14,7 +14,7 @@ from models.packs.pack import Pack
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.statistics import SweepStatistics
-from server.cli.output import print_json, print_table, say
+from server.cli.printing.output import print_json, print_table, say
 from server.cli.repeats import Repeats
 from server.requests.drawing import draw_boxes
 from server.settings.sizes import format_size

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from server.cli.versions import versions
+from server.cli.printing.versions import versions
 
 
 class _Command(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from models.images.preprocess import read_labels
-from server.cli.figures import unit_of_rows
-from server.cli.options import Json
-from server.cli.output import print_facts, print_json, print_table, say, suggest
-from server.cli.sentences import command, network_size
-from server.cli.steps import steps, working
+from server.cli.arguments.options import Json
+from server.cli.printing.figures import unit_of_rows
+from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
+from server.cli.printing.sentences import command, network_size
+from server.cli.printing.steps import steps, working
 from server.settings.sizes import format_size
 
 

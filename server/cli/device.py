@@ -10,8 +10,8 @@ import typer
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.driver import version
 from pipeline.execution.errors import InputError
-from server.cli.options import Json, open_named
-from server.cli.output import print_facts, print_json
+from server.cli.arguments.options import Json, open_named
+from server.cli.printing.output import print_facts, print_json
 from server.settings.sizes import format_size
 
 _PROBE_BYTES = 1 << 20

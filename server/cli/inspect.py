@@ -12,11 +12,11 @@ from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
-from server.cli.figures import KIB
-from server.cli.options import Json, PackPath
-from server.cli.output import print_facts, print_json, print_table, say, suggest
-from server.cli.packs import summary_of
-from server.cli.sentences import (
+from server.cli.arguments.options import Json, PackPath
+from server.cli.compile import summary_of
+from server.cli.printing.figures import KIB
+from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
+from server.cli.printing.sentences import (
     counted,
     detector,
     given,

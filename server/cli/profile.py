@@ -14,7 +14,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
 from pipeline.profiles.profile_file import save_profile
 from pipeline.profiles.whole_files import check_writable
-from server.cli.options import (
+from server.cli.arguments.options import (
     DeviceName,
     Json,
     MemoryKind,
@@ -27,10 +27,10 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, print_table, say
-from server.cli.predicted import UNLIMITED_BYTES, profiled
-from server.cli.steps import bar
-from server.cli.weights import Weights, weight_bytes
+from server.cli.arguments.predicted import UNLIMITED_BYTES, profiled
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.output import print_json, print_table, say
+from server.cli.printing.steps import bar
 from server.memory.budget import Budget
 from server.memory.sharing import Candidate, share_budget
 from server.settings.sizes import format_size

@@ -14,7 +14,7 @@ from pipeline.benchmark.turns import Samples, take_turns
 from pipeline.energy.meter import EnergyMeter
 from pipeline.execution.engine import Engine
 from pipeline.planning.plan import Plan
-from server.cli.steps import bar
+from server.cli.printing.steps import bar
 
 
 @dataclass(frozen=True)

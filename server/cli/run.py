@@ -35,7 +35,7 @@ from server.cli.answers import (
     report,
     save_drawing,
 )
-from server.cli.options import (
+from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
     Json,
@@ -50,10 +50,10 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import say
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.output import say
+from server.cli.printing.steps import working
 from server.cli.repeats import repeated
-from server.cli.steps import working
-from server.cli.weights import Weights, weight_bytes
 from server.errors import InvalidRequestError
 from server.repository.pack_profiles import prepared
 from server.requests.pictures import PictureLimits, decode

@@ -13,8 +13,7 @@ from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predi
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.cli.figures import number, unit_of_rows
-from server.cli.options import (
+from server.cli.arguments.options import (
     DeviceName,
     Json,
     PackPath,
@@ -25,10 +24,11 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, print_table
-from server.cli.predicted import memory_of, profiled
-from server.cli.steps import working
-from server.cli.weights import Weights, weight_bytes
+from server.cli.arguments.predicted import memory_of, profiled
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.figures import number, unit_of_rows
+from server.cli.printing.output import print_json, print_table
+from server.cli.printing.steps import working
 
 _USUAL_PART = 0.05
 _SIZES = ("weight_bytes", "arena_bytes", "read_bytes")

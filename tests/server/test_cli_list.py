@@ -7,7 +7,7 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from server.cli.sentences import typed
+from server.cli.printing.sentences import typed
 from tests.server.conftest import SettingsFactory
 from tests.server.support import BAD, Cli, Packs, serving
 

@@ -24,7 +24,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
-from server.cli import bench_tables, output
+from server.cli.printing import bench_tables, output
 from tests.pipeline.profiles import profile
 from tests.server.support import Cli, Packs
 from tests.server.test_cli_darknet import DETECTOR

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from models.errors import printable
-from server.cli import output
-from server.cli.steps import steps
-from server.cli.tables import fold, lay_out, lay_out_facts
+from server.cli.printing import output
+from server.cli.printing.steps import steps
+from server.cli.printing.tables import fold, lay_out, lay_out_facts
 from tests.examples import examples
 
 WIDTHS = [None, 20, 80, 200]
@@ -178,7 +178,7 @@ def test_steps_are_lines_on_a_terminal_and_nothing_in_a_pipe(
 ) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=80, color_system=None)
-    monkeypatch.setattr("server.cli.steps.errors", lambda: console)
+    monkeypatch.setattr("server.cli.printing.steps.errors", lambda: console)
     with steps("compiling [/x].onnx") as progress:
         progress("read")
         for number in range(3):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.cli.figures import Unit, number, percent, unit_of_rows
-from server.cli.output import print_table, say
+from server.cli.printing.figures import Unit, number, percent, unit_of_rows
+from server.cli.printing.output import print_table, say
 
 # Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
 _DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")

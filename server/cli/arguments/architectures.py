@@ -10,8 +10,8 @@ from pipeline.measuring.profiling import Progress, profile_pack
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import load_profile, save_profile
-from server.cli.options import architecture
-from server.cli.weights import weight_bytes
+from server.cli.arguments.options import architecture
+from server.cli.arguments.weights import weight_bytes
 
 _SHORT_ITERATIONS = 3
 

@@ -20,10 +20,10 @@ from pipeline.devices.lowered import device_measure
 from pipeline.planning.make import make_plan
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.cli.options import Json, size
-from server.cli.output import print_json, say, suggest, warn
-from server.cli.sentences import counted, serving, typed
-from server.cli.steps import steps
+from server.cli.arguments.options import Json, size
+from server.cli.printing.output import print_json, say, suggest, warn
+from server.cli.printing.sentences import counted, serving, typed
+from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from models.packs.manifest import Manifest
-from server.cli.options import size
+from server.cli.arguments.options import size
 
 Weights = Annotated[
     str | None, typer.Option(help="Memory for weights, e.g. 12MiB, or a part of all, e.g. 5%.")

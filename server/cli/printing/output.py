@@ -60,7 +60,7 @@ def print_json(document: Any) -> None:
 
 def say(sentence: str) -> None:
     """Print a sentence for people: one line, which in a terminal folds between words."""
-    from server.cli.tables import fold
+    from server.cli.printing.tables import fold
 
     width = _width()
     for line in [sentence] if width is None else fold(sentence, width, cut=False):
@@ -75,7 +75,7 @@ def suggest(what: str, command: str) -> None:
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and what there is to say of each, aligned."""
-    from server.cli.tables import lay_out_facts
+    from server.cli.printing.tables import lay_out_facts
 
     for line in lay_out_facts(facts, _width()):
         _print(line)
@@ -84,9 +84,9 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table for people, and an empty line: numbers right, texts left, nothing cut.
 
-    In a pipe each row is one line; a terminal's width decides what folds (server/cli/tables.py).
+    In a pipe each row is one line; a terminal's width decides what folds (server/cli/printing/tables.py).
     """
-    from server.cli.tables import lay_out
+    from server.cli.printing.tables import lay_out
 
     table = lay_out(columns, rows, _width())
     _print(title, "bold")

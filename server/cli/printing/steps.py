@@ -14,7 +14,7 @@ from rich.text import Text
 
 from models.errors import printable
 from models.progress import Progress
-from server.cli.output import errors
+from server.cli.printing.output import errors
 
 
 class Working:
