@@ -9,11 +9,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.context import Context
 from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
-from server.protocol import classify, detect, docs, health, infer, metadata, repository
+from server.protocol import classify, detect, health, infer, metadata, repository
+from server.protocol.documentation import docs
+from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
-from server.protocol.openapi import describe
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.protocol import schemas
+from server.protocol.documentation import schemas
 
 Document = dict[str, Any]
 
