@@ -1,1 +1,1 @@
-"""Who reads a range of a file: real files, and the shipped fakes. Every OS call stays behind one interface."""
+"""Who reads a range of a file: real files, and the shipped fakes, behind one interface."""

@@ -1,4 +1,4 @@
-"""Entries that only Darknet's networks have in an ONNX file (models/graphs/metadata.py): for the way back."""
+"""Entries of an ONNX file (models/graphs/metadata.py) that only Darknet has: for the way back."""
 
 #: The cfg as text (models/darknet/cfg/text.py), with the resolution of the import.
 CFG = "layerstream.darknet.cfg"

@@ -164,9 +164,9 @@ class Piece(_Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
-    models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes`` bounds
-    what the kernel allocates while it runs, with as many threads as the compiler's machine has; with
-    others, ``unrolled`` does.
+    models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
+    bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
+    with others, ``unrolled`` does.
     """
 
     graph: NonNegativeInt

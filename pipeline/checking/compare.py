@@ -12,7 +12,8 @@ from models.graphs.traits import Traits
 Arrays = Mapping[str, NDArray[Any]]
 
 # What an order of additions changes, beside the largest value: sums of 10,000 products in float32 differ by
-# 1e-6; fused and rewritten operators (models/compiler/optimising/rewrite.py) by 1e-5. 16-bit floats have three digits.
+# 1e-6; fused and rewritten operators (models/compiler/optimising/rewrite.py) by 1e-5.
+# 16-bit floats have three digits.
 _FLOAT, _HALF, _QUANTISED = 1e-4, 2e-2, 5e-2
 # Inputs are about 1: differences of values much smaller than that are what cancellation leaves.
 _LEAST_SCALE = 1e-3

@@ -1,6 +1,7 @@
 """The profile of a pack on one machine: r_i, c_i and k_i of seed 003 as distributions, and what they give.
 
-pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py keeps it in the pack's folder. Seconds, bytes.
+pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py keeps it in the pack's
+folder. Seconds, bytes.
 """
 
 from bisect import bisect_left

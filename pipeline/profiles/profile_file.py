@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
-from pipeline.profiles import found_plans_file as known_file
+from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError
@@ -65,7 +65,7 @@ def load_profile(pack: Pack, machine: Machine) -> Profile:
             "; ".join(slight),
         )
         profile = profile.model_copy(update={"exact": False})
-    profile.known.keep_in(KnownFile(pack.folder / known_file.FILE, checksum(content)))
+    profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, checksum(content)))
     return profile
 
 

@@ -1,7 +1,7 @@
 """An independent judge of schedules: replays a trace against the constraints of seed 003, Eq. 3.
 
-It shares no code with pipeline/schedule/schedule.py and works from bytes and names alone: which bytes of its buffer
-an operation writes, and which operations of the next stage depend on them.
+It shares no code with pipeline/schedule/schedule.py and works from bytes and names alone: which bytes of
+its buffer an operation writes, and which operations of the next stage depend on them.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,7 +2,8 @@
 
 The schedule releases in a fixed order, so an operation starts when the last of what it waits for has
 ended: a maximum over earlier ends and the free server of its stage. This gives the same times as driving
-the schedule on a virtual clock (pipeline/timing/simulator.py) many times faster; planners and the bound use it.
+the schedule on a virtual clock (pipeline/timing/simulator.py) many times faster; planners and
+the bound use it.
 """
 
 import heapq

@@ -8,7 +8,7 @@ import typer
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.predict import Wanted
-from pipeline.measuring import plan_limits as limit_times
+from pipeline.measuring import plan_limits
 from pipeline.measuring import profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
@@ -68,7 +68,7 @@ def profile(
     runs: Annotated[
         int,
         typer.Option(min=1, metavar="NUMBER", help="Sweeps of the configuration, with --bound."),
-    ] = limit_times.DEFAULT_RUNS,
+    ] = plan_limits.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Measure a pack on this machine; planning and prediction need it.
@@ -125,7 +125,7 @@ def _bound(
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
     with bar(f"measuring {plan.architecture.name} of {pack.name}") as shown:
-        limits = limit_times.measure_limits(pack, plan, device, runs, shown.step)
+        limits = plan_limits.measure_limits(pack, plan, device, runs, shown.step)
     save_profile(known.with_limits(plan, limits), pack)
     document = {
         "model": pack.name,

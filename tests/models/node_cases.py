@@ -39,7 +39,8 @@ NEWEST_IR = 12
 # Only older versions of these operators are in ONNX Runtime; the cases fit them, too.
 OLDER = {"RoiAlign": 16}
 
-# The compiler says Mish in other operators (models/compiler/optimising/rewrite.py): 1e-6 of the largest |x|, here 10.
+# The compiler says Mish in other operators (models/compiler/optimising/rewrite.py): 1e-6 of the largest
+# |x|, here 10.
 ABSOLUTE = {"Mish": 1e-5}
 
 TYPES = "an element type that neither NumPy nor the Open Inference Protocol has"

@@ -8,7 +8,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.fitting.predict import Wanted, find_plan
 from pipeline.planning.found_plans import MOST_PLANS, Known, KnownPlans, Point
 from pipeline.planning.plan import Choice
-from pipeline.profiles import found_plans_file as known_file
+from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -93,7 +93,7 @@ def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
     loaded, auto = load_profile(pack, MACHINE), ARCHITECTURES["auto"]
     wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
     found = find_plan(pack.manifest, auto, wanted, loaded)
-    path = pack.folder / known_file.FILE
+    path = pack.folder / found_plans_file.FILE
     ring = f'"ring_bytes":{found.plan.choice.ring_bytes}'
     text = path.read_text("utf-8")
     assert ring in text

@@ -1,8 +1,8 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
-Shapes agree (models/compiler/analysis/agree.py). Three cases: the inputs of a concatenation are written straight
-into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
-writes over it.
+Shapes agree (models/compiler/analysis/agree.py). Three cases: the inputs of a concatenation are written
+straight into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads
+afterwards writes over it.
 """
 
 import math

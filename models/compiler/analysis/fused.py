@@ -1,7 +1,7 @@
 """Fused pieces: an operator and what a GPU computes in the same kernel, next to each other in order.
 
-models/graphs/fusion.py says which these are: an activation of several nodes, the activation behind a convolution,
-a residual that is added to it.
+models/graphs/fusion.py says which these are: an activation of several nodes, the activation behind a
+convolution, a residual that is added to it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Cut a graph into pieces: one kernel launch each, with weights that are streamed as one span.
 
-A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny nodes become one piece (a launch
-costs 20-40 us of Python each).
+A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny nodes become one piece
+(a launch costs 20-40 us of Python each).
 """
 
 from collections.abc import Callable, Mapping

@@ -29,9 +29,9 @@ from models.darknet.layers.parameters import (
 )
 from models.darknet.layers.sizes import source_sizes
 from models.darknet.metadata import CFG
-from models.darknet.nodes import joins as onnx_joins
-from models.darknet.nodes import spatial as onnx_spatial
-from models.darknet.nodes import vectors as onnx_vectors
+from models.darknet.nodes import joins
+from models.darknet.nodes import spatial
+from models.darknet.nodes import vectors
 from models.darknet.nodes.graph import Graph, LayerGraph, Value, make_model
 from models.detection.recipe import Detection, Head
 from models.graphs import metadata
@@ -73,15 +73,15 @@ def _emit(graph: LayerGraph, layer: Layer, inputs: list[Value]) -> Value:
         case Identity():
             return x
         case Route() as p:
-            return onnx_joins.route(graph, p, inputs)
+            return joins.route(graph, p, inputs)
         case Connected() as p:
-            name = onnx_vectors.connected(graph, layer, p, x)
+            name = vectors.connected(graph, layer, p, x)
         case Softmax() as p:
-            name = onnx_vectors.softmax(graph, p, x)
+            name = vectors.softmax(graph, p, x)
         case Shortcut() as p:
-            name = onnx_joins.shortcut(graph, layer, p, inputs)
+            name = joins.shortcut(graph, layer, p, inputs)
         case Product() as p:
-            name = onnx_joins.product(graph, p, inputs)
+            name = joins.product(graph, p, inputs)
         case _:
             name = _emit_spatial(graph, layer, graph.spatial(x))
     return Value(name, layer.shape, isinstance(layer.parameters, Connected | Softmax))
@@ -90,23 +90,23 @@ def _emit(graph: LayerGraph, layer: Layer, inputs: list[Value]) -> Value:
 def _emit_spatial(graph: LayerGraph, layer: Layer, x: Value) -> str:
     match layer.parameters:
         case Convolution() as p:
-            name = onnx_spatial.convolution(graph, layer, p, x)
+            name = spatial.convolution(graph, layer, p, x)
         case MaxPool() as p:
-            name = onnx_spatial.maxpool(graph, p, x)
+            name = spatial.maxpool(graph, p, x)
         case DepthMaxPool() as p:
-            name = onnx_spatial.depth_maxpool(graph, p, x)
+            name = spatial.depth_maxpool(graph, p, x)
         case AvgPool():
-            name = onnx_spatial.avgpool(graph, x)
+            name = spatial.avgpool(graph, x)
         case Upsample() as p:
-            name = onnx_spatial.upsample(graph, p, x)
+            name = spatial.upsample(graph, p, x)
         case Reorg() as p:
-            name = onnx_spatial.reorg(graph, layer, p, x)
+            name = spatial.reorg(graph, layer, p, x)
         case Crop() as p:
-            name = onnx_spatial.crop(graph, layer, p, x)
+            name = spatial.crop(graph, layer, p, x)
         case Yolo() as p:
-            name = onnx_vectors.yolo(graph, p, x)
+            name = vectors.yolo(graph, p, x)
         case Region() as p:
-            name = onnx_vectors.region(graph, p, x)
+            name = vectors.region(graph, p, x)
         case _:
             raise AssertionError(f"no nodes for {layer.kind}")
     return name

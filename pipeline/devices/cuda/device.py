@@ -27,6 +27,8 @@ from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
 from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
@@ -76,10 +78,6 @@ class CudaDevice(CachingDevice):
         return architecture
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:
-        # Here: both use the device.
-        from pipeline.devices.cuda.probe import probe_kinds
-        from pipeline.devices.cuda.tuner import fastest_algorithms
-
         algorithms = fastest_algorithms(self, graphs)
         works = [kind for kind, reason in probe_kinds(self, file).items() if not reason]
         kinds = [self._asked_kind] if self._asked_kind else works

@@ -16,6 +16,7 @@ import pipeline.devices.cuda
 from pipeline.devices.cuda.call import Argument, Arguments, Call, Pointer, Resolve
 
 KERNELS = Path(pipeline.devices.cuda.__file__).parent / "kernels"
+HEADERS = KERNELS / "headers"
 _HOST = Path(__file__).parent
 _GXX = "g++"
 # No contraction: a product and a sum are one fma only where the kernel says so.
@@ -72,7 +73,7 @@ def digest(*parts: str | bytes) -> str:
 
 def kernel_names(source: Path) -> list[str]:
     """Return the kernels of a .cu file, those that macros make too."""
-    text = _run(_GXX, "-std=c++17", "-E", "-P", "-x", "c++", "-DHOST_BUILD", f"-I{KERNELS}", source)
+    text = _run(_GXX, "-std=c++17", "-E", "-P", "-x", "c++", "-DHOST_BUILD", f"-I{HEADERS}", source)
     return _KERNEL.findall(text)
 
 
@@ -82,7 +83,7 @@ def build(source: Path) -> Path:
     Raises:
         RuntimeError: g++ reports errors.
     """
-    used = [path for path in sources(KERNELS, _HOST) if path.suffix != ".cu"]
+    used = [path for path in sources(KERNELS, HEADERS, _HOST) if path.suffix != ".cu"]
     content = [path.read_bytes() for path in (source, *used)]
     library = cache_folder() / f"{source.stem}-{digest(*_OPTIONS, platform.node(), *content)}.so"
     if library.exists():
@@ -92,7 +93,7 @@ def build(source: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         program, made = Path(folder) / "program.cpp", Path(folder) / "made.so"
         program.write_text(text, encoding="utf-8")
-        _run(_GXX, *_OPTIONS, f"-I{_HOST}", f"-I{KERNELS}", "-o", made, program)
+        _run(_GXX, *_OPTIONS, f"-I{_HOST}", f"-I{HEADERS}", "-o", made, program)
         # Another process may build the same: whoever comes last replaces equal by equal.
         near = library.with_suffix(f".{os.getpid()}")
         shutil.copy(made, near)
