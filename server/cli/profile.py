@@ -8,8 +8,7 @@ import typer
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.predict import Wanted
-from pipeline.measuring import plan_limits
-from pipeline.measuring import profiling
+from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
 from pipeline.profiles.profile_file import save_profile

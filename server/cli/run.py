@@ -25,16 +25,6 @@ from pipeline.execution.errors import InputError
 from pipeline.fitting.fit import fit_plan
 from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import Plan
-from server.cli.answers import (
-    BOXES,
-    LABELS,
-    Result,
-    best_of,
-    boxes_of,
-    check_drawing,
-    report,
-    save_drawing,
-)
 from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
@@ -53,7 +43,17 @@ from server.cli.arguments.options import (
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import say
 from server.cli.printing.steps import working
-from server.cli.repeats import repeated
+from server.cli.running.answers import (
+    BOXES,
+    LABELS,
+    Result,
+    best_of,
+    boxes_of,
+    check_drawing,
+    report,
+    save_drawing,
+)
+from server.cli.running.repeats import repeated
 from server.errors import InvalidRequestError
 from server.repository.pack_profiles import prepared
 from server.requests.pictures import PictureLimits, decode

@@ -29,9 +29,7 @@ from models.darknet.layers.parameters import (
 )
 from models.darknet.layers.sizes import source_sizes
 from models.darknet.metadata import CFG
-from models.darknet.nodes import joins
-from models.darknet.nodes import spatial
-from models.darknet.nodes import vectors
+from models.darknet.nodes import joins, spatial, vectors
 from models.darknet.nodes.graph import Graph, LayerGraph, Value, make_model
 from models.detection.recipe import Detection, Head
 from models.graphs import metadata

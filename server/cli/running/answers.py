@@ -15,7 +15,7 @@ from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.printing.output import print_json, print_table, say
-from server.cli.repeats import Repeats
+from server.cli.running.repeats import Repeats
 from server.requests.drawing import draw_boxes
 from server.settings.sizes import format_size
 
