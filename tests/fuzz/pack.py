@@ -26,9 +26,9 @@ from models.packs.pack import open_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
-from tests.models.test_resident import selection
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (
