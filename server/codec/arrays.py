@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import STRINGS, Port
+from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError
-from server.requests.datatypes import datatype
 
 # What orjson makes of a value that each kind of dtype takes.
 _TAKEN: dict[str, frozenset[type]] = {

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from models.packs.manifest import Port
+from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError, shown
-from server.requests.datatypes import datatype
 
 _MICROSECONDS = 1_000_000
 Parameters = dict[str, Any]

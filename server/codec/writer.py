@@ -8,9 +8,9 @@ import orjson
 from numpy.typing import NDArray
 
 from models.packs.manifest import STRINGS
+from server.codec.datatypes import DATATYPES
 from server.codec.fields import RequestedOutput
 from server.errors import NotFiniteError
-from server.requests.datatypes import DATATYPES
 
 #: The longest piece of text.
 PIECE_BYTES = 128 << 10

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from models.packs.manifest import Port
+from server.codec.datatypes import datatype
 from server.protocol.serving import ContextDependency
-from server.requests.datatypes import datatype
 
 router = APIRouter(tags=["models"])
 

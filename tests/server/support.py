@@ -29,9 +29,9 @@ from pipeline.devices.memory import Memory
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
+from server.codec.datatypes import datatype
 from server.context import Context
 from server.repository.worker import Worker
-from server.requests.datatypes import datatype
 from server.settings.settings import Settings
 
 #: Nothing here takes this long; a test that waits for it has failed.

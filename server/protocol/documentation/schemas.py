@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from server.requests.datatypes import DATATYPES
+from server.codec.datatypes import DATATYPES
 
 Datatype = Annotated[str, Field(json_schema_extra={"enum": list(DATATYPES)})]
 Parameters = dict[str, bool | int | float | str]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from models.packs.manifest import Port
-from server.requests.datatypes import DATATYPES, datatype
+from server.codec.datatypes import DATATYPES, datatype
 
 OUTPUTS = tuple(Port(name=name, dtype="float32", shape=(2,), value=9) for name in ("y", "z"))
 

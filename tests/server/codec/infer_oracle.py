@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import Port
-from server.requests.datatypes import datatype
+from server.codec.datatypes import datatype
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 4096

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from models.packs.manifest import Port
 from server.codec import Request, RequestReader
+from server.codec.datatypes import body_limit
 from server.codec.layout import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
-from server.requests.datatypes import body_limit
 from tests.fuzz.infer import check_message, check_same, compare
 from tests.server.codec.infer_cases import OUTPUTS, nested
 from tests.server.codec.infer_oracle import meaning

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from server.codec import RequestedOutput, write_response
+from server.codec.datatypes import DATATYPES, datatype
 from server.codec.writer import PIECE_BYTES
 from server.errors import NotFiniteError
-from server.requests.datatypes import DATATYPES, datatype
 
 
 def written(outputs: dict[str, NDArray[Any]], *wanted: str, identity: str | None = None) -> Any:

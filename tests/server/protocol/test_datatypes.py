@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.choice import session_bytes
 from models.packs.pack import open_pack
-from server.requests.datatypes import DATATYPES
+from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
 from tests.examples import examples
 from tests.server.support import Service, error, serving
