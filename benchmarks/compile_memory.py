@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import Environment, copy_environment
-from benchmarks.sampling import sampled_group
+from benchmarks.machine.environment import Environment, copy_environment
+from benchmarks.machine.sampling import sampled_group
 from server.settings.sizes import parse_size
 
 

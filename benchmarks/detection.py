@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.served import ours, running
+from benchmarks.servers.served import ours, running
 from models import photographs
 from server.settings.sizes import parse_size
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.load.messages import Response, infer_request, request_bytes
-from benchmarks.small_models import TINY_SHAPE, tiny, wide
+from benchmarks.servers.small_models import TINY_SHAPE, tiny, wide
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
 from models.images.preprocess import read_labels, read_preprocess

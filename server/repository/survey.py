@@ -1,7 +1,7 @@
 """What is in a repository, and which of it a server with a budget would serve, before there is one.
 
-The decisions are the server's own (sharing.py, budget.py, request_needs.py), in the order in which it
-loads: by name, each model within its share of what the others leave.
+The decisions are the server's own (server/memory/), in the order in which it loads: by name, each model
+within its share of what the others leave.
 """
 
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=script.parents[2],
+        cwd=script.parents[3],
     )
     peaks = json.loads(done.stdout)
     device = CpuDevice(1)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.client import first_output, post_json, tensor_body
-from benchmarks.contenders import Contender
-from benchmarks.environment import Environment
-from benchmarks.room import Room, Rooms
-from benchmarks.sampling import Sample, Sampler, figures
-from benchmarks.served import NotReadyError, Served, running
+from benchmarks.machine.environment import Environment
+from benchmarks.machine.room import Room, Rooms
+from benchmarks.machine.sampling import Sample, Sampler, figures
+from benchmarks.servers.client import first_output, post_json, tensor_body
+from benchmarks.servers.contenders import Contender
+from benchmarks.servers.served import NotReadyError, Served, running
 
 Array = NDArray[np.float32]
 _STOP_SECONDS = 10.0

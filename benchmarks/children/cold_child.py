@@ -36,7 +36,7 @@ def main() -> None:
 
 def _loader(name: str, model: str, percent: float, inputs: Tensors, threads: int) -> Loader:
     if name == "layerstream":
-        from benchmarks.ours import open_ours
+        from benchmarks.children.ours import open_ours
         from models.runtime.sessions import claim_process
 
         def load_ours() -> tuple[Callable[[], Any], dict[str, float]]:

@@ -1,6 +1,6 @@
 """The peer: what one would write without Layerstream. FastAPI and a runtime that opens the model's file.
 
-Run as ``python -m benchmarks.peer_server MODEL.onnx PORT [--runtime RUNTIME]``.
+Run as ``python -m benchmarks.children.peer_server MODEL.onnx PORT [--runtime RUNTIME]``.
 """
 
 import argparse

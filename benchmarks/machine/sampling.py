@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from benchmarks.cgroup import MemoryGroup, Usage, memory_group
+from benchmarks.machine.cgroup import MemoryGroup, Usage, memory_group
 
 _SECONDS = 0.015
 

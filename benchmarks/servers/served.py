@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client import wait_ready
+from benchmarks.servers.client import wait_ready
 from server.transport.listener import listen
 
 _READY_SECONDS = 120.0
@@ -56,7 +56,7 @@ def ours(repository: Path, budget: str, *flags: str) -> list[str]:
 
 def peer(model: Path, runtime: str = "onnxruntime") -> list[str]:
     """Return the command, less its port, that serves the file ``model`` as most would."""
-    command = [sys.executable, "-m", "benchmarks.peer_server", "--runtime", runtime]
+    command = [sys.executable, "-m", "benchmarks.children.peer_server", "--runtime", runtime]
     return [*command, str(model)]
 
 

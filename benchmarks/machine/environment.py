@@ -21,9 +21,9 @@ from functools import cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from benchmarks import page_cache
+from benchmarks.machine import page_cache
 
-_PROJECT = Path(__file__).resolve().parent.parent
+_PROJECT = Path(__file__).resolve().parents[2]
 _OURS = ("models", "loader", "pipeline", "server", "benchmarks")
 _NOT_NEEDED = (
     "site-packages",
@@ -38,7 +38,7 @@ _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _CHECK = "import encodings, ssl, sys; sys.exit(0 if sys.base_prefix == sys.argv[1] else 1)"
 # What servers import, so that the system's libraries below it are mapped; then a line for each file mapped.
 _PROBE = """
-import benchmarks.peer_server, onnxruntime, server.serve
+import benchmarks.children.peer_server, onnxruntime, server.serve
 for line in open("/proc/self/maps"):
     print(*line.split(None, 5)[5:], end="")
 """

@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.served import ours, peer
+from benchmarks.servers.served import ours, peer
 
 OURS, RESIDENT, MAPPED = "layerstream", "fastapi_onnxruntime", "fastapi_onnxruntime_mapped"
 OPENVINO = "fastapi_openvino"

@@ -1,6 +1,6 @@
 """Layerstream as the programs here measure it: ``auto`` within a part of the weights.
 
-As a process that is measured: ``python -m benchmarks.ours PACK PERCENT INPUTS.npz THREADS``.
+As a process that is measured: ``python -m benchmarks.children.ours PACK PERCENT INPUTS.npz THREADS``.
 """
 
 import sys

@@ -2,7 +2,8 @@
 
 Works with version 1 and version 2 of the memory controller; needs the right to make a group (root).
 A page of a file is charged to the group that touches it first, and to no other: what was in the page
-cache before is free. So that a figure holds for a fresh machine, measure in a ``benchmarks.environment``.
+cache before is free. So that a figure holds for a fresh machine, measure in a
+``benchmarks.machine.environment``.
 """
 
 import contextlib
