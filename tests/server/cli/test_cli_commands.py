@@ -64,7 +64,8 @@ def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     imported = set(json.loads(done.stdout))
     assert not {"rich", "onnx", "models.compiler", "pipeline.benchmark"} & imported
     own = {name for name in imported if name.startswith("server.cli.")}
-    assert own <= {f"server.cli.{name}" for name in ("commands", "output", "serve", "versions")}
+    printing = ("printing", "printing.output", "printing.versions")
+    assert own <= {f"server.cli.{name}" for name in ("commands", "serve", *printing)}
 
 
 def test_a_warning_of_a_package_is_one_of_the_command(
