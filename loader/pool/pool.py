@@ -1,30 +1,26 @@
 """Reading for all models: the lock, the lines of clients, and who is told when a read has ended.
 
 Invariant: every job accepted is called back exactly once, also while the pool closes; of a read that hangs,
-once it ends. What comes next is decided by ``order`` and ``flights``, reading is done by ``threads`` or
-``uring_reads``. All of them sleep while there is nothing to read.
+once it ends. What comes next is decided by ``order`` and ``flights``, reading is done by ``threads``. All
+of them sleep while there is nothing to read.
 """
 
 import logging
 import threading
 import time
 from collections import defaultdict
-from typing import Literal
 
 from loader.errors import ClosedError
 from loader.pool.flights import Flights
 from loader.pool.job import Outcome, ReadJob
 from loader.pool.order import DEFAULT_DEPTH, Client, Order
-from loader.pool.probe import probe_uring
 from loader.pool.statistics import ClientStatistics, PoolStatistics, Tally
 from loader.pool.threads import ReaderThreads, ReadFlight
-from loader.pool.uring_reads import UringReads
 
-__all__ = ["Kind", "PoolClient", "ReadJob", "ReadPool"]
+__all__ = ["PoolClient", "ReadJob", "ReadPool"]
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["preadv", "io_uring"]
 PoolClient = Client[ReadJob]
 
 _CLOSE_SECONDS = 30.0
@@ -37,13 +33,11 @@ class ReadPool:
     """At most ``depth`` reads at once for all models, beside those that hang.
 
     A read hangs after ``hung_seconds``: its client is stuck until it ends, the others go on.
-    ``kind``: io_uring falls back to preadv where it does not work; ``statistics`` says why.
     """
 
     def __init__(
         self,
         depth: int = 2,
-        kind: Kind = "preadv",
         hung_seconds: float = _HUNG_SECONDS,
         close_seconds: float = _CLOSE_SECONDS,
     ) -> None:
@@ -59,8 +53,7 @@ class ReadPool:
         self._wake_ups = 0
         self._total = Tally()
         self._tallies: defaultdict[PoolClient, Tally] = defaultdict(Tally)
-        self._reason = ""
-        self._reads = self._backend(depth, kind)
+        self._reads = ReaderThreads(depth, self._landed, self._report)
         self._watcher = threading.Thread(target=self._watch, name="reader-watch", daemon=True)
         self._watcher.start()
 
@@ -110,7 +103,6 @@ class ReadPool:
             )
             return PoolStatistics(
                 kind=self._reads.kind,
-                reason=self._reason,
                 figures=self._total.figures(),
                 clients=clients,
                 in_flight=len(self._flights),
@@ -134,19 +126,6 @@ class ReadPool:
             self._tell(job, Outcome(ClosedError("read pool closed"), 0.0, 0.0))
         self._watcher.join()
         self._reads.close(give_up)
-
-    def _backend(self, depth: int, kind: Kind) -> ReaderThreads | UringReads:
-        threads = ReaderThreads(depth, self._landed, self._report)
-        if kind == "preadv":
-            return threads
-        self._reason = probe_uring().reason
-        if not self._reason:
-            try:
-                return UringReads(depth + _REPLACEMENTS, self._landed, self._report, threads)
-            except OSError as exc:  # a ring of one read worked, a larger one does not
-                self._reason = f"the kernel refuses io_uring: {exc}"
-        _log.warning("reading with preadv: %s", self._reason)
-        return threads
 
     def _launch(self) -> None:
         """Start what may start; the lock is held."""

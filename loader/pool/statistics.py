@@ -64,13 +64,11 @@ class ClientStatistics:
 class PoolStatistics:
     """``figures`` also of clients that have gone.
 
-    ``kind``: "preadv" or "io_uring"; ``reason``: why it is the former though the latter was wanted.
-    ``hung``: reads that have not ended for too long. ``wake_ups``: how often a thread of the pool
-    woke; an idle pool adds none.
+    ``kind``: how it reads, "preadv". ``hung``: reads that have not ended for too long. ``wake_ups``: how
+    often a thread of the pool woke; an idle pool adds none.
     """
 
     kind: str
-    reason: str
     figures: ReadFigures
     clients: tuple[ClientStatistics, ...]
     in_flight: int

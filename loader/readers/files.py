@@ -70,10 +70,6 @@ class DirectReader(_FileReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path, os.O_DIRECT)
 
-    @property
-    def descriptor(self) -> int | None:
-        return self._descriptor if self._descriptor >= 0 else None
-
 
 class BufferedReader(_FileReader):
     """Reads through the page cache and drops the pages again, where O_DIRECT is refused."""

@@ -23,11 +23,6 @@ class Reader(ABC):
     #: Offset, length and memory address of a read must be multiples of this.
     alignment: int
 
-    @property
-    def descriptor(self) -> int | None:
-        """The open file, where plain reads of it are all there is to do; else None."""
-        return None
-
     @abstractmethod
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill ``target`` with the bytes of the file from ``offset`` on; blocks.

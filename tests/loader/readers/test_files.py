@@ -353,9 +353,3 @@ def test_closed_reader_is_not_checked(opened: Open, path: Path) -> None:
     reader.close()
     with pytest.raises(ClosedError):
         reader.check()
-    assert reader.descriptor is None
-
-
-def test_only_direct_readers_lend_their_descriptor(path: Path) -> None:
-    assert BufferedReader(path).descriptor is None
-    assert MemoryReader(CONTENT).descriptor is None
