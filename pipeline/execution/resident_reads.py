@@ -24,28 +24,24 @@ def load_residents(
         LoaderError, DeviceError: one cannot be read or copied. DrainError: its read never ended, and the
             disk may still write to its memory.
     """
-    kept, architecture = memory.resident, plan.architecture
+    kept = memory.resident
     lengths = {span: manifest.spans[span].length for span in plan.resident}
-    if kept.reachable and not architecture.copies:
+    if kept.reachable and not plan.architecture.copies:
         for span, length in lengths.items():
             _read(span, kept.host(plan.spans[span], length), read)
         return
-    # Preloading by Eq. 2 keeps both buffers; elsewhere what is staged is needed only here.
-    keeps = architecture.resident and architecture.copies
-    longest = max(lengths.values(), default=0)
-    staging = memory.staging if keeps else device.allocate("staging", longest)
+    staging = device.allocate("staging", max(lengths.values(), default=0))
     stuck = False
     try:
         for span, length in lengths.items():
-            place = plan.spans[span]
-            staged = staging.host(place if keeps else 0, length)
+            staged = staging.host(0, length)
             _read(span, staged, read)
-            _copy(span, staged, device, kept, place)
+            _copy(span, staged, device, kept, plan.spans[span])
     except DrainError:
         stuck = True
         raise
     finally:
-        if not (keeps or stuck):
+        if not stuck:
             staging.close()
 
 

@@ -103,16 +103,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }
 
-#: ``pre`` where the device cannot use what the disk wrote: read into one buffer, copied to another.
-COPIED_PRE = Architecture(
-    "pre",
-    _THREE,
-    "preloading (Section II-E): all weights in both memories",
-    "Eq. 2",
-    factor=2,
-    resident=True,
-)
-
 #: ``auto`` where kernels use a copy of what the disk wrote.
 COPIED_AUTO = replace(
     ARCHITECTURES["auto"],

@@ -90,11 +90,10 @@ def open_engine(pack: Pack) -> Iterator[OpenEngine]:
         architecture: str = "2s",
         ring: int | None = None,
         choice: Choice | None = None,
-        copied: bool = False,
         **options: Any,
     ) -> tuple[Engine, MemoryReader]:
         reader = MemoryReader(pack.weights_path.read_bytes())
-        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring, choice, copied)
+        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring, choice)
         engine = Engine(pack, plan, device, pool, reader, **options)
         opened.append((engine, reader))
         engine.open()
@@ -210,11 +209,10 @@ def test_every_architecture_and_choice_gives_the_same_bits(
     assert reader.in_progress == 0
 
 
-@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("chunk", [None, 2 * CHUNK, 1 << 30])
 @pytest.mark.parametrize("name", sorted(n for n, item in ARCHITECTURES.items() if item.equation))
 def test_memory_is_that_of_the_equations(
-    pack: Pack, open_engine: OpenEngine, image: Tensor, name: str, chunk: int | None, copied: bool
+    pack: Pack, open_engine: OpenEngine, image: Tensor, name: str, chunk: int | None
 ) -> None:
     """Seed 003: Eq. 2, 4, 6, 8, 9 with chunks in place of layers, as it was allocated.
 
@@ -222,7 +220,7 @@ def test_memory_is_that_of_the_equations(
     """
     manifest = pack.manifest
     shared = sum(span.length for span in manifest.spans if span.resident)
-    engine, _ = open_engine(name, choice=Choice(chunk_bytes=chunk), copied=copied)
+    engine, _ = open_engine(name, choice=Choice(chunk_bytes=chunk))
     engine.run({"image": image})
     memory, plan = engine.statistics().memory, engine.plan
     held = memory["staging"] + memory["ring"] + memory["resident"]
@@ -232,7 +230,7 @@ def test_memory_is_that_of_the_equations(
         if piece.span is not None and not manifest.spans[piece.span].resident
     )
     if name == "pre":
-        assert held == (2 if copied else 1) * sum(span.length for span in manifest.spans)
+        assert held == sum(span.length for span in manifest.spans)
     else:
         factor = {"seq": 2, "sync": 4, "async": 2, "2s": 1}[name]
         assert held == factor * largest + shared
