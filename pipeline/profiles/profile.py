@@ -88,8 +88,9 @@ class Overlap(_Record):
 class Profile(_Record):
     """See docs/demand-layering.md, "Profile".
 
-    ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone. ``reads`` and
-    ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
+    ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
+    has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
+    ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
     by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in sweeps, by
     ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
     ``plan_key``. ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very
