@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from loader.errors import LoaderError
 from models.packs.manifest import Manifest
 from pipeline.planning.auto import plan_auto
-from pipeline.planning.found_plans import Known, Point
+from pipeline.planning.found_plans import FoundPlan, Point
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
@@ -115,7 +115,7 @@ def _searched(
             architecture,
         )
         found = Found(auto.plan, auto.reasons)
-    known = Known(found.plan.choice, found.reasons, found.curve)
+    known = FoundPlan(found.plan.choice, found.reasons, found.curve)
     profile.known.add(_question(architecture, wanted), known)
     return found
 

@@ -20,7 +20,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Known:
+class FoundPlan:
     """What a search chose. ``reasons``: in words. ``curve``: of the search for a ring."""
 
     choice: Choice
@@ -31,18 +31,18 @@ class Known:
 class PlanStore(Protocol):
     """Where known plans outlive the process. Neither method fails: what is lost is searched again."""
 
-    def load(self) -> dict[str, Known]:
+    def load(self) -> dict[str, FoundPlan]:
         """Return the plans by what was asked for, the newest last."""
 
-    def save(self, plans: Mapping[str, Known]) -> None:
+    def save(self, plans: Mapping[str, FoundPlan]) -> None:
         """Replace what is there."""
 
 
-class KnownPlans:
+class FoundPlans:
     """The last plans, by what was asked for; in memory, and in a store if there is one."""
 
     def __init__(self) -> None:
-        self._plans: dict[str, Known] = {}
+        self._plans: dict[str, FoundPlan] = {}
         self._store: PlanStore | None = None
 
     def keep_in(self, store: PlanStore) -> None:
@@ -50,11 +50,11 @@ class KnownPlans:
         self._plans.update(store.load())
         self._store = store
 
-    def get(self, question: str) -> Known | None:
+    def get(self, question: str) -> FoundPlan | None:
         """Return what was found; None: nobody asked."""
         return self._plans.get(question)
 
-    def add(self, question: str, known: Known) -> None:
+    def add(self, question: str, known: FoundPlan) -> None:
         """Keep ``known``; the oldest is forgotten."""
         self._plans.pop(question, None)
         self._plans[question] = known

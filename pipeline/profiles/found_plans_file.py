@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.packs.manifest import Checksum
-from pipeline.planning.found_plans import MOST_PLANS, Known
+from pipeline.planning.found_plans import MOST_PLANS, FoundPlan
 from pipeline.profiles.whole_files import write_atomically
 
 FILE = "plans.json"
@@ -27,7 +27,7 @@ class _Document(BaseModel):
     format_version: Literal[1] = 1
     profile: Checksum
     planner: str
-    plans: Annotated[dict[str, Known], Field(max_length=MOST_PLANS)]
+    plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
 
 
 class KnownFile:
@@ -38,7 +38,7 @@ class KnownFile:
         self._profile = profile
         self._planner = _planner()
 
-    def load(self) -> dict[str, Known]:
+    def load(self) -> dict[str, FoundPlan]:
         """Return the plans; none where there is no file, or it is damaged or of another profile."""
         try:
             if self._path.stat().st_size > _MAX_FILE_BYTES:
@@ -55,7 +55,7 @@ class KnownFile:
         same = (document.profile, document.planner) == (self._profile, self._planner)
         return document.plans if same else {}
 
-    def save(self, plans: Mapping[str, Known]) -> None:
+    def save(self, plans: Mapping[str, FoundPlan]) -> None:
         """Write ``plans``, all at once, where the folder can be written."""
         document = _Document(profile=self._profile, planner=self._planner, plans=dict(plans))
         try:

@@ -16,7 +16,7 @@ from models.errors import ModelError
 from models.packs.checksum import checksum
 from models.packs.manifest import Checksum, Piece
 from pipeline.devices.tuning import Tuning
-from pipeline.planning.found_plans import KnownPlans
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.machine import Machine
@@ -90,9 +90,9 @@ class Profile(_Record):
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
     has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
-    ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory. ``slowdown``:
-    by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in sweeps, by
-    ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
+    ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory.
+    ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
+    sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
     ``plan_key``. ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very
     machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
@@ -113,9 +113,9 @@ class Profile(_Record):
     exact: Annotated[bool, Field(exclude=True)] = True
 
     @cached_property
-    def known(self) -> KnownPlans:
+    def known(self) -> FoundPlans:
         """The plans that were found on this profile."""
-        return KnownPlans()
+        return FoundPlans()
 
     def durations(self, plan: Plan, quantile: Quantile = "median") -> Durations:
         """Return the seconds of every operation of ``plan``, reads for the next sweep included.

@@ -6,7 +6,7 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.predict import Wanted, find_plan
-from pipeline.planning.found_plans import MOST_PLANS, Known, KnownPlans, Point
+from pipeline.planning.found_plans import MOST_PLANS, FoundPlan, FoundPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
@@ -15,13 +15,13 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"
-KNOWN = Known(
+KNOWN = FoundPlan(
     Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail"), ("because",), (Point(1, 2, 0.5),)
 )
 
 
-def opened(path: Path, profile: str = OF_A) -> KnownPlans:
-    plans = KnownPlans()
+def opened(path: Path, profile: str = OF_A) -> FoundPlans:
+    plans = FoundPlans()
     plans.keep_in(KnownFile(path, profile))
     return plans
 

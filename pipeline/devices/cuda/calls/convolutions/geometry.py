@@ -95,7 +95,7 @@ class Convolution:
         return self.groups == self.channels and self.groups > 1
 
     def numbers(self, split_k: int | None = None) -> tuple[int, ...]:
-        """Return the structure Convolution of kernels/window.cuh; by default k is not split."""
+        """Return the structure Convolution of kernels/headers/window.cuh; by default k is not split."""
         plane = (self.channels // self.groups, self.height, self.width)
         window = (*self.kernel, *self.strides, *self.pads, *self.dilations)
         split = (self.depth if split_k is None else split_k, self.outputs)
