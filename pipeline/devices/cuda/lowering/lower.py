@@ -14,7 +14,7 @@ from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.lowering.errors import NotCoveredError, UnsuitedError
 from pipeline.devices.cuda.lowering.geometry import geometry_key, worth_measuring
 from pipeline.devices.cuda.lowering.handlers import ALIASES, OPERATORS
-from pipeline.devices.cuda.lowering.memory import place
+from pipeline.devices.cuda.lowering.inner_memory import place
 from pipeline.devices.cuda.lowering.node import Node, domain_of, parse
 from pipeline.devices.cuda.lowering.scope import Scope
 from pipeline.devices.cuda.lowering.settings import Settings
