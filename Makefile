@@ -13,7 +13,7 @@ test: ## run the tests (more: make test ARGS="-m slow")
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-gpu: ## run the tests of device, kernels and engine on the GPU of this machine
-	@LAYERSTREAM_KERNELS=gpu sh tools/gpu.sh -m pytest -q -m "gpu or not (gpu or browser or slow)" tests/pipeline/cuda $(ARGS)
+	@LAYERSTREAM_KERNELS=gpu sh tools/gpu.sh -m pytest -q -m "gpu or not (gpu or browser or slow)" tests/pipeline/devices/cuda $(ARGS)
 
 check: ## formatting, lint, types and import rules
 	$(SETUP) dev

@@ -9,18 +9,18 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from loader.pool import ReadPool
-from models.pack import open_pack
-from models.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
+from loader.pool.pool import ReadPool
+from models.packs.pack import open_pack
+from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.inputs import random_inputs
-from pipeline.limit_times import measure_limits
-from pipeline.machine import this_machine
-from pipeline.predict import Wanted, find_plan
-from pipeline.profile_file import load_profile, save_profile
-from pipeline.sweeps import measured_sweeps, opened
-from pipeline.watch import BoundWatch
+from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.measuring.plan_limits import measure_limits
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import load_profile, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _WANTED_RATIO = 1.25
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.environment import Environment, copy_environment
-from benchmarks.ours import plan_auto
-from benchmarks.sampling import sampled_group
-from models.pack import open_pack
-from pipeline.inputs import random_inputs
+from benchmarks.children.ours import plan_auto
+from benchmarks.machine.environment import Environment, copy_environment
+from benchmarks.machine.sampling import sampled_group
+from models.packs.pack import open_pack
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import save_inputs
 
@@ -46,7 +46,7 @@ def measure(
         str(options.threads),
         str(out),
     ]
-    command = [sys.executable, "-m", "benchmarks.cold_child", *arguments]
+    command = [sys.executable, "-m", "benchmarks.children.cold_child", *arguments]
     left = environment.drop(model)
     with sampled_group("layerstream-cold") as memory:
         process = memory.group.start(environment.private(command))

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import Environment, copy_environment
-from benchmarks.sampling import sampled_group
-from server.sizes import parse_size
+from benchmarks.machine.environment import Environment, copy_environment
+from benchmarks.machine.sampling import sampled_group
+from server.settings.sizes import parse_size
 
 
 def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:

@@ -18,9 +18,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.served import ours, running
+from benchmarks.servers.served import ours, running
 from models import photographs
-from server.sizes import parse_size
+from server.settings.sizes import parse_size
 
 _ARCHITECTURES = ("2s", "pre")
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.environment import copy_environment
-from benchmarks.sampling import SampledGroup, sampled_group
-from models.pack import open_pack
+from benchmarks.machine.environment import copy_environment
+from benchmarks.machine.sampling import SampledGroup, sampled_group
+from models.packs.pack import open_pack
 from pipeline.benchmark.rows import relative_error
-from pipeline.inputs import random_inputs
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, peer_command, save_inputs
 from pipeline.peers.runtimes import Tensors
@@ -72,7 +72,13 @@ def _start(
     environment = copy_environment(own / "environment", *(["openvino"] if name == OPENVINO else []))
     if name == OURS:
         model, file = options.pack, save_inputs(inputs, own)
-        command = [sys.executable, "-m", "benchmarks.ours", str(model), str(options.weights)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.children.ours",
+            str(model),
+            str(options.weights),
+        ]
         command += [str(file), str(options.threads)]
     else:
         model = Path(shutil.copy(options.onnx, own))

@@ -1,6 +1,7 @@
 """What HTTP costs on a kept connection: 1x16 numbers to a tiny model, ours beside a plain server.
 
-The peer is FastAPI, uvicorn and ONNX Runtime as one would write them (``benchmarks/peer_server.py``).
+The peer is FastAPI, uvicorn and ONNX Runtime as one would write them
+(``benchmarks/children/peer_server.py``).
 Delays: one kept connection each, request by request in turns. Requests a second: 8 clients that send when
 they have their answer, from a process of their own for each server, in rounds that take turns.
 
@@ -23,9 +24,9 @@ import onnxruntime as ort
 from benchmarks.load.child import LoadProcess
 from benchmarks.load.figures import ratio, summary_ms
 from benchmarks.load.messages import Response, ResponseReader, infer_request
-from benchmarks.processes import cpu_seconds, event_loop
-from benchmarks.served import Served, ours, peer, running
-from benchmarks.small_models import TINY_SHAPE, tiny
+from benchmarks.machine.processes import cpu_seconds, event_loop
+from benchmarks.servers.served import Served, ours, peer, running
+from benchmarks.servers.small_models import TINY_SHAPE, tiny
 from models.compiler import compile_onnx
 
 _NAMES = ("layerstream", "fastapi_onnxruntime")

@@ -22,12 +22,12 @@ from PIL import Image
 from benchmarks.load.child import LoadProcess
 from benchmarks.load.figures import ratio
 from benchmarks.load.messages import infer_request, request_bytes
-from benchmarks.served import Served, ours, running
-from benchmarks.small_models import TINY_SHAPE, tiny
+from benchmarks.servers.served import Served, ours, running
+from benchmarks.servers.small_models import TINY_SHAPE, tiny
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
-from models.preprocess import Preprocess
+from models.images.preprocess import Preprocess
 
 _LEAST_GOODPUT = 0.8
 _MOST_REFUSAL_MS = 50.0

@@ -16,18 +16,18 @@ from statistics import median
 from typing import Any
 
 from loader.buffers import Buffer
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
 from loader.priority import hasten
-from models.pack import Pack, open_pack
-from models.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
+from loader.readers.files import open_reader
+from models.packs.pack import Pack, open_pack
+from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
+from pipeline.execution.engine import Engine, Tensors
+from pipeline.measuring.engines import opened
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.planning.make import READ_BYTES, make_plan
-from pipeline.sweeps import opened
+from pipeline.schedule.architectures import ARCHITECTURES
 
 
 def read_all(pack: Pack, buffer: Buffer, cpu: list[float]) -> None:

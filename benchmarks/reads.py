@@ -5,7 +5,7 @@ per gigabyte. fio is Debian's package of that name; it uses io_uring, or libaio 
 that. Reads into 4 KiB pages are half as fast as into huge ones, so fio gets huge pages too, through
 glibc's allocator (from 2.35 on); ``--small-pages`` gives them to neither.
 
-Run as ``python -m benchmarks.reads [FILE] [--block 4MiB] [--depth 2] [--rounds 7] [--kind preadv]``;
+Run as ``python -m benchmarks.reads [FILE] [--block 4MiB] [--depth 2] [--rounds 7]``;
 without FILE it makes one of 256 MiB. Exit 1 when the pool reaches less than 0.9 of fio's bandwidth.
 """
 
@@ -22,15 +22,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import get_args
 
 from loader.buffers import Buffer
 from loader.errors import LoaderError
-from loader.files import open_reader
-from loader.pool import Kind, ReadJob, ReadPool
-from loader.probe import probe_uring
-from loader.reader import Range, Reader
-from server.sizes import parse_size
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.files import open_reader
+from loader.readers.reader import Range, Reader
+from server.settings.sizes import parse_size
 
 _WANTED_RATIO = 0.9
 _MADE_BYTES = 256 << 20
@@ -50,8 +48,8 @@ class Reading:
 class Pool:
     """Keeps ``depth`` reads of ``block`` bytes in flight, as a sweep does."""
 
-    def __init__(self, path: Path, block: int, depth: int, kind: Kind, huge_pages: bool) -> None:
-        self._pool = ReadPool(depth, kind)
+    def __init__(self, path: Path, block: int, depth: int, huge_pages: bool) -> None:
+        self._pool = ReadPool(depth)
         self._client = self._pool.client("benchmark", depth)
         self._reader: Reader = open_reader(path)
         self._starts = list(range(0, path.stat().st_size - block + 1, block)) * _LOOPS
@@ -60,7 +58,7 @@ class Pool:
         self._buffer = Buffer(block * depth, huge_pages)
         self._buffer.bytes[:] = 0
         self._ended: queue.SimpleQueue[tuple[int, LoaderError | None]] = queue.SimpleQueue()
-        self.kind = f"{self._pool.statistics().kind}, {self._reader.kind}"
+        self.kind = self._reader.kind
 
     def read(self) -> Reading:
         """Read the whole file, ``_LOOPS`` times."""
@@ -99,10 +97,7 @@ class Pool:
 
 def fio(path: Path, block: int, depth: int, engine: str, huge_pages: bool) -> Reading:
     """Let fio read the whole file, ``_LOOPS`` times."""
-    command = ["fio", "--name=reads", f"--filename={path}", "--rw=read", "--direct=1", "--readonly"]
-    command += [f"--bs={block}", f"--iodepth={depth}", f"--ioengine={engine}"]
-    command += ["--thread", "--allow_file_create=0", "--output-format=json"]
-    command += [f"--loops={_LOOPS}"]
+    command = [*_fio(path, block, engine), f"--iodepth={depth}", f"--loops={_LOOPS}"]
     environment = dict(os.environ) | (_HUGE_PAGES if huge_pages else {})
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -110,6 +105,19 @@ def fio(path: Path, block: int, depth: int, engine: str, huge_pages: bool) -> Re
     job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
     n_bytes, seconds = job["read"]["io_bytes"], job["read"]["runtime"] / 1e3
     return _reading(n_bytes, seconds, seconds * (job["usr_cpu"] + job["sys_cpu"]) / 100)
+
+
+def _engine(path: Path, block: int) -> str:
+    """Return io_uring, or libaio where fio reads no block with it."""
+    command = [*_fio(path, block, "io_uring"), "--number_ios=1"]
+    works = subprocess.run(command, check=False, capture_output=True).returncode == 0
+    return "io_uring" if works else "libaio"
+
+
+def _fio(path: Path, block: int, engine: str) -> list[str]:
+    command = ["fio", "--name=reads", f"--filename={path}", "--rw=read", "--direct=1", "--readonly"]
+    command += [f"--bs={block}", f"--ioengine={engine}", "--thread", "--allow_file_create=0"]
+    return [*command, "--output-format=json"]
 
 
 def _reading(n_bytes: int, seconds: float, cpu_seconds: float) -> Reading:
@@ -121,12 +129,10 @@ def _cpu_seconds(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def compare(
-    path: Path, block: int, depth: int, rounds: int, kind: Kind, huge_pages: bool = True
-) -> float:
+def compare(path: Path, block: int, depth: int, rounds: int, huge_pages: bool = True) -> float:
     """Print medians of both, measured in turns; return ours over fio's bandwidth."""
-    engine = "io_uring" if probe_uring().works else "libaio"
-    pool = Pool(path, block, depth, kind, huge_pages)
+    engine = _engine(path, block)
+    pool = Pool(path, block, depth, huge_pages)
     ours, theirs = [], []
     try:
         for _ in range(rounds):
@@ -156,7 +162,6 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--small-pages", action="store_true")
-    parser.add_argument("--kind", choices=get_args(Kind), default="preadv")
     options = parser.parse_args()
     if shutil.which("fio") is None:
         print("fio is not installed: apt-get install fio", file=sys.stderr)
@@ -170,7 +175,6 @@ def main() -> None:
             options.block,
             options.depth,
             options.rounds,
-            options.kind,
             not options.small_pages,
         )
     sys.exit(ratio < _WANTED_RATIO)

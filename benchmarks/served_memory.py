@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attempt import Attempt, Task, attempt
-from benchmarks.cgroup import memory_group
-from benchmarks.client import fetch, process_memory
-from benchmarks.contenders import OURS, contenders
-from benchmarks.environment import copy_environment, shared_files
-from benchmarks.served import Served
+from benchmarks.machine.cgroup import memory_group
+from benchmarks.machine.environment import copy_environment, shared_files
+from benchmarks.servers.attempt import Attempt, Task, attempt
+from benchmarks.servers.client import fetch, process_memory
+from benchmarks.servers.contenders import OURS, contenders
+from benchmarks.servers.served import Served
 from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx

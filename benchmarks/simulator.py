@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from loader.pool import ReadPool
-from models.pack import Pack, open_pack
-from models.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
+from loader.pool.pool import ReadPool
+from models.packs.pack import Pack, open_pack
+from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.durations import Durations
-from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
-from pipeline.machine import this_machine
-from pipeline.observed import services
-from pipeline.predict import Prediction, Wanted, find_plan, predict
-from pipeline.profile import Profile
-from pipeline.profile_file import load_profile, save_profile
-from pipeline.profiling import profile_pack
-from pipeline.simulator import simulate
-from pipeline.sweeps import opened
-from pipeline.trace import TraceEvent
+from pipeline.execution.engine import Engine, Tensors
+from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
+from pipeline.measuring.engines import opened
+from pipeline.measuring.profiling import profile_pack
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import load_profile, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
 
 _WANTED = 0.07
 _WARM_UP = 2

@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from models.pack import open_pack
-from models.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
+from models.packs.pack import open_pack
+from models.runtime.sessions import claim_process
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _WANTED = 1.10
 

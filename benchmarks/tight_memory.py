@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attempt import Attempt, Task, attempt
-from benchmarks.cgroup import memory_group
-from benchmarks.contenders import OURS, RESIDENT, TITLES, Contender, contenders
-from benchmarks.environment import Environment, copy_environment
+from benchmarks.machine.cgroup import memory_group
+from benchmarks.machine.environment import Environment, copy_environment
+from benchmarks.servers.attempt import Attempt, Task, attempt
+from benchmarks.servers.contenders import OURS, RESIDENT, TITLES, Contender, contenders
 from models import zoo
 from models.compiler import compile_onnx
-from models.pack import open_pack
-from server.sizes import parse_size
+from models.packs.pack import open_pack
+from server.settings.sizes import parse_size
 
 _PEAKS = (
     "anonymous_peak_bytes",

@@ -7,15 +7,16 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
-from server.exchanges import Exchanges
 from server.middleware import RequestMiddleware
-from server.process import installed_version
-from server.protocol import classify, detect, docs, health, infer, metadata, repository
+from server.operation.process import installed_version
+from server.protocol import classify, detect, health, infer, metadata, repository
+from server.protocol.documentation import docs
+from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
-from server.protocol.openapi import describe
-from server.settings import Settings
+from server.requests.exchanges import Exchanges
+from server.settings.settings import Settings
 
 
 class Application(FastAPI):

@@ -6,22 +6,22 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from loader.pool import ReadPool
-from pipeline.architectures import ARCHITECTURES
+from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
-from pipeline.sweep import DRAIN_SECONDS
-from server import starting
-from server.admission import Turns
-from server.budget import Budget
+from pipeline.execution.sweep import DRAIN_SECONDS
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import RefusedError, ServiceError, few
-from server.exchanges import Exchanges
-from server.metrics import Metrics
-from server.notify import Notifier, beat
-from server.repository import Repository
-from server.request_memory import RequestMemory
-from server.settings import Settings
-from server.sizes import format_size
+from server.memory.budget import Budget
+from server.memory.request_memory import RequestMemory
+from server.metrics.metrics import Metrics
+from server.operation import starting
+from server.operation.notify import Notifier, beat
+from server.repository.repository import Repository
+from server.requests.admission import Turns
+from server.requests.exchanges import Exchanges
+from server.settings.settings import Settings
+from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from random import getrandbits
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.exchanges import Exchanges
-from server.logs import request_id
+from server.operation.logs import request_id
+from server.requests.exchanges import Exchanges
 
 _log = logging.getLogger("server.access")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

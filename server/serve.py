@@ -11,8 +11,8 @@ import uvloop
 
 from server.app import create_app
 from server.context import Context
-from server.notify import Notifier
-from server.settings import Settings
+from server.operation.notify import Notifier
+from server.settings.settings import Settings
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
 from server.transport.registry import Registry

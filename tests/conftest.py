@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 

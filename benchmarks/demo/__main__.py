@@ -13,10 +13,10 @@ import textwrap
 import time
 from pathlib import Path
 
-from benchmarks.contenders import RESIDENT
 from benchmarks.demo import story, terminal
 from benchmarks.demo.picture import svg
 from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, Played, free_memory, play
+from benchmarks.servers.contenders import RESIDENT
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
 _PICTURE = _BUILD / "memory.svg"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from benchmarks.contenders import OURS
 from benchmarks.demo.story import Shown
-from benchmarks.sampling import Sample
+from benchmarks.machine.sampling import Sample
+from benchmarks.servers.contenders import OURS
 
 _PANEL, _GAP, _HEIGHT = 226, 20, 170
 _LEFT, _TOP, _BOTTOM = 58, 92, 62

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attempt import Attempt, Task, attempt
-from benchmarks.contenders import MAPPED, OURS, RESIDENT, contenders
 from benchmarks.demo.story import TITLES, Shown, error
-from benchmarks.environment import copy_environment
-from benchmarks.room import find_rooms
+from benchmarks.machine.environment import copy_environment
+from benchmarks.machine.room import find_rooms
+from benchmarks.servers.attempt import Attempt, Task, attempt
+from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT, contenders
 from models.default import FOLDER as DEFAULT
 
 NETWORK, TITLE = "vgg19", "VGG-19"

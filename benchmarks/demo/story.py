@@ -9,8 +9,8 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.attempt import Attempt
-from benchmarks.contenders import MAPPED, OURS, RESIDENT
+from benchmarks.servers.attempt import Attempt
+from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 
 MOST_ERROR = 1e-5
 """Of answers, relative to the largest number of the answer."""

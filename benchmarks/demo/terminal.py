@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.demo.story import Shown
-from benchmarks.sampling import Sample
+from benchmarks.machine.sampling import Sample
 
 _WIDTH, _HEIGHT = 68, 5
 

@@ -19,16 +19,16 @@ from typing import Any
 from benchmarks.gpu.kernels import measure_kernels, shapes_of, summarise
 from benchmarks.gpu.networks import build, pipelines, preloaded, sweeping_growth
 from benchmarks.gpu.report import markdown
-from models.pack import Pack
-from models.sessions import claim_process
-from pipeline.architectures import ARCHITECTURES
+from models.packs.pack import Pack
+from models.runtime.sessions import claim_process
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import version as cuda_version
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.find import open_device
-from pipeline.perfetto import trace_document
-from pipeline.profiling import profile_pack
+from pipeline.execution.perfetto import trace_document
+from pipeline.measuring.profiling import profile_pack
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _NETWORKS = {"yolov4": 608, "resnet50": 224}
 _SMALL = ("squeezenet1.1", 224)

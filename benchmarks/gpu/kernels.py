@@ -14,13 +14,13 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from models.pack import Pack
-from pipeline.architectures import ARCHITECTURES
+from models.packs.pack import Pack
 from pipeline.devices.base import Launch
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.lowering import NotCoveredError, convolutions
 from pipeline.planning.make import make_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 
 _ROUNDS = 7
 _RUNS = 5

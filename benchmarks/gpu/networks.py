@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.torch_model import TorchModel
-from loader.memory import MemoryReader
-from loader.paced import PacedReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from loader.readers.paced import PacedReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
-from pipeline.engine import Engine
-from pipeline.inputs import random_inputs
-from pipeline.observed import Services, services
+from pipeline.execution.engine import Engine
+from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.measuring.engines import opened
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted, find_plan
-from pipeline.profile import Distribution, Profile, ReadTime
-from pipeline.sweeps import opened
-from pipeline.trace import TraceEvent
+from pipeline.profiles.profile import Distribution, Profile, ReadTime
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.traced_durations import Services, services
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1

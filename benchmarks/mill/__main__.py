@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cgroup import MemoryGroup, memory_group
-from benchmarks.client import wait_ready
+from benchmarks.machine.cgroup import MemoryGroup, memory_group
+from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
 from benchmarks.mill.measuring import Counts, LogReader, Sampler, metrics, pool_bytes
@@ -26,9 +26,9 @@ from benchmarks.mill.models import build_repository, errands
 from benchmarks.mill.play import Mill, Played, known
 from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
-from benchmarks.processes import cpu_seconds
-from benchmarks.served import Served, free_port, ours
-from server.sizes import parse_size
+from benchmarks.servers.client import wait_ready
+from benchmarks.servers.served import Served, free_port, ours
+from server.settings.sizes import parse_size
 
 _STOP_SECONDS = 60.0  # TimeoutStopSec
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import IO
 
-from benchmarks import processes
-from benchmarks.cgroup import MemoryGroup
-from benchmarks.client import fetch
+from benchmarks.machine import processes
+from benchmarks.machine.cgroup import MemoryGroup
+from benchmarks.servers.client import fetch
 
 _SAMPLE_SECONDS = 0.05
 _COUNT_EVERY = 20  # samples: listing a thousand files takes a while

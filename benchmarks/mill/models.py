@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.load.messages import Response, infer_request, request_bytes
-from benchmarks.small_models import TINY_SHAPE, tiny, wide
+from benchmarks.servers.small_models import TINY_SHAPE, tiny, wide
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
-from models.preprocess import read_labels, read_preprocess
+from models.images.preprocess import read_labels, read_preprocess
 
 _VARIANTS = 8  # so that an answer meant for somebody else is noticed
 _SIDE = 32

@@ -13,7 +13,7 @@ from benchmarks.mill.attacks import ATTACKS
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, Sampler, count
 from benchmarks.mill.models import Errand
-from benchmarks.served import Served
+from benchmarks.servers.served import Served
 
 _CALM = 1.0  # seconds before the next phase, so that its figures are its own
 _MIXED = 4  # attacks at once in the last phase of a round

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.chunks import default_chunk_bytes, least_chunk_bytes
-from models.compiler.describe import (
+from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
+from models.compiler.cutting.layout import lay_out
+from models.compiler.cutting.partition import partition
+from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
+from models.compiler.optimising.optimise import optimise, write_reference
+from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
     file_records,
@@ -21,23 +25,19 @@ from models.compiler.describe import (
     source_record,
     value_records,
 )
-from models.compiler.layout import lay_out
-from models.compiler.optimise import optimise, write_reference
-from models.compiler.partition import partition
-from models.compiler.recipes import Recipes, recipe_records
-from models.compiler.scratch import Measure, Sizes, runs_on_cpu
-from models.compiler.write import Unfinished, building, write_model, write_weights
+from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
-from models.manifest import Manifest, Scores, write_manifest
-from models.metadata import Metadata, read_metadata
-from models.onnx_inputs import Warn, take_defaults
-from models.onnx_reader import read_onnx
-from models.pack import read_pack
-from models.parameters import count_parameters
-from models.preprocess import Preprocess
+from models.graphs.inputs import Warn, take_defaults
+from models.graphs.metadata import Metadata, read_metadata
+from models.graphs.parameters import count_parameters
+from models.graphs.reader import read_onnx
+from models.images.preprocess import Preprocess
+from models.packs.manifest import Manifest, Scores, write_manifest
+from models.packs.pack import read_pack
+from models.packs.target import Target, host_target
 from models.progress import Progress, silent
-from models.target import Target, host_target
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.darknet.cfg import read_cfg
+from models.darknet.cfg.text import read_cfg
 from models.darknet.errors import DarknetError
-from models.darknet.layers import Network
+from models.darknet.layers.layer import Network
+from models.darknet.layers.network import build_network
+from models.darknet.layers.parameters import Region, Softmax, Yolo
+from models.darknet.layers.stride import resolution_fault
 from models.darknet.metadata import HEADER
-from models.darknet.network import build_network
-from models.darknet.parameters import Region, Softmax, Yolo
+from models.darknet.nodes.skeleton import skeleton
 from models.darknet.seeded import random_weights
-from models.darknet.stride import resolution_fault
-from models.darknet.to_onnx import skeleton
 from models.darknet.weights import read_weights
-from models.metadata import write_metadata
-from models.onnx_writer import write_onnx
+from models.graphs.metadata import write_metadata
+from models.graphs.writer import write_onnx
 from models.progress import Progress, silent
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.darknet.errors import DarknetError
-from models.darknet.layers import Network
-from models.darknet.network import build_network
-from models.darknet.parameters import Region, Yolo
-from models.darknet.to_onnx import skeleton
+from models.darknet.layers.layer import Network
+from models.darknet.layers.network import build_network
+from models.darknet.layers.parameters import Region, Yolo
+from models.darknet.nodes.skeleton import skeleton
 from models.initial import initialise_small
 from models.progress import Progress, silent
 

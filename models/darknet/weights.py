@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.checker import ValidationError
 
-from models.darknet.cfg import parse_cfg
+from models.darknet.cfg.text import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header, read_header
+from models.darknet.layers.network import Layer, Network, WeightArray, build_network
 from models.darknet.metadata import CFG, HEADER
-from models.darknet.network import Layer, Network, WeightArray, build_network
-from models.onnx_file import FileRange, parse_onnx
+from models.graphs.file import FileRange, parse_onnx
 
 
 def read_weights(path: Path, network: Network) -> tuple[Header, dict[str, NDArray[np.float32]]]:

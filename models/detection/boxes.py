@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from models.detection.decoding import candidates
 from models.detection.nms import suppress
 from models.detection.recipe import Detection
-from models.placement import Size
-from models.preprocess import Preprocess
+from models.images.placement import Size
+from models.images.preprocess import Preprocess
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.detection.recipe import Head
-from models.placement import Size
+from models.images.placement import Size
 
 Real = TypeVar("Real", np.float32, np.float64)
 

@@ -9,11 +9,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from models.graphs.writer import declared
 from models.initial.draw import MATRIX_NODES, MEAN, VARIANCE, Array, draw
 from models.initial.evaluate import Evaluator
 from models.initial.images import sample_inputs
 from models.initial.measure import channel_statistics, coarse, coarse_mean
-from models.onnx_writer import declared
 from models.progress import Progress, silent
 
 AnyArray = NDArray[Any]

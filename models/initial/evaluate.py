@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.errors import ModelError
-from models.sessions import open_piece
+from models.runtime.sessions import open_piece
 
 AnyArray = NDArray[Any]
 

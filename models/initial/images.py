@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.errors import ModelError
+from models.graphs.metadata import read_metadata
+from models.images.preprocess import Preprocess
 from models.initial.draw import named_generator
-from models.metadata import read_metadata
 from models.photographs import photographs
-from models.preprocess import Preprocess
 
 AnyArray = NDArray[Any]
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import ModelError
+from models.graphs.parameters import count_parameters
+from models.graphs.writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
 from models.initial import initialise_small
-from models.onnx_writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
-from models.parameters import count_parameters
 from models.progress import Progress, silent
 from models.zoo.darknet import FAMILIES
 from models.zoo.densenet import densenet

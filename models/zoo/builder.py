@@ -1,6 +1,6 @@
 """Compact network definitions: each method adds one layer and returns the tensor it makes.
 
-What comes out is a skeleton (models/onnx_writer.py): the graph with its weights declared, not drawn.
+What comes out is a skeleton (models/graphs/writer.py): the graph with its weights declared, not drawn.
 """
 
 import math
@@ -11,9 +11,9 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from models.metadata import PREPROCESS, write_metadata
-from models.onnx_writer import declare
-from models.preprocess import Preprocess
+from models.graphs.metadata import PREPROCESS, write_metadata
+from models.graphs.writer import declare
+from models.images.preprocess import Preprocess
 
 OPSET = 17
 IR_VERSION = 9

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 
-from models.manifest import SourceSizes
-from models.metadata import read_metadata
-from models.onnx_writer import declared
+from models.graphs.metadata import read_metadata
+from models.graphs.writer import declared
+from models.packs.manifest import SourceSizes
 
 
 @dataclass(frozen=True)

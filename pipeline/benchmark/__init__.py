@@ -6,6 +6,6 @@
 
 from pipeline.benchmark.configuration import Configuration
 from pipeline.benchmark.run import Options, bench_pipeline
-from pipeline.inputs import random_inputs
+from pipeline.measuring.sample_inputs import random_inputs
 
 __all__ = ["Configuration", "Options", "bench_pipeline", "random_inputs"]

@@ -3,15 +3,15 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from models.manifest import Manifest
-from pipeline.architectures import Architecture
+from models.packs.manifest import Manifest
 from pipeline.devices.base import Device
-from pipeline.planning.known import Point
+from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
+from pipeline.planning.found_plans import Point
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.thumb import rule_of_thumb
-from pipeline.predict import Prediction, Wanted, find_plan, predict
-from pipeline.profile import Profile
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import Architecture
 
 
 @dataclass(frozen=True)

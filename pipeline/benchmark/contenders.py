@@ -7,9 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.benchmark.configuration import Planned
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.peers.peer import Peer
 from pipeline.peers.quiet import wait_until_quiet
 

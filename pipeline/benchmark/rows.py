@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.benchmark.configuration import Planned
 from pipeline.benchmark.turns import Samples
 from pipeline.peers import ONNXRUNTIME

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.files import open_reader
-from loader.pool import ReadPool
-from models.manifest import Manifest
-from models.pack import Pack
-from models.target import host_target
-from pipeline.architectures import ARCHITECTURES
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
+from models.packs.target import host_target
 from pipeline.benchmark.configuration import Configuration, Planned, plan_configuration
 from pipeline.benchmark.contenders import Contender, Resident, Streamed
 from pipeline.benchmark.rows import make_rows, missing_energy
@@ -23,14 +22,15 @@ from pipeline.benchmark.turns import take_turns
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import copying
-from pipeline.energy import EnergyMeter, find_meter
-from pipeline.engine import Engine, Tensors
-from pipeline.inputs import random_inputs
-from pipeline.machine import cpu_model
+from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.execution.engine import Engine, Tensors
+from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
-from pipeline.profile import Profile
-from pipeline.trace import TraceEvent
+from pipeline.profiles.machine import cpu_model
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
 
 PRE = Configuration("pre", ARCHITECTURES["pre"])
 

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from models.errors import ModelError
-from models.pack import Pack
+from models.packs.pack import Pack
 from pipeline.peers import ONNXRUNTIME
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.benchmark.contenders import Contender
-from pipeline.energy import Energy, EnergyMeter
+from pipeline.energy.meter import Energy, EnergyMeter
 
 _WARM_UP = 2
 # Of one run: a moment of nothing, so that all begin as a request that comes now and then does.

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from models.pack import Pack
-from models.target import Target, host_target
-from pipeline.architectures import Architecture
-from pipeline.cells import Cell
+from models.packs.pack import Pack
+from models.packs.target import Target, host_target
+from pipeline.devices.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.tuning import Tuning
+from pipeline.schedule.architectures import Architecture
 
 #: Reports the end of something: error or None, seconds it took.
 Done = Callable[[Exception | None, float], None]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.pack import Pack
-from models.sessions import SessionError, open_piece, reason, use_threads
-from models.unrolling import with_threads
-from pipeline.cells import Cell
+from models.packs.pack import Pack
+from models.packs.unrolling import with_threads
+from models.runtime.sessions import SessionError, open_piece, reason, use_threads
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.cells import Cell
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
 
 
 class CpuDevice(CachingDevice):
-    """Runs pieces with ``threads`` threads (models/sessions.py: whose they are)."""
+    """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are)."""
 
     name = "cpu"
 

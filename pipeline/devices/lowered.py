@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.target import Target
+from models.packs.target import Target
 
 # Devices with more multiprocessors split sums further, which takes scratch: from a Jetson to a data centre.
 _MULTIPROCESSORS = (8, 16, 32, 64, 132, 192)

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
-from models.target import host_target
+from models.packs.target import host_target
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.memory import Memory
 from pipeline.devices.operators import OPERATORS, SEVERAL_OUTPUTS, VALUES

@@ -13,8 +13,8 @@ import numpy as np
 
 from loader.errors import LoaderError
 from loader.priority import hasten
-from models.pack import Pack
-from models.target import Target
+from models.packs.pack import Pack
+from models.packs.target import Target
 from pipeline.devices.base import Device, Done, Kernel
 from pipeline.devices.memory import Memory
 

@@ -1,8 +1,8 @@
 """What a user can do about a plan that takes too much."""
 
-from models.manifest import Manifest
-from pipeline.architectures import Architecture
+from models.packs.manifest import Manifest
 from pipeline.planning.words import sized
+from pipeline.schedule.architectures import Architecture
 
 
 def chunk_advice(manifest: Manifest, architecture: Architecture) -> str:

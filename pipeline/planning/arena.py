@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from models.manifest import Manifest, Piece
+from models.packs.manifest import Manifest, Piece
 
 ALIGNMENT = 64
 

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from models.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES, Architecture
+from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft, Drafts, DurationsOf
 from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.tune import Tuner, smallest_bytes
 from pipeline.planning.words import sized
-from pipeline.simulator import Simulated, simulate
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from pipeline.timing.simulator import Simulated, simulate
 
 # The least memory for a delay is found to within this ratio.
 _PRECISION = 1.05

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from loader.ring import Group, Place, group_spans, place
-from models.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES, Architecture
-from pipeline.durations import Durations
+from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.level import Level, Unit, level_of
 from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
 from pipeline.planning.plan import Choice, Plan
-from pipeline.schedule import Stage
-from pipeline.timeline import Timeline, back_to_back, timeline
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from pipeline.schedule.constraints import Steps, stages
+from pipeline.schedule.schedule import Stage
+from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import Timeline, back_to_back, timeline
 
 DurationsOf = Callable[[Plan], Durations]
 PAGE_BYTES = 4096

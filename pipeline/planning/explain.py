@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from models.manifest import Manifest
+from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft
 from pipeline.planning.level import Unit
 from pipeline.planning.words import brief
-from pipeline.timeline import timeline
+from pipeline.timing.timeline import timeline
 
 # Kernels that wait for less of the delay than this do not wait.
 _NO_STALL = 0.01

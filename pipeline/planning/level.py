@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from models.manifest import Manifest
-from pipeline.durations import Durations
+from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
+from pipeline.timing.durations import Durations
 
 
 @dataclass(frozen=True)

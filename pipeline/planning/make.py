@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
-from models.choice import choose_pieces, scratch_bytes, session_bytes
-from models.manifest import Manifest, Piece
-from pipeline.architectures import COPIED_PRE, Architecture
+from models.packs.choice import choose_pieces, scratch_bytes, session_bytes
+from models.packs.manifest import Manifest, Piece
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import lifetimes, plan_arena, roots
-from pipeline.planning.constraints import Steps, stages
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.words import sized
+from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.constraints import Steps, stages
 
 # Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
 # in the ring at once where it is large enough.
@@ -49,12 +49,10 @@ def make_plan(
     architecture: Architecture,
     ring_bytes: int | None = None,
     choice: Choice | None = None,
-    copied: bool = False,
 ) -> Plan:
     """Plan one model under ``architecture``.
 
     ``ring_bytes``: of each ring, short for a ``choice`` of nothing else; None: as the equation says.
-    ``copied``: preloaded weights are read into one buffer and copied to another (Eq. 2).
 
     Raises:
         PlanError: the ring is smaller than the largest chunk.
@@ -62,8 +60,6 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
-    if architecture.resident and copied:
-        architecture = COPIED_PRE
     pieces = choose_pieces(manifest, chunk_limit(manifest, architecture, choice))
     kept = _resident_spans(manifest, architecture, choice, pieces)
     units = _units(manifest, pieces, set(kept))
@@ -79,14 +75,13 @@ def make_plan(
     )
     shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
     resident_bytes = sum(manifest.spans[i].length for i in kept)
-    staging = resident_bytes if architecture is COPIED_PRE else buffers.n_bytes
     arena = plan_arena(lifetimes(manifest, pieces))
     return Plan(
         architecture=architecture,
         choice=choice,
         pieces=pieces,
         largest_chunk_bytes=largest,
-        staging_bytes=staging if architecture.copies else 0,
+        staging_bytes=buffers.n_bytes if architecture.copies else 0,
         ring_bytes=buffers.n_bytes,
         resident_bytes=resident_bytes,
         arena_bytes=arena.n_bytes,

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from loader.ring import Group, Place
-from models.manifest import Piece
-from pipeline.architectures import Architecture
-from pipeline.schedule import Stage
+from models.packs.manifest import Piece
+from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.schedule import Stage
 
 
 class PlanError(Exception):

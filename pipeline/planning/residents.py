@@ -10,7 +10,7 @@ from dataclasses import replace
 from pipeline.planning.draft import Draft, Drafts
 from pipeline.planning.level import Unit
 from pipeline.planning.plan import Choice
-from pipeline.timeline import Timeline
+from pipeline.timing.timeline import Timeline
 
 # Weights are kept in so many portions; after each the critical path is another one.
 _PORTIONS = 6

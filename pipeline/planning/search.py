@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.manifest import Manifest
-from pipeline.architectures import Architecture
-from pipeline.durations import Durations
+from models.packs.manifest import Manifest
 from pipeline.planning.draft import Drafts
-from pipeline.planning.known import Point
+from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.schedule.architectures import Architecture
+from pipeline.timing.durations import Durations
 
 # Medians have no noise: delays that differ by less are the same.
 TOLERANCE = 5e-3

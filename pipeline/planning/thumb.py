@@ -1,9 +1,9 @@
 """Plans without a profile: what fits in so many bytes, by rules that held in every measurement."""
 
-from models.manifest import Manifest
-from pipeline.architectures import Architecture
+from models.packs.manifest import Manifest
 from pipeline.planning.make import READ_BYTES, READS_IN_RING, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import Architecture
 
 # More ring than this gained nothing: three of the largest reads.
 USEFUL_RING_BYTES = READS_IN_RING * READ_BYTES

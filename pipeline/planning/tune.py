@@ -10,15 +10,15 @@ from dataclasses import replace
 from functools import cached_property
 
 from loader.errors import LoaderError
-from models.choice import chunk_sizes
-from models.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES
+from models.packs.choice import chunk_sizes
+from models.packs.manifest import Manifest
 from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts
 from pipeline.planning.level import Level
 from pipeline.planning.make import READ_BYTES, chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
 from pipeline.planning.words import sized
+from pipeline.schedule.architectures import ARCHITECTURES
 
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
 # otherwise are told apart by how they bear load and noise.

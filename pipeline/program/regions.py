@@ -6,11 +6,11 @@ own, put together of new rows and of those that are *kept* from one phase to the
 seed 001). What is read outside of the region is copied to where it lies whole.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from models.manifest import RowInput, RowOperator
+from models.packs.manifest import RowInput, RowOperator
 from pipeline.program.row_network import Part, RowNetwork
 from pipeline.program.row_ranges import Rows, needed, row_ranges
 
@@ -206,7 +206,7 @@ class _Planner:
     def _place(self) -> None:
         """Make the strips: of what is made, of inputs that are put together, of what is kept."""
         for position, item in enumerate(self._items):
-            for number, taken in enumerate(item.inputs):
+            for number in range(len(item.inputs)):
                 if not self._is_direct(position, number):
                     self._own[position, number] = self._strip(position)
             self._place_output(position, item)
@@ -273,7 +273,8 @@ class _Planner:
             for number, taken in enumerate(item.inputs):
                 made = self._made.get(taken.row_value)
                 if made is not None and all(
-                    not phase[position] or needed(taken.window, phase[position]) == phase[made.maker]
+                    not phase[position]
+                    or needed(taken.window, phase[position]) == phase[made.maker]
                     for phase in self._ranges
                 ):
                     found.add((position, number))
@@ -363,7 +364,9 @@ class _Planner:
         output = self._whole_strip(item.output, made.strip, len(rows))
         yield Call(self._operators[position], tuple(areas), output)
         if made.whole:
-            yield Move(output, replace(self._whole(item.output), first_row=rows.first, rows=len(rows)))
+            yield Move(
+                output, replace(self._whole(item.output), first_row=rows.first, rows=len(rows))
+            )
 
     def _whole_strip(self, value: int, strip: int, rows: int) -> Area:
         """Return a strip as it is when it holds just these rows."""
@@ -425,4 +428,3 @@ class _Planner:
         for source, rows in self._sources(Part(value, 0), left) if left else ():
             yield Move(source, replace(target, first_row=rows.first - left.first, rows=len(rows)))
         made.turn, made.kept_rows = turn, left
-

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.manifest import Manifest, RowOperator, RowValue
+from models.packs.manifest import Manifest, RowOperator, RowValue
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class RowNetwork:
     def _seen(self) -> list[frozenset[int]]:
         """For each value, the values that pieces wrote which someone who reads it sees."""
         values = self.manifest.values
-        written = {
-            operand.index for piece in self.manifest.pieces for operand in piece.outputs
-        } | {port.value for port in self.manifest.inputs}
+        written = {operand.index for piece in self.manifest.pieces for operand in piece.outputs} | {
+            port.value for port in self.manifest.inputs
+        }
         children: dict[int, list[int]] = {}
         for index, value in enumerate(values):
             if value.parent is not None:

@@ -8,7 +8,7 @@ once (seed 001: phases of a schedule, with the overlap kept between them).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.manifest import Window
+from models.packs.manifest import Window
 from pipeline.program.row_network import RowNetwork
 
 
@@ -67,7 +67,9 @@ def _targets(
         height = network.values[operator.output].height
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
-            targets = [min(-(-height * (phase + 1) * rows // last), height) for phase in range(count)]
+            targets = [
+                min(-(-height * (phase + 1) * rows // last), height) for phase in range(count)
+            ]
         unit = max(item.window.factor for item in operator.inputs)
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:

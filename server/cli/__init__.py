@@ -5,9 +5,9 @@ import sys
 
 import typer
 
-from models.sessions import claim_process
+from models.runtime.sessions import claim_process
 from server.cli.commands import program
-from server.cli.output import Warnings, fail
+from server.cli.printing.output import Warnings, fail
 
 BAD_INPUT, FAILURE = 2, 1
 #: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.
@@ -44,10 +44,10 @@ def _bad_input() -> tuple[type[Exception], ...]:
     Asked for when there is one: importing these takes longer than completing a name.
     """
     from models.errors import ModelError
-    from pipeline.errors import InputError
+    from pipeline.execution.errors import InputError
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
-    from server.settings import SettingsError
+    from server.settings.settings import SettingsError
     from server.transport.listener import PortError
 
     return ModelError, PlanError, InputError, SettingsError, ServiceError, PortError
@@ -56,6 +56,6 @@ def _bad_input() -> tuple[type[Exception], ...]:
 def _failures() -> tuple[type[Exception], ...]:
     from loader.errors import LoaderError
     from pipeline.devices.base import DeviceError
-    from pipeline.errors import EngineError
+    from pipeline.execution.errors import EngineError
 
     return LoaderError, DeviceError, EngineError, MemoryError, OSError

@@ -9,18 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
-from pipeline.energy import find_meter
-from pipeline.errors import InputError
+from pipeline.energy.meter import find_meter
+from pipeline.execution.errors import InputError
+from pipeline.execution.perfetto import trace_document
 from pipeline.peers import PEERS
-from pipeline.perfetto import trace_document
-from pipeline.profile import Profile
-from server.cli.bench_tables import print_pipeline, print_resolutions
-from server.cli.contenders import configurations, profile_for
-from server.cli.options import (
+from pipeline.profiles.profile import Profile
+from server.cli.arguments.architectures import configurations, profile_for
+from server.cli.arguments.options import (
     DeviceName,
     Json,
     MemoryKind,
@@ -32,9 +31,10 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, warn
-from server.cli.steps import bar, steps
-from server.cli.weights import Weights
+from server.cli.arguments.weights import Weights
+from server.cli.printing.bench_tables import print_pipeline, print_resolutions
+from server.cli.printing.output import print_json, warn
+from server.cli.printing.steps import bar, steps
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")

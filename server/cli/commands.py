@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from server.cli.versions import versions
+from server.cli.printing.versions import versions
 
 
 class _Command(NamedTuple):
@@ -26,7 +26,7 @@ class _Command(NamedTuple):
 
 COMMANDS = {
     "compile": _Command(
-        "Compile an ONNX file to a pack for this machine, or for a GPU.", "packs", "compile_"
+        "Compile an ONNX file to a pack for this machine, or for a GPU.", "compile", "compile_"
     ),
     "inspect": _Command(
         "Show what a pack holds and what it needs; no device is touched.", "inspect", "inspect"

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from models.preprocess import read_labels
-from server.cli.figures import unit_of_rows
-from server.cli.options import Json
-from server.cli.output import print_facts, print_json, print_table, say, suggest
-from server.cli.sentences import command, network_size
-from server.cli.steps import steps, working
-from server.sizes import format_size
+from models.images.preprocess import read_labels
+from server.cli.arguments.options import Json
+from server.cli.printing.figures import unit_of_rows
+from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
+from server.cli.printing.sentences import command, network_size
+from server.cli.printing.steps import steps, working
+from server.settings.sizes import format_size
 
 
 def import_darknet(
@@ -34,7 +34,7 @@ def import_darknet(
 ) -> None:
     """Write a network of Darknet as ONNX."""
     from models.darknet.importer import import_network  # onnx: not for the service
-    from models.darknet.sizes import layer_sizes, parameter_count, source_sizes
+    from models.darknet.layers.sizes import layer_sizes, parameter_count, source_sizes
 
     texts = read_labels(labels) if labels else ()
     with steps(f"importing {cfg.name}") as progress:

@@ -9,10 +9,10 @@ import typer
 
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.driver import version
-from pipeline.errors import InputError
-from server.cli.options import Json, open_named
-from server.cli.output import print_facts, print_json
-from server.sizes import format_size
+from pipeline.execution.errors import InputError
+from server.cli.arguments.options import Json, open_named
+from server.cli.printing.output import print_facts, print_json
+from server.settings.sizes import format_size
 
 _PROBE_BYTES = 1 << 20
 

@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from models.manifest import Layer
-from models.pack import Pack, read_pack
+from models.packs.manifest import Layer
+from models.packs.pack import Pack, read_pack
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
-from pipeline.errors import InputError
-from pipeline.profile_file import FILE as PROFILE
-from server.cli.figures import KIB
-from server.cli.options import Json, PackPath
-from server.cli.output import print_facts, print_json, print_table, say, suggest
-from server.cli.packs import summary_of
-from server.cli.sentences import (
+from pipeline.execution.errors import InputError
+from pipeline.profiles.profile_file import FILE as PROFILE
+from server.cli.arguments.options import Json, PackPath
+from server.cli.compile import summary_of
+from server.cli.printing.figures import KIB
+from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
+from server.cli.printing.sentences import (
     counted,
     detector,
     given,
@@ -31,7 +31,7 @@ from server.cli.sentences import (
     typed,
 )
 from server.errors import few
-from server.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size
 
 
 def inspect(

@@ -6,16 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
-from server.budget import Budget
-from server.cli import options
-from server.cli.figures import MIB
-from server.cli.options import DeviceName, Json, Names, RequestMemory, Threads, open_named, size
-from server.cli.output import print_json, print_table, say, suggest
-from server.cli.sentences import command, shares, typed
-from server.cli.steps import working
+from server.cli.arguments import options
+from server.cli.arguments.options import (
+    DeviceName,
+    Json,
+    Names,
+    RequestMemory,
+    Threads,
+    open_named,
+    size,
+)
+from server.cli.printing.figures import MIB
+from server.cli.printing.output import print_json, print_table, say, suggest
+from server.cli.printing.sentences import command, shares, typed
+from server.cli.printing.steps import working
 from server.errors import few
-from server.settings import split_names
-from server.survey import Found, Verdict, needed_for_all, share_out, survey
+from server.memory.budget import Budget
+from server.repository.survey import Found, Verdict, needed_for_all, share_out, survey
+from server.settings.settings import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 

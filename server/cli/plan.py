@@ -7,15 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
-from pipeline.planning.fit import Fitted
-from pipeline.predict import Wanted, predict
-from pipeline.profile import Profile, ProfileError
-from server.budget import Budget, check_requests
-from server.cli import options
-from server.cli.figures import number, unit_of_rows
-from server.cli.options import (
+from pipeline.fitting.fit import Fitted
+from pipeline.fitting.predict import Wanted, predict
+from pipeline.profiles.profile import Profile, ProfileError
+from server.cli.arguments import options
+from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
     Json,
@@ -27,13 +25,15 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, print_table, say
-from server.cli.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
-from server.cli.sentences import shares
-from server.cli.steps import working
-from server.cli.weights import Weights, weight_bytes
-from server.request_needs import Need
-from server.sharing import Candidate, share_budget
+from server.cli.arguments.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.figures import number, unit_of_rows
+from server.cli.printing.output import print_json, print_table, say
+from server.cli.printing.sentences import shares
+from server.cli.printing.steps import working
+from server.memory.budget import Budget, check_requests
+from server.memory.request_needs import Need
+from server.memory.sharing import Candidate, share_budget
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 #: What PARTS are called where people read.

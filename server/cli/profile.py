@@ -5,16 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from models.pack import Pack, open_pack
-from pipeline import limit_times, profiling
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
-from pipeline.files import check_writable
+from pipeline.fitting.predict import Wanted
+from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted
-from pipeline.profile import Profile, ProfileError, plan_key
-from pipeline.profile_file import save_profile
-from server.budget import Budget
-from server.cli.options import (
+from pipeline.profiles.profile import Profile, ProfileError, plan_key
+from pipeline.profiles.profile_file import save_profile
+from pipeline.profiles.whole_files import check_writable
+from server.cli.arguments.options import (
     DeviceName,
     Json,
     MemoryKind,
@@ -27,12 +26,13 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, print_table, say
-from server.cli.predicted import UNLIMITED_BYTES, profiled
-from server.cli.steps import bar
-from server.cli.weights import Weights, weight_bytes
-from server.sharing import Candidate, share_budget
-from server.sizes import format_size
+from server.cli.arguments.predicted import UNLIMITED_BYTES, profiled
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.output import print_json, print_table, say
+from server.cli.printing.steps import bar
+from server.memory.budget import Budget
+from server.memory.sharing import Candidate, share_budget
+from server.settings.sizes import format_size
 
 
 def profile(
@@ -67,7 +67,7 @@ def profile(
     runs: Annotated[
         int,
         typer.Option(min=1, metavar="NUMBER", help="Sweeps of the configuration, with --bound."),
-    ] = limit_times.DEFAULT_RUNS,
+    ] = plan_limits.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Measure a pack on this machine; planning and prediction need it.
@@ -124,7 +124,7 @@ def _bound(
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
     with bar(f"measuring {plan.architecture.name} of {pack.name}") as shown:
-        limits = limit_times.measure_limits(pack, plan, device, runs, shown.step)
+        limits = plan_limits.measure_limits(pack, plan, device, runs, shown.step)
     save_profile(known.with_limits(plan, limits), pack)
     document = {
         "model": pack.name,

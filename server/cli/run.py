@@ -13,29 +13,19 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.files import open_reader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
 from models.detection.boxes import Limits
-from models.pack import Pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
-from pipeline.energy import find_meter
-from pipeline.engine import Engine
-from pipeline.errors import InputError
-from pipeline.planning.fit import fit_plan
+from pipeline.energy.meter import find_meter
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import InputError
+from pipeline.fitting.fit import fit_plan
+from pipeline.fitting.predict import Wanted
 from pipeline.planning.plan import Plan
-from pipeline.predict import Wanted
-from server.cli.answers import (
-    BOXES,
-    LABELS,
-    Result,
-    best_of,
-    boxes_of,
-    check_drawing,
-    report,
-    save_drawing,
-)
-from server.cli.options import (
+from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
     Json,
@@ -50,13 +40,23 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import say
-from server.cli.repeats import repeated
-from server.cli.steps import working
-from server.cli.weights import Weights, weight_bytes
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.output import say
+from server.cli.printing.steps import working
+from server.cli.running.answers import (
+    BOXES,
+    LABELS,
+    Result,
+    best_of,
+    boxes_of,
+    check_drawing,
+    report,
+    save_drawing,
+)
+from server.cli.running.repeats import repeated
 from server.errors import InvalidRequestError
-from server.images import PictureLimits, decode
-from server.profiles import prepared
+from server.repository.pack_profiles import prepared
+from server.requests.pictures import PictureLimits, decode
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
 _LIMITS = PictureLimits(max_pixels=178_956_970, max_bytes=1 << 40)

@@ -1,4 +1,4 @@
-"""``layerstream serve``: the HTTP service. Its flags are the settings (server/settings.py)."""
+"""``layerstream serve``: the HTTP service. Its flags are the settings (server/settings/settings.py)."""
 
 import os
 from inspect import Parameter, Signature
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from server.setting_sources import flag
-from server.setting_table import Setting, settings_table
-from server.settings import load_settings, warn_of_variables
+from server.settings.settings import load_settings, warn_of_variables
+from server.settings.sources import flag
+from server.settings.table import Setting, settings_table
 
 #: Spellings that were flags once, and the settings that they give.
 _OLD = {"model": "models"}
@@ -24,15 +24,15 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     settings = load_settings(_given(flags), config)
 
-    from server.cgroup import memory_limited
-    from server.notify import Notifier
+    from server.operation.cgroup import memory_limited
+    from server.operation.notify import Notifier
 
     # Libraries take a while, and memory.
     Notifier.from_environment(os.environ).status(f"starting{memory_limited()}")
 
-    from server import logs
-    from server.exposure import warn_of_exposure
+    from server.operation import logs
     from server.serve import run
+    from server.settings.exposure import warn_of_exposure
 
     logs.configure(settings.log_format)
     warn_of_variables()

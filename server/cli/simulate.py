@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from models.manifest import Manifest
-from models.pack import open_pack
-from pipeline.architectures import ARCHITECTURES, Architecture
-from pipeline.perfetto import trace_document
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack
+from pipeline.execution.perfetto import trace_document
+from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predict
 from pipeline.planning.thumb import smallest_plan
-from pipeline.predict import Found, Prediction, Wanted, find_plan, predict
-from pipeline.profile import Profile
-from server.cli.figures import number, unit_of_rows
-from server.cli.options import (
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.cli.arguments.options import (
     DeviceName,
     Json,
     PackPath,
@@ -25,10 +24,11 @@ from server.cli.options import (
     open_named,
     size,
 )
-from server.cli.output import print_json, print_table
-from server.cli.predicted import memory_of, profiled
-from server.cli.steps import working
-from server.cli.weights import Weights, weight_bytes
+from server.cli.arguments.predicted import memory_of, profiled
+from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.printing.figures import number, unit_of_rows
+from server.cli.printing.output import print_json, print_table
+from server.cli.printing.steps import working
 
 _USUAL_PART = 0.05
 _SIZES = ("weight_bytes", "arena_bytes", "read_bytes")

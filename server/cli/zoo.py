@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import Json
-from server.cli.output import print_json, print_table, say, suggest
-from server.cli.sentences import command, network_size
-from server.cli.steps import steps
-from server.sizes import format_size
+from server.cli.arguments.options import Json
+from server.cli.printing.output import print_json, print_table, say, suggest
+from server.cli.printing.sentences import command, network_size
+from server.cli.printing.steps import steps
+from server.settings.sizes import format_size
 
 app = typer.Typer(help="Networks with seeded random weights, to try and to measure with.")
 

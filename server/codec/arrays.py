@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import STRINGS, Port
+from models.packs.manifest import STRINGS, Port
+from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError
-from server.tensors import datatype
 
 # What orjson makes of a value that each kind of dtype takes.
 _TAKEN: dict[str, frozenset[type]] = {

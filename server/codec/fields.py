@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from models.manifest import Port
+from models.packs.manifest import Port
+from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError, shown
-from server.tensors import datatype
 
 _MICROSECONDS = 1_000_000
 Parameters = dict[str, Any]

@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 from numpy.typing import NDArray
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec.arrays import PortArray
+from server.codec.datatypes import datatype
 from server.codec.fields import RequestedOutput, check_outputs
 from server.codec.reader import Request
 from server.errors import InvalidRequestError
-from server.tensors import datatype
 
 #: A longer body is read as it comes; in so short a one no number is too long.
 PLAIN_BYTES = 4096

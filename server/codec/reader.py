@@ -9,8 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec.arrays import HeldValues, PortArray
+from server.codec.datatypes import body_limit
 from server.codec.fields import (
     InferFields,
     RequestedOutput,
@@ -22,7 +23,6 @@ from server.codec.fields import (
 from server.codec.skeleton import Skeleton, not_json
 from server.codec.values import DataText
 from server.errors import InvalidRequestError, TooLargeError, shown
-from server.tensors import body_limit
 
 # The text that is worked on at a time: bounds the Python objects that its values are for a moment.
 _BLOCK_BYTES = 16 << 10

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import orjson
 
-from models.manifest import Port
+from models.packs.manifest import Port
 from server.codec.layout import Layouts
 from server.codec.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError

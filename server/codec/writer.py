@@ -7,10 +7,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.manifest import STRINGS
+from models.packs.manifest import STRINGS
+from server.codec.datatypes import DATATYPES
 from server.codec.fields import RequestedOutput
 from server.errors import NotFiniteError
-from server.tensors import DATATYPES
 
 #: The longest piece of text.
 PIECE_BYTES = 128 << 10

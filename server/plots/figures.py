@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import InputError
+from pipeline.execution.errors import InputError
 
 MIB = 1 << 20
 # `auto` is what is shown, the architectures of the paper what it is compared with: they stay pale.

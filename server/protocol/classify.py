@@ -6,11 +6,11 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 
 from models.classification import top_classes
-from models.pack import Pack
+from models.packs.pack import Pack
 from server.errors import ServiceError
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.serving import ContextDependency, run_model
-from server.worker import Answer
+from server.repository.worker import Answer
 
 router = APIRouter(tags=["inference"])
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 
 from models.detection.boxes import Limits, find_boxes
-from models.pack import Pack
-from models.placement import Size
+from models.images.placement import Size
+from models.packs.pack import Pack
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.serving import ContextDependency, run_model
-from server.worker import Answer
+from server.repository.worker import Answer
 
 router = APIRouter(tags=["inference"])
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from loader.errors import LoaderError
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
-from pipeline.errors import CancelledError, DeadlineError, EngineError, InputError
+from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
 from server.codec.fields import first_error
 from server.errors import (

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from server.process import installed_version
+from server.operation.process import installed_version
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["server"])

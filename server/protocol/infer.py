@@ -3,12 +3,12 @@
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from models.pack import Pack
+from models.packs.pack import Pack
 from server.codec import Request, RequestReader, read_plain, write_response
+from server.memory.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import context_of, exchange_of, run_model
-from server.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
-from server.worker import Answer
+from server.repository.worker import Answer
 
 router = APIRouter(tags=["inference"])
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from models.manifest import Port
+from models.packs.manifest import Port
+from server.codec.datatypes import datatype
 from server.protocol.serving import ContextDependency
-from server.tensors import datatype
 
 router = APIRouter(tags=["models"])
 

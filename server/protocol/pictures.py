@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeVar
 from fastapi import Request
 from numpy.typing import NDArray
 
-from models.pack import Pack
-from models.placement import Size
+from models.images.placement import Size
+from models.packs.pack import Pack
 from server.context import Context
 from server.errors import InvalidRequestError
-from server.images import PictureLimits, decode, decoding_bytes
+from server.memory.request_needs import infer_bytes, preprocess_bytes
 from server.protocol.serving import exchange_of
-from server.request_needs import infer_bytes, preprocess_bytes
-from server.upload import uploaded
+from server.requests.pictures import PictureLimits, decode, decoding_bytes
+from server.requests.upload import uploaded
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,15 +8,15 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 from numpy.typing import NDArray
 
-from models.pack import Pack
-from pipeline.errors import DeadlineError
+from models.packs.pack import Pack
+from pipeline.execution.errors import DeadlineError
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown
-from server.exchange import Exchange
+from server.memory.request_memory import SMALL_BYTES
+from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
-from server.request_memory import SMALL_BYTES
-from server.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
-from server.worker import Answer
+from server.repository.worker import Answer
+from server.requests.exchange import Exchange
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.attempt import Attempt
-from benchmarks.cgroup import Usage
-from benchmarks.contenders import MAPPED, OURS, RESIDENT
 from benchmarks.demo.picture import svg
 from benchmarks.demo.story import Shown, conclusion, error, faults, table
 from benchmarks.demo.terminal import BLOCKS, PLAIN, chart, columns, marks_for
-from benchmarks.sampling import Sample
+from benchmarks.machine.cgroup import Usage
+from benchmarks.machine.sampling import Sample
+from benchmarks.servers.attempt import Attempt
+from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 
 LIMIT = 160_000_000
 ANSWER = np.array([1.0, -4.0], np.float32)

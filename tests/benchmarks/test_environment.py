@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page_cache
-from benchmarks.environment import copy_environment, needed, shared_files
+from benchmarks.machine import page_cache
+from benchmarks.machine.environment import copy_environment, needed, shared_files
 
 
 def test_what_we_need_is_what_our_distributions_require() -> None:
@@ -41,7 +41,7 @@ def test_the_copy_runs_from_its_own_files(tmp_path: Path) -> None:
     environment = copy_environment(tmp_path / "environment")
     environment.drop()
     code = (
-        "import sys, server.serve, benchmarks.peer_server\n"
+        "import sys, server.serve, benchmarks.children.peer_server\n"
         "for module in list(sys.modules.values()):\n"
         "    print(getattr(module, '__file__', None) or '')\n"
         "print(sys.executable, sys.dont_write_bytecode)"

@@ -2,8 +2,8 @@
 
 import itertools
 
-from benchmarks.cgroup import Usage
-from benchmarks.sampling import Sample, Sampler, figures, peaks
+from benchmarks.machine.cgroup import Usage
+from benchmarks.machine.sampling import Sample, Sampler, figures, peaks
 
 SAMPLES = [
     Sample(0.0, Usage(total=10, anonymous=2, file=7)),

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.attempt import Attempt
-from benchmarks.contenders import MAPPED, OURS, RESIDENT
 from benchmarks.headline import compare
+from benchmarks.servers.attempt import Attempt
+from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 from benchmarks.tight_memory import holds, largest_difference, row, summary
 
 LIMIT, WEIGHTS = 200_000_000, 240_000_000

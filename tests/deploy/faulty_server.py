@@ -1,7 +1,7 @@
 """``python -m tests.deploy.faulty_server serve ...``: a fault of the server begins and ends with SIGUSR1.
 
-LAYERSTREAM_TEST_FAULT names it: a kind of loader/faults.py for every read, "hung" (reads do not end), or
-"leak" (memory that nobody knows of).
+LAYERSTREAM_TEST_FAULT names it: a kind of loader/readers/faults.py for every read, "hung" (reads do not
+end), or "leak" (memory that nobody knows of).
 """
 
 import os
@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from loader.faults import Fault, FaultyReader
-from loader.files import open_reader
-from loader.reader import Reader
-from server import opening
+from loader.readers.faults import Fault, FaultyReader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from server.cli import main
+from server.repository import opening
 
 _LEAK_BYTES = 100 << 20
 _FAULTS = {

@@ -14,9 +14,9 @@ import prometheus_client
 import pytest
 
 from loader.priority import LEVELS
-from server.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
-from server.settings import Settings
-from server.starting import GRACE_SECONDS
+from server.metrics.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
+from server.operation.starting import GRACE_SECONDS
+from server.settings.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "layerstream.service"

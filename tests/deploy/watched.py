@@ -20,7 +20,7 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
-from models.preprocess import read_labels, read_preprocess
+from models.images.preprocess import read_labels, read_preprocess
 from server.transport.listener import listen
 from tests.deploy.test_deploy import PROMETHEUS, tool
 

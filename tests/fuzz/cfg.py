@@ -17,11 +17,11 @@ from types import FrameType
 
 import onnx
 
-from models.darknet.cfg import read_cfg
+from models.darknet.cfg.text import read_cfg
 from models.darknet.errors import DarknetError
-from models.darknet.network import Network, build_network
-from models.darknet.to_onnx import skeleton
-from models.onnx_writer import declared
+from models.darknet.layers.network import Network, build_network
+from models.darknet.nodes.skeleton import skeleton
+from models.graphs.writer import declared
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.darknet.cfgs import cfg_text
 from tests.models.darknet.oracle_files import Options, Sections

@@ -1,8 +1,8 @@
 """Fuzz the reader of infer requests: ``python -m tests.fuzz.infer [seconds] [first] [--minutes N]``.
 
 Each example is a request, most often damaged, cut into chunks at random. The reader and the plain rules of
-tests/server/infer_oracle.py refuse it or make the same arrays of it. Anything else ends the run with the
-example's number.
+tests/server/codec/infer_oracle.py refuse it or make the same arrays of it. Anything else ends the
+run with the example's number.
 """
 
 import random
@@ -11,8 +11,8 @@ import sys
 from server.codec import Request, RequestReader
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
-from tests.server.infer_cases import OUTPUTS, chunks, draw_body, draw_ports
-from tests.server.infer_oracle import Meaning, Refused, meaning
+from tests.server.codec.infer_cases import OUTPUTS, chunks, draw_body, draw_ports
+from tests.server.codec.infer_oracle import Meaning, Refused, meaning
 
 _LONGEST_MESSAGE = 400
 

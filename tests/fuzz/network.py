@@ -20,13 +20,13 @@ from onnx import helper, numpy_helper
 from loader.errors import LoaderError
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import ModelError
-from models.onnx_nodes import reads, subgraphs
-from models.pack import open_pack, read_pack
-from models.sessions import SessionError, open_session, run_session, session_options
-from pipeline.check import Reference, check_pack
+from models.graphs.nodes import reads, subgraphs
+from models.packs.pack import open_pack, read_pack
+from models.runtime.sessions import SessionError, open_session, run_session, session_options
+from pipeline.checking.check import Reference, check_pack
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.errors import EngineError
+from pipeline.execution.errors import EngineError
 from tests.fuzz.graph_nodes import KINDS, unary
 from tests.fuzz.graphs import Case, Feeds, Scope, Shape, Value, listed_weight, port
 from tests.fuzz.pack import chosen_run, run_examples

@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.checksum import checksum
-from models.choice import choose_pieces, chunk_sizes, streamed_bytes
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
-from models.manifest import Manifest, Piece
-from models.pack import open_pack
-from pipeline.architectures import ARCHITECTURES
+from models.packs.checksum import checksum
+from models.packs.choice import choose_pieces, chunk_sizes, streamed_bytes
+from models.packs.manifest import Manifest, Piece
+from models.packs.pack import open_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, residual, written
-from tests.models.test_resident import selection
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import xxhash
 
 from loader.errors import LoaderError
-from loader.memory import Hook, MemoryReader
-from loader.pool import PoolClient, ReadJob
-from loader.reader import Range
+from loader.pool.pool import PoolClient, ReadJob
+from loader.readers.in_memory import Hook, MemoryReader
+from loader.readers.reader import Range
 
 CONTENT = bytes(range(256)) * 16
 PART = 256

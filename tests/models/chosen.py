@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
-from models.manifest import Operand, Piece
-from models.pack import Pack
+from models.packs.manifest import Operand, Piece
+from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.arena import roots
 

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models.detection.recipe import Detection, Head
-from models.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
-from models.preprocess import Preprocess
+from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
+from models.images.preprocess import Preprocess
 
 WIDTH, HEIGHT = 96, 64
 NAMES = ("lamp", "[red] window", "moon")

@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.parser import parse_model
 
 from models.initial import filled
-from models.sessions import open_session, session_options
+from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import Builder, Tensor
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.memory import MemoryReader
-from loader.pool import ReadPool
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.pack import Pack, open_pack
-from pipeline.architectures import ARCHITECTURES
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import StagedDevice
-from pipeline.engine import Engine
+from pipeline.execution.engine import Engine
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 

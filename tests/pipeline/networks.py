@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from models.manifest import Alternative, Joined, Manifest, Piece
-from pipeline.durations import Durations
+from models.packs.manifest import Alternative, Joined, Manifest, Piece
 from pipeline.planning.plan import Plan
+from pipeline.timing.durations import Durations
 from tests.pipeline.synthetic import PAGE, manifest
 
 

@@ -4,11 +4,11 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from models.manifest import Manifest
-from pipeline.architectures import ARCHITECTURES
-from pipeline.durations import Durations
+from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import Durations
 from tests.pipeline.synthetic import PAGE, manifests
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from models.manifest import GraphRange, Manifest, Operand, Piece, Source, Span, Value
-from models.target import host_target
+from models.packs.manifest import GraphRange, Manifest, Operand, Piece, Source, Span, Value
+from models.packs.target import host_target
 
 PAGE = 4096
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loader.ring import Place
 from pipeline.planning.plan import Plan
-from pipeline.validator import Write
+from pipeline.schedule.validator import Write
 
 
 def writes(plan: Plan) -> list[tuple[str, list[Write]]]:

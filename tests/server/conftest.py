@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import Builder
-from server.admission import Line
 from server.cli import main
-from server.settings import Settings
+from server.requests.admission import Line
+from server.settings.settings import Settings
 from tests.server.support import (
     LABELS,
     PREPROCESS,
@@ -139,7 +139,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Readers in memory and kernels with hooks, for services started afterwards."""
     found = Faults()
     monkeypatch.setattr("pipeline.devices.find.CpuDevice", found.device)
-    monkeypatch.setattr("server.opening.open_reader", found.open_reader)
+    monkeypatch.setattr("server.repository.opening.open_reader", found.open_reader)
     return found
 
 
@@ -153,7 +153,7 @@ def arrivals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
             super().join(job)
             accepted.release()
 
-    monkeypatch.setattr("server.worker.Line", Watched)
+    monkeypatch.setattr("server.repository.worker.Line", Watched)
     return accepted
 
 

@@ -18,21 +18,21 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.memory import MemoryReader
-from loader.reader import Reader
-from models.pack import open_pack
-from models.preprocess import Preprocess
-from models.sessions import open_resident
-from pipeline.architectures import ARCHITECTURES
+from loader.readers.in_memory import MemoryReader
+from loader.readers.reader import Reader
+from models.images.preprocess import Preprocess
+from models.packs.pack import open_pack
+from models.runtime.sessions import open_resident
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory
 from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
+from server.codec.datatypes import datatype
 from server.context import Context
-from server.settings import Settings
-from server.tensors import datatype
-from server.worker import Worker
+from server.repository.worker import Worker
+from server.settings.settings import Settings
 
 #: Nothing here takes this long; a test that waits for it has failed.
 LIMIT_SECONDS = 30.0

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.load.messages import infer_request
-from benchmarks.small_models import TINY_SHAPE, WIDE_SHAPE
+from benchmarks.servers.small_models import TINY_SHAPE, WIDE_SHAPE
 
 WIDE_VALUES = 3 * 224 * 224
 

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.darknet.network import build_network
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
+from models.darknet.layers.network import build_network
+from models.darknet.nodes.skeleton import skeleton
 from models.darknet.seeded import CALIBRATION_RESOLUTION, objectness_biases
-from models.darknet.to_onnx import skeleton
 from models.zoo.darknet.classifiers import darknet19, darknet53, tiny, vgg16
 from models.zoo.darknet.efficientnet import efficientnet_b0
 from models.zoo.darknet.resnet import densenet201, resnet50, resnet152

@@ -1,6 +1,6 @@
 """Darknet's own classifiers, and VGG-16 as Darknet trained it; 1000 classes of ImageNet."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.blocks import residual
 from models.zoo.darknet.stack import Stack
 

@@ -1,6 +1,6 @@
 """EfficientNet-B0 (Tan and Le, 2019) as Darknet has it: some expansions are narrower."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.classifiers import CLASSES
 from models.zoo.darknet.stack import Stack
 

@@ -1,6 +1,6 @@
 """ResNet and DenseNet as Darknet has them: leaky activations, classes before the mean."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.classifiers import CLASSES, classified
 from models.zoo.darknet.stack import Stack
 

@@ -1,6 +1,6 @@
 """Scaled-YOLOv4 (Wang, Bochkovskiy and Liao, 2021): CSP everywhere; COCO's 80 classes."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.blocks import (
     csp_stage,
     merge_down,

@@ -6,7 +6,7 @@ in Python instead of a relative offset, as cfg files count them.
 
 from collections.abc import Iterable
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 
 
 class Stack:

@@ -1,6 +1,6 @@
 """YOLOv2 (Redmon and Farhadi, 2017): Darknet-19, one detection layer."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.classifiers import darknet19_body
 from models.zoo.darknet.stack import Stack
 

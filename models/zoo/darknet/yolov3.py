@@ -1,6 +1,6 @@
 """YOLOv3 (Redmon and Farhadi, 2018): Darknet-53 and a feature pyramid; COCO's 80 classes."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.blocks import pyramid_convs
 from models.zoo.darknet.classifiers import darknet53_body
 from models.zoo.darknet.stack import Stack

@@ -1,6 +1,6 @@
 """YOLOv4 (Bochkovskiy, Wang and Liao, 2020): CSPDarknet-53, SPP, PAN; COCO's 80 classes."""
 
-from models.darknet.section import Section
+from models.darknet.cfg.section import Section
 from models.zoo.darknet.blocks import (
     csp_stage,
     merge_down,

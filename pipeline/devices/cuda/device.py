@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from models.manifest import Joined, Piece
-from models.pack import Pack
-from models.target import Target, cuda_target
-from pipeline.architectures import COPIED_AUTO, Architecture
+from models.packs.manifest import Joined, Piece
+from models.packs.pack import Pack
+from models.packs.target import Target, cuda_target
 from pipeline.devices.base import (
     CachingDevice,
     Device,
@@ -27,10 +26,13 @@ from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
-from pipeline.devices.cuda.memory import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
+from pipeline.schedule.architectures import COPIED_AUTO, Architecture
 
 Sized = TypeVar("Sized", Piece, Joined)
 
@@ -76,10 +78,6 @@ class CudaDevice(CachingDevice):
         return architecture
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:
-        # Here: both use the device.
-        from pipeline.devices.cuda.probe import probe_kinds
-        from pipeline.devices.cuda.tuner import fastest_algorithms
-
         algorithms = fastest_algorithms(self, graphs)
         works = [kind for kind, reason in probe_kinds(self, file).items() if not reason]
         kinds = [self._asked_kind] if self._asked_kind else works

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.cells import Cell
 from pipeline.devices.base import DeviceError, Kernel, Launch
+from pipeline.devices.cells import Cell
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
 from pipeline.devices.cuda.driver import Driver
-from pipeline.devices.cuda.memory import DeviceArray, DeviceMemory
+from pipeline.devices.cuda.memory_kinds import DeviceArray, DeviceMemory
 from pipeline.devices.memory import Memory
 
 #: The module of calls that a library runs.

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
-from loader.files import open_reader
-from loader.reader import Reader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.call import Pointer, Program
 from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.choices import Kind
-from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.kernel import CudaKernel
+from pipeline.devices.cuda.trial import TrialDevice
 from pipeline.devices.memory import Memory
 
 _MOST_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _PAGE_BYTES = 4096
 _SECONDS = 10.0
 
 
-def probe_kinds(device: CudaDevice, file: Path) -> dict[Kind, str]:
+def probe_kinds(device: TrialDevice, file: Path) -> dict[Kind, str]:
     """Return why each kind does not work here, empty where it does.
 
     Args:
@@ -62,7 +62,7 @@ def probe_kinds(device: CudaDevice, file: Path) -> dict[Kind, str]:
     return found
 
 
-def probe_file_mapping(device: CudaDevice, file: Path) -> str:
+def probe_file_mapping(device: TrialDevice, file: Path) -> str:
     """Return why the driver does not page-lock a mapped file, empty where it does.
 
     No memory kind builds on it: what lies in the page cache is not what streaming is about.
@@ -83,7 +83,7 @@ def probe_file_mapping(device: CudaDevice, file: Path) -> str:
 
 
 def _through(
-    device: CudaDevice, kind: Kind, allocate: Callable[[], Memory], reader: Reader
+    device: TrialDevice, kind: Kind, allocate: Callable[[], Memory], reader: Reader
 ) -> NDArray[np.uint8]:
     """Return what a kernel copies of the bytes that the disk wrote to memory of ``kind``."""
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def _copying(n_bytes: int) -> Program:
     return Program((copy_bytes(Pointer("input"), Pointer("output"), n_bytes),), 0)
 
 
-def _copy(device: CudaDevice, source: Memory, target: Memory) -> None:
+def _copy(device: TrialDevice, source: Memory, target: Memory) -> None:
     """Copy all of ``source`` by the copy stage and wait.
 
     Raises:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "kernels"
+HEADERS = FOLDER / "headers"
 
 #: What every build of them needs: NVRTC's options. Which products and sums are one operation is for the
 #: kernels to say: chosen by the compiler, bits would differ between tiles.
@@ -35,7 +36,8 @@ def source(module: str) -> str:
         if name in included:
             return ""
         included.add(name)
-        body = (FOLDER / name).read_text("utf-8").replace("#pragma once\n", "")
+        folder = HEADERS if name.endswith(".cuh") else FOLDER
+        body = (folder / name).read_text("utf-8").replace("#pragma once\n", "")
         return _INCLUDE.sub(lambda match: text(match[1]), body)
 
     return text(f"{module}.cu")

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.call import Program
-from pipeline.devices.cuda.calls.algorithms import Algorithm
-from pipeline.devices.cuda.device import CudaDevice
+from pipeline.devices.cuda.calls.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.kernel import CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower
-from pipeline.devices.cuda.memory import DeviceArray
+from pipeline.devices.cuda.memory_kinds import DeviceArray
+from pipeline.devices.cuda.trial import TrialDevice
 from pipeline.devices.memory import Memory
 
 _RUNS = 5
@@ -30,7 +30,7 @@ _MOST_SCRATCH_BYTES = 16 << 20
 _TIMED_PIECES = 2
 
 
-def fastest_algorithms(device: CudaDevice, graphs: Sequence[bytes]) -> dict[str, str]:
+def fastest_algorithms(device: TrialDevice, graphs: Sequence[bytes]) -> dict[str, str]:
     """Return the fastest algorithm of each geometry of convolutions in ``graphs``, serialised pieces.
 
     Raises:
@@ -56,7 +56,7 @@ def _geometries(graph: bytes, settings: Settings) -> Mapping[str, tuple[str, ...
 
 
 def _fastest(
-    device: CudaDevice, settings: Settings, key: str, graphs: Sequence[bytes], names: Sequence[str]
+    device: TrialDevice, settings: Settings, key: str, graphs: Sequence[bytes], names: Sequence[str]
 ) -> str:
     """Return the fastest of the algorithms ``names``, the first where none can be measured."""
     seconds: dict[str, float] = {}
@@ -96,7 +96,7 @@ def _array(port: onnx.ValueInfoProto) -> DeviceArray:
 class _Operands:
     """Memory that the pieces of a geometry share: every port begins where that of the others does."""
 
-    def __init__(self, device: CudaDevice, pieces: Sequence[_Piece], stack: ExitStack) -> None:
+    def __init__(self, device: TrialDevice, pieces: Sequence[_Piece], stack: ExitStack) -> None:
         self._device = device
         self._pieces = pieces
         self._inputs = self._memories([piece.inputs for piece in pieces], stack)
@@ -144,7 +144,7 @@ def _placed(memories: Sequence[Memory], arrays: Sequence[DeviceArray]) -> list[D
     ]
 
 
-def _timed(device: CudaDevice, launch: Launch) -> float:
+def _timed(device: TrialDevice, launch: Launch) -> float:
     driver, stream = device.driver, device.kernel_stream
     start, end = driver.create_event(), driver.create_event()
     try:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import format_cfg, parse_cfg
-from models.darknet.network import Network, build_network
-from models.darknet.parameters import Crop, MaxPool, Region, Shortcut, Yolo
-from models.darknet.sizes import layer_sizes
+from models.darknet.cfg.text import format_cfg, parse_cfg
+from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.parameters import Crop, MaxPool, Region, Shortcut, Yolo
+from models.darknet.layers.sizes import layer_sizes
 from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20

@@ -7,17 +7,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
-from models.darknet.cfg import format_cfg, parse_cfg
+from models.darknet.cfg.text import format_cfg, parse_cfg
+from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.sizes import parameter_count, source_sizes
+from models.darknet.layers.spatial import ACTIVATIONS
 from models.darknet.metadata import CFG
-from models.darknet.network import Network, build_network
-from models.darknet.sizes import parameter_count, source_sizes
-from models.darknet.spatial import ACTIVATIONS
-from models.darknet.to_onnx import skeleton
+from models.darknet.nodes.skeleton import skeleton
 from models.detection.recipe import Detection
-from models.manifest import SourceSizes
-from models.metadata import DETECTION, LABELS, PREPROCESS, SIZES
-from models.onnx_writer import declared
-from models.preprocess import Preprocess
+from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
+from models.graphs.writer import declared
+from models.images.preprocess import Preprocess
+from models.packs.manifest import SourceSizes
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.test_geometry import network, real
 

@@ -1,4 +1,4 @@
-"""The activations that kernels fuse, by the numbers of kernels/activation.cuh."""
+"""The activations that kernels fuse, by the numbers of kernels/headers/activation.cuh."""
 
 from dataclasses import dataclass
 from enum import IntEnum

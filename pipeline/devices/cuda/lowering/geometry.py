@@ -1,8 +1,8 @@
 """Which algorithm computes a convolution: the one that was measured, or the default."""
 
-from pipeline.devices.cuda.calls.algorithms import Algorithm, is_possible
-from pipeline.devices.cuda.calls.convolution import Convolution
-from pipeline.devices.cuda.calls.convolve import candidates, default_algorithm
+from pipeline.devices.cuda.calls.convolutions.algorithms import Algorithm, is_possible
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
+from pipeline.devices.cuda.calls.convolutions.tiled import candidates, default_algorithm
 from pipeline.devices.cuda.lowering.settings import Settings
 
 

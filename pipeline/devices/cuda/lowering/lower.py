@@ -6,15 +6,15 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from models.fusion import Fusion, Surroundings, fused_with
-from models.onnx_nodes import reads, subgraphs
+from models.graphs.fusion import Fusion, Surroundings, fused_with
+from models.graphs.nodes import reads, subgraphs
 from pipeline.devices.cuda.call import Call, Pointer, Program
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.lowering.errors import NotCoveredError, UnsuitedError
 from pipeline.devices.cuda.lowering.geometry import geometry_key, worth_measuring
 from pipeline.devices.cuda.lowering.handlers import ALIASES, OPERATORS
-from pipeline.devices.cuda.lowering.memory import place
+from pipeline.devices.cuda.lowering.inner_memory import place
 from pipeline.devices.cuda.lowering.node import Node, domain_of, parse
 from pipeline.devices.cuda.lowering.scope import Scope
 from pipeline.devices.cuda.lowering.settings import Settings

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx
 
-from models.fusion import Fusion
-from models.onnx_nodes import attributes
+from models.graphs.fusion import Fusion
+from models.graphs.nodes import attributes
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 
 

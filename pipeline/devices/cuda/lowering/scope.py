@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Pointer
-from pipeline.devices.cuda.calls.convolution import Convolution
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.node import Node
 from pipeline.devices.cuda.lowering.settings import Settings

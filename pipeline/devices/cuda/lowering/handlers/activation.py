@@ -1,6 +1,6 @@
 """The activation that is fused into a kernel, as kernels take it."""
 
-from models.activations import Function, function_named
+from models.graphs.activations import Function, function_named
 from pipeline.devices.cuda.calls.activation import Activated, Activation
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.node import Node

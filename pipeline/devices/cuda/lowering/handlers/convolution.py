@@ -1,8 +1,8 @@
 """Convolutions, with what is fused into them."""
 
 from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.calls.convolution import Convolution, Epilogue
-from pipeline.devices.cuda.calls.convolve import convolve, scratch_bytes
+from pipeline.devices.cuda.calls.convolutions.geometry import Convolution, Epilogue
+from pipeline.devices.cuda.calls.convolutions.tiled import convolve, scratch_bytes
 from pipeline.devices.cuda.lowering.errors import UnsuitedError
 from pipeline.devices.cuda.lowering.geometry import choose
 from pipeline.devices.cuda.lowering.handlers.activation import fused_activation

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from onnx import helper
 
-from models.activations import function_of
+from models.graphs.activations import function_of
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.calls.activation import Activated
 from pipeline.devices.cuda.calls.elementwise import (

@@ -1,0 +1,1 @@
+"""Programs that are measured in a process of their own."""

@@ -1,0 +1,1 @@
+"""The evaluation of seed 003 as tables and pages."""

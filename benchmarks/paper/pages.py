@@ -1,0 +1,51 @@
+"""Figures of the paper's networks become pages: figures.json is measured, all else is made of it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.figures import PaperNetwork
+from benchmarks.paper.markdown import insert, summary, tables
+from server.plots import plot_pipeline
+
+FOLDER = "streaming"
+# All tables and plots, for readers of the paper; one table of what to expect, for users.
+FULL, SHORT = "demand-layering.md", "streaming.md"
+
+
+class Pages:
+    """The figures at one ``resolution`` (None: the paper's) and the pages in ``docs`` that show them."""
+
+    def __init__(
+        self, docs: Path, networks: Sequence[PaperNetwork], resolution: int | None
+    ) -> None:
+        self.docs, self.networks = docs, networks
+        self.mark = "" if resolution is None else f"-{resolution}"
+        self.path = docs / FOLDER / f"figures{self.mark}.json"
+        known = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+        self.documents: dict[str, dict[str, Any]] = dict(known)
+
+    def keep(self, name: str, document: dict[str, Any]) -> None:
+        """Write the figures of one network, and the pages with them."""
+        self.documents[name] = document
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.documents, indent=1) + "\n", encoding="utf-8")
+        self.write()
+
+    def write(self) -> None:
+        """Write plots and tables of all figures.
+
+        Raises:
+            ValueError: a page lacks the marks that tables stand between.
+            PlotError: a plot cannot be written.
+        """
+        for network in self.networks:
+            if network.name in self.documents:
+                plot_pipeline(self.documents[network.name], self.docs / FOLDER)
+        self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
+        self._insert(SHORT, summary(self.networks, self.documents), f"-summary{self.mark}")
+
+    def _insert(self, name: str, generated: str, mark: str) -> None:
+        page = self.docs / name
+        page.write_text(insert(page.read_text("utf-8"), generated, mark), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Servers to measure, ours and those of others, and their clients."""

@@ -1,0 +1,42 @@
+"""Who serves a network beside us, and with which files."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.servers.served import ours, peer
+
+OURS, RESIDENT, MAPPED = "layerstream", "fastapi_onnxruntime", "fastapi_onnxruntime_mapped"
+OPENVINO = "fastapi_openvino"
+TITLES = {
+    OURS: "Layerstream",
+    RESIDENT: "ONNX Runtime, resident",
+    MAPPED: "ONNX Runtime, file mapped",
+    OPENVINO: "OpenVINO, resident",
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server of one network: its command, less the port, and the files that it opens."""
+
+    name: str
+    command: tuple[str, ...]
+    port_flag: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def contenders(source: Path, repository: Path, budget: str) -> dict[str, Contender]:
+    """Return all who can serve ``source``, which was compiled into ``repository``, by name.
+
+    OpenVINO is left out where it is not installed.
+    """
+    (graph,) = repository.glob("*/*/model.onnx")
+    found = [
+        Contender(OURS, tuple(ours(repository, budget)), ("--port",), (repository,)),
+        Contender(RESIDENT, tuple(peer(source)), (), (source,)),
+        Contender(MAPPED, tuple(peer(graph, "onnxruntime-mapped")), (), (graph.parent,)),
+    ]
+    if importlib.util.find_spec("openvino") is not None:
+        found.append(Contender(OPENVINO, tuple(peer(source, "openvino")), (), (source,)))
+    return {each.name: each for each in found}

@@ -1,0 +1,1 @@
+"""Reading for all models: whose read comes next, and the threads that read."""

@@ -1,0 +1,86 @@
+"""One read that somebody asked for, and what became of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xxhash
+
+from loader.errors import ChecksumError, LoaderError
+from loader.pool.order import Client, Urgency
+from loader.readers.reader import Range, Reader
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """Read ``ranges``, which follow each other in the file, into ``target``; verify if asked to.
+
+    ``done(error, seconds)`` is called on a pool thread: error None when the bytes are there.
+    ``client``: whose line of reads it joins (``ReadPool.client``); None: the line that all share who have
+    none of their own. ``deadline``: on time.monotonic's clock.
+    """
+
+    reader: Reader
+    ranges: tuple[Range, ...]
+    target: memoryview
+    verify: bool
+    done: Callable[[LoaderError | None, float], None]
+    client: "Client[ReadJob] | None" = None
+    urgency: Urgency = Urgency.NEEDED_LATER
+    deadline: float | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        return self.target.nbytes
+
+    @property
+    def offset(self) -> int:
+        return self.ranges[0].offset
+
+    def check(self) -> None:
+        """Verify the bytes in ``target``, if asked to.
+
+        Raises:
+            ChecksumError: they are not those written.
+        """
+        if not self.verify:
+            return
+        start = 0
+        for part in self.ranges:
+            data = self.target[start : start + part.length]
+            if xxhash.xxh3_64_hexdigest(data) != part.checksum:
+                raise ChecksumError(
+                    f"weights.bin: bytes [{part.offset}, {part.offset + part.length}) are damaged: "
+                    "their checksum is not the manifest's"
+                )
+            start += part.length
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``seconds`` from start to verified bytes; ``cpu_seconds`` of reading alone, where they were run."""
+
+    error: LoaderError | None
+    seconds: float
+    cpu_seconds: float
+
+
+def attempt(action: Callable[[], None]) -> LoaderError | None:
+    """Run ``action`` and return its error; a fault of ours must not strand the sweep that waits."""
+    try:
+        action()
+    except LoaderError as exc:
+        return exc
+    except Exception as exc:  # noqa: BLE001
+        return LoaderError(f"read failed: {exc!r}")
+    return None
+
+
+def perform(job: ReadJob) -> Outcome:
+    """Read and verify ``job`` on the calling thread."""
+    started, cpu = time.perf_counter(), time.thread_time()
+    error = attempt(lambda: job.reader.read_into(job.offset, job.target))
+    cpu = time.thread_time() - cpu
+    if error is None:
+        error = attempt(job.check)
+    return Outcome(error, time.perf_counter() - started, cpu)

@@ -1,0 +1,120 @@
+"""Readers of real files: O_DIRECT, and a buffered one that leaves nothing in the page cache."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from loader.buffers import PAGE_BYTES, Buffer
+from loader.errors import ClosedError, FileChangedError, ReadError
+from loader.readers.filling import Filling
+from loader.readers.reader import Reader
+
+_log = logging.getLogger(__name__)
+
+_REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+
+class _FileReader(Reader):
+    """Reads with preadv until the target is full; short reads and interruptions are normal."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._path = path
+        self.name = str(path)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        except OSError as exc:
+            raise ReadError(f"{path}: {exc.strerror or exc}") from exc
+        self._opened = os.fstat(self._descriptor)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self._require_open()
+        filling = Filling(self.name, self.alignment, offset, target)
+        complete = not target.nbytes
+        while not complete:
+            try:
+                count = os.preadv(self._descriptor, [filling.rest], filling.position)
+            except OSError as exc:
+                raise filling.failure(exc) from exc
+            complete = filling.add(count)
+
+    def check(self) -> None:
+        self._require_open()
+        now = os.fstat(self._descriptor)
+        if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
+            raise FileChangedError(f"{self._path}: the file was changed since it was opened")
+        try:
+            there = os.stat(self.name)  # noqa: PTH116  twice a sweep: a Path takes as long again
+        except OSError as exc:
+            raise FileChangedError(f"{self._path}: {exc.strerror or exc}") from exc
+        if (there.st_dev, there.st_ino) != (now.st_dev, now.st_ino):
+            raise FileChangedError(f"{self._path}: another file took its place")
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _require_open(self) -> None:
+        if self._descriptor < 0:
+            raise ClosedError(f"{self._path}: reader closed")
+
+
+class DirectReader(_FileReader):
+    """Reads around the page cache (O_DIRECT): no copy, no second place where weights lie."""
+
+    kind = "direct"
+    alignment = 4096
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, os.O_DIRECT)
+
+
+class BufferedReader(_FileReader):
+    """Reads through the page cache and drops the pages again, where O_DIRECT is refused."""
+
+    kind = "buffered"
+    alignment = 1
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, 0)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        super().read_into(offset, target)
+        os.posix_fadvise(self._descriptor, offset, len(target), os.POSIX_FADV_DONTNEED)
+
+
+def open_reader(path: Path, direct: Callable[[Path], Reader] = DirectReader) -> Reader:
+    """Return a direct reader of ``path``, or a buffered one (with a warning) where that is refused.
+
+    One block is read to find out: some file systems accept the flag and refuse the read.
+
+    Raises:
+        ReadError: the file cannot be read at all.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as exc:
+        raise ReadError(f"{path}: {exc.strerror or exc}") from exc
+    if not size:
+        return BufferedReader(path)
+    try:
+        reader = direct(path)
+        try:
+            block = Buffer(min(PAGE_BYTES, size))
+            reader.read_into(0, block.bytes.data)
+            block.close()
+        except ReadError:
+            reader.close()
+            raise
+        return reader
+    except ReadError as exc:
+        cause = exc.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in _REFUSALS:
+            raise
+    _log.warning(
+        "%s: the file system refuses O_DIRECT; reading through the page cache and dropping it", path
+    )
+    return BufferedReader(path)

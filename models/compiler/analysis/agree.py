@@ -1,0 +1,109 @@
+"""Whether shapes agree: what kernels check when they run, and memory never checks.
+
+A value that lives in the memory of another trusts both shapes; a node whose operands do not fit can
+only fail.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import onnx
+
+from models.compiler.analysis.alias import RESHAPES
+from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.compiler.analysis.regions import name
+from models.errors import CompileError
+from models.graphs.nodes import attributes
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+
+def check_agreement(nodes: Iterable[onnx.NodeProto], shapes: Shapes, path: Path) -> None:
+    """Check ``nodes`` as far as their operands are among ``shapes``, which have those of constants, too.
+
+    Raises:
+        CompileError: one contradicts another; the message names the node.
+    """
+    for node in nodes:
+        checks = _CHECKS.get(node.domain, {}).get(node.op_type, ())
+        faults = (check(node, shapes) for check in checks)
+        fault = next(filter(None, faults), None)
+        if fault is not None:
+            raise CompileError(f"{path}: {name(node)}: {fault}")
+
+
+def _reshape(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
+    if before is None or after is None or math.prod(before) == math.prod(after):
+        return None
+    return (
+        f"{math.prod(before)} values of shape {list(before)} cannot have shape {list(after)}, "
+        f"which is {math.prod(after)} values"
+    )
+
+
+def _concat(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    parts = [shapes.get(item) for item in node.input]
+    whole = shapes.get(node.output[0])
+    if whole is None or None in parts:
+        return None
+    total = sum(math.prod(part) for part in parts if part is not None)
+    if total == math.prod(whole):
+        return None
+    return (
+        f"its inputs have {total} values together, its output {list(whole)} has {math.prod(whole)}"
+    )
+
+
+def _channels(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    x, w = (shapes.get(item) for item in node.input[:2])
+    if x is None or w is None or len(x) < 3:
+        return None
+    group = attributes(node).get("group", 1)
+    wanted = w[0] if node.op_type == "ConvTranspose" else w[1] * group
+    if x[1] == wanted:
+        return None
+    groups = f" in {group} groups" if group > 1 else ""
+    return f"its input {list(x)} has {x[1]} channels, its weights {list(w)}{groups} take {wanted}"
+
+
+def _empty(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    """A convolution or pooling of no pixels: ONNX Runtime refuses it when it runs."""
+    x, y = shapes.get(node.input[0]), shapes.get(node.output[0])
+    for kind, shape in (("input", x), ("output", y)):
+        if shape is not None and 0 in shape[1:]:
+            return f"its {kind} {list(shape)} is empty"
+    return None
+
+
+def _bias(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    bias = shapes.get(node.input[2]) if len(node.input) > 2 else None
+    result = shapes.get(node.output[0])
+    if bias is None or result is None or len(result) != 2:
+        return None
+    padded = (1,) * (2 - len(bias)) + bias
+    if len(padded) == 2 and all(
+        own in (1, whole) for own, whole in zip(padded, result, strict=True)
+    ):
+        return None
+    return f"its bias {list(bias)} cannot be added to {list(result)}"
+
+
+_Check = Callable[[onnx.NodeProto, Shapes], str | None]
+_PLAIN: dict[str, tuple[_Check, ...]] = {
+    **dict.fromkeys(RESHAPES, (_reshape,)),
+    "Concat": (_concat,),
+    "Conv": (_channels, _empty),
+    "FusedConv": (_channels, _empty),
+    "ConvTranspose": (_channels, _empty),
+    "Gemm": (_bias,),
+    "FusedGemm": (_bias,),
+}
+#: By domain and operator. Weights of the blocked layout have other shapes.
+_CHECKS: Mapping[str, Mapping[str, tuple[_Check, ...]]] = {
+    "": _PLAIN,
+    "com.microsoft": _PLAIN,
+    NCHWC_DOMAIN: {"Conv": (_empty,)},
+}

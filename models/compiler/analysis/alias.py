@@ -1,0 +1,129 @@
+"""Values that can live inside another value, so that no kernel has to copy them.
+
+Shapes agree (models/compiler/analysis/agree.py). Three cases: the inputs of a concatenation are written
+straight into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads
+afterwards writes over it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import onnx
+
+from models.compiler.analysis.fused import Fused
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.graphs.nodes import attributes
+
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+SUM_INPUT = 3
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """``parents``: value -> (value it lives in, byte offset); ``elided``: nodes without a kernel."""
+
+    parents: dict[str, tuple[str, int]]
+    elided: frozenset[int]
+
+    def root(self, name: str) -> str:
+        while name in self.parents:
+            name = self.parents[name][0]
+        return name
+
+
+def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
+    """Return the aliases of ``graph``; every value has at most one parent and none is its own."""
+    parents: dict[str, tuple[str, int]] = {}
+    elided = set()
+    for index, node in enumerate(graph.nodes):
+        if graph.region(index) is None and _is_reshape(graph, node):
+            parents[node.output[0]] = (node.input[0], 0)
+            elided.add(index)
+    for index, node in enumerate(graph.nodes):
+        if graph.region(index) is not None:
+            continue
+        if node.op_type == "Concat" and _joins_in_place(graph, node, parents):
+            offset = 0
+            for name in node.input:
+                parents[name] = (node.output[0], offset)
+                offset += graph.values[name].n_bytes
+            elided.add(index)
+    aliases = Aliases(parents, frozenset(elided))
+    _add_sums(graph, aliases, fused)
+    return aliases
+
+
+def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
+    extra_outputs = [name for name in node.output[1:] if name]
+    # The third input of a Dropout says whether it drops.
+    trains = node.op_type == "Dropout" and any(node.input[2:])
+    return (
+        node.op_type in RESHAPES
+        and node.input[0] in graph.values
+        and not extra_outputs
+        and not trains
+    )
+
+
+def _joins_in_place(
+    graph: Graph, node: onnx.NodeProto, parents: dict[str, tuple[str, int]]
+) -> bool:
+    """Return whether all inputs are contiguous in the output and free to be placed there."""
+    shape = graph.values[node.output[0]].shape
+    outer = math.prod(shape[: attributes(node)["axis"] % len(shape)])
+    return (
+        outer == 1
+        and len(set(node.input)) == len(node.input)
+        and all(
+            name in graph.values and name not in parents and name not in graph.inputs
+            for name in node.input
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Nodes up to ``last`` make ``result`` of ``others`` and, element by element, of ``addend``."""
+
+    last: int
+    addend: str
+    result: str
+    others: frozenset[str]
+
+
+def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
+    """Let a convolution with a sum write over what it adds where its storage is dead afterwards."""
+    readers = graph.readers()
+    storage: dict[str, set[str]] = {}
+    for name in graph.values:
+        storage.setdefault(aliases.root(name), set()).add(name)
+    for item in _sums(graph, fused):
+        shared = storage.get(aliases.root(item.addend), set())
+        dead = all(
+            name not in graph.outputs
+            and all(reader <= item.last for reader in readers.get(name, ()))
+            for name in shared
+        )
+        apart = not (shared & item.others)
+        fits = item.addend in graph.values and (
+            graph.values[item.addend].n_bytes == graph.values[item.result].n_bytes
+        )
+        if dead and apart and fits and item.result not in aliases.parents:
+            aliases.parents[item.result] = (item.addend, 0)
+            moved = storage.pop(item.result, {item.result})
+            storage[aliases.root(item.addend)] |= moved
+
+
+def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
+    """Yield the sums of ``Conv(x, w, b, sum)`` in the blocked layout, and those of fused pieces."""
+    for index, node in enumerate(graph.nodes):
+        others = frozenset(node.input[:SUM_INPUT])
+        own = fused.get(index)
+        if own is not None and own.residual is not None:
+            yield _Sum(own.end - 1, own.residual, graph.nodes[own.end - 1].output[0], others)
+        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+            continue
+        if graph.region(index) is None:
+            yield _Sum(index, node.input[SUM_INPUT], node.output[0], others)

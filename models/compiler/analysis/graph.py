@@ -1,0 +1,93 @@
+"""The optimised graph as the compiler sees it: nodes in execution order over named values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from models.compiler.analysis.types import Loose
+from models.graphs.nodes import reads
+from models.graphs.parameters import quantised_weights
+from models.packs.manifest import Array
+
+NCHWC_DOMAIN = "com.microsoft.nchwc"
+
+# A constant this small, or an integer one up to the second limit, belongs to the operator (a shape, a
+# clip bound, resize scales): it stays in the piece. Everything else is a weight and is streamed.
+INLINE_BYTES = 64
+INLINE_INTEGER_BYTES = 4096
+
+
+def is_streamable(dtype: np.dtype[Any], n_bytes: int) -> bool:
+    """Return whether a constant is a weight rather than a part of its operator."""
+    return n_bytes > (INLINE_INTEGER_BYTES if dtype.kind in "iub" else INLINE_BYTES)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes [first, end) that run as one resident piece, and why (models/compiler/analysis/regions.py)."""
+
+    first: int
+    end: int
+    reasons: tuple[str, ...]
+
+    def __contains__(self, index: int) -> bool:
+        return self.first <= index < self.end
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A validated, topologically sorted graph.
+
+    ``values`` has every activation (graph inputs and node outputs) of known size, ``loose`` the others;
+    ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
+    share no name. Loose values and ``tensors`` are touched only inside ``regions``.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    values: Mapping[str, Array]
+    constants: Mapping[str, NDArray[Any]]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    loose: Mapping[str, Loose] = field(default_factory=dict)
+    tensors: Mapping[str, TensorProto] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
+    ir_version: int = 0
+
+    def region(self, index: int) -> Region | None:
+        """Return the region of node ``index``."""
+        return next((region for region in self.regions if index in region), None)
+
+    def is_weight(self, name: str) -> bool:
+        """Return whether ``name`` is a constant that lives in weights.bin."""
+        constant = self.constants.get(name)
+        return constant is not None and is_streamable(constant.dtype, constant.nbytes)
+
+    def weight_bytes(self, node: onnx.NodeProto) -> int:
+        """Return the bytes of the weights of ``node``; small quantised ones stay in the piece."""
+        names = {name for name in reads(node) if self.is_weight(name)}
+        names.update(name for name in quantised_weights(node) if name in self.constants)
+        return sum(self.constants[name].nbytes for name in names)
+
+    def array(self, name: str) -> Array:
+        """Return dtype and shape of a value or constant."""
+        if name in self.values:
+            return self.values[name]
+        if (loose := self.loose.get(name)) is not None:
+            assert loose.array is not None, name  # a port's type was checked (port_types)
+            return loose.array
+        constant = self.constants[name]
+        return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
+
+    def readers(self) -> dict[str, list[int]]:
+        """Return, for each value and constant, the indices of the nodes that read it, ascending."""
+        readers: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in dict.fromkeys(reads(node)):
+                readers.setdefault(name, []).append(index)
+        return readers

@@ -1,0 +1,183 @@
+"""Chunks: a layer with large weights, split along its output channels.
+
+A weight of 18 MB would need 18 MB of ring otherwise. A chunk reads the whole input and writes a range of
+the output, so its channels must lie together there. Weights are stored in the finest chunks; several
+of them that follow each other can also be computed as one, with the same bits (docs/pack-format.md).
+
+A layer is one node, or a convolution and the operators on elements that are fused with it; then its chunks
+read a range of what is added, too.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from models.compiler.analysis.alias import SUM_INPUT
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.cutting.layout import planned_span
+from models.graphs.nodes import made, reads
+from models.packs.manifest import SPAN_ALIGNMENT
+from models.packs.target import Target
+
+# MLAS computes up to this many channel blocks at once: chunks of fewer are slower.
+_BLOCKS_AT_ONCE = (4, 2, 1)
+# Rows of a matrix that MLAS adds up in the same order; the order of a last single row is another.
+_ROWS_AT_ONCE = 4
+# A GPU's kernels compute tiles of 32 rows: a chunk that ends inside one leaves threads idle.
+_ROWS_AT_ONCE_ON_GPU = (8, 4, 2, 1)
+# A rest of fewer channels joins the chunk before it: products of so few are added up in another order.
+_SMALLEST_REST = 16
+
+_MIN_CHUNK_BYTES = 64 << 10
+_MAX_CHUNK_BYTES = 512 << 10
+_CHUNKS_A_MODEL = 256
+
+
+def default_chunk_bytes(weight_bytes: int) -> int:
+    """Return the finest chunk for a network: a 256th of it, from 64 KiB to 512 KiB."""
+    return min(max(weight_bytes // _CHUNKS_A_MODEL, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
+
+
+def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -> int | None:
+    """Return how many output channels a finest chunk of the nodes ``layer`` has; None: it stays whole."""
+    node = graph.nodes[layer.start]
+    blocked = node.domain == NCHWC_DOMAIN
+    # Where the block is not known (models/packs/target.py) a cut could fall inside one.
+    if not _is_splittable(graph, node) or (blocked and target.block == 1):
+        return None
+    if graph.weight_bytes(node) <= chunk_bytes:
+        return None
+    weight = graph.constants[node.input[1]]
+    rows = weight.shape[0]
+    row_bytes = weight.nbytes // rows
+    block = target.block if blocked else _ROWS_AT_ONCE
+    at_once = _BLOCKS_AT_ONCE if target.capability is None else _ROWS_AT_ONCE_ON_GPU
+    # Cuts fall between channel blocks and on the file's alignment.
+    step = math.lcm(block, SPAN_ALIGNMENT // math.gcd(SPAN_ALIGNMENT, row_bytes))
+    fitting = chunk_bytes // row_bytes
+    units = (math.lcm(step, block * blocks) for blocks in at_once)
+    unit = next((unit for unit in units if unit <= fitting), step)
+    # At least two: without its bias the weight alone may fit.
+    count = max(-(-rows // max(fitting // unit * unit, unit)), 2)
+    even = -(-rows // count // unit) * unit
+    return even if len(_starts(even, rows)) > 1 else None
+
+
+def least_chunk_bytes(
+    graph: Graph, pieces: Sequence[CutPiece], layers: Mapping[int, range], target: Target
+) -> int:
+    """Return the most streamed weights of one piece if all of ``layers``, by first node, were cut finest.
+
+    Pieces of several layers stay as they are: they are tiny.
+    """
+    least = 0
+    for first, run in itertools.groupby(pieces, lambda piece: piece.first_node):
+        cut = [piece for piece in run if piece.weights]
+        layer = layers[first]
+        alone = bool(cut) and cut[0].end_node == layer.stop
+        rows = rows_a_chunk(graph, layer, target, 1) if alone else None
+        finest = cut if rows is None else list(chunks(graph, layer, rows))
+        least = max([least, *(planned_span(graph, piece).length for piece in finest)])
+    return least
+
+
+def _starts(rows: int, total: int) -> list[int]:
+    """Return the first output channel of each chunk of ``rows``."""
+    return [first for first in range(0, total, rows) if total - first >= min(rows, _SMALLEST_REST)]
+
+
+def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
+    if node.op_type not in ("Conv", "FusedConv", "Gemm", "FusedGemm"):
+        return False
+    values = {item.name: item for item in node.attribute}
+    result = graph.values[node.output[0]].shape
+    vectors = [name for name in node.input[2:SUM_INPUT] if name]
+    if (
+        len(node.input) < 2
+        or result[0] != 1
+        or len(set(node.input)) != len(node.input)
+        or not all(graph.is_weight(name) for name in (node.input[1], *vectors))
+    ):
+        return False
+    if node.op_type in ("Conv", "FusedConv"):
+        grouped = "group" in values and values["group"].i != 1
+        return not grouped and not (node.op_type == "FusedConv" and len(node.input) > SUM_INPUT)
+    bias = graph.array(vectors[0]).shape if vectors else ()
+    by_row = "transB" in values and values["transB"].i == 1
+    swapped = "transA" in values and values["transA"].i == 1
+    return by_row and not swapped and (not bias or bias[-1] == result[1])
+
+
+def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAlternative]:
+    """Yield, for each layer that ``pieces`` has in chunks, 2, 4, 8, ... of them as one, and all of them."""
+    for _, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
+        run = list(numbers)
+        first = pieces[run[0]]
+        if len(run) < 2 or not first.weights:
+            continue
+        layer = range(first.first_node, first.end_node)
+        for rows in _coarser(_channels(first), sum(_channels(pieces[number]) for number in run)):
+            yield CutAlternative(run[0], run[-1] + 1, tuple(chunks(graph, layer, rows)))
+
+
+def _channels(chunk: CutPiece) -> int:
+    (weight,) = chunk.weights
+    return weight.shape[0]
+
+
+def _coarser(rows: int, total: int) -> Iterator[int]:
+    while len(_starts(2 * rows, total)) > 1:
+        rows *= 2
+        yield rows
+    yield total
+
+
+def chunks(graph: Graph, layer: range, rows: int) -> Iterator[CutPiece]:
+    """Yield the chunks of the nodes ``layer``: ``rows`` output channels each, the last one the rest."""
+    node = graph.nodes[layer.start]
+    axes = _channel_axes(graph, layer)
+    result = made(graph.nodes[layer[-1]])[0]
+    total = graph.constants[node.input[1]].shape[0]
+    starts = _starts(rows, total)
+    for first, end in itertools.pairwise([*starts, total]):
+        parts = {name: _part(graph, name, axis, first, end) for name, axis in axes.items()}
+        matrix = parts[node.input[1]]
+        yield CutPiece(
+            layer.start,
+            layer.stop,
+            parts,
+            {result: _part(graph, result, 1, first, end)},
+            (matrix,),
+            tuple(
+                part for part in parts.values() if part is not matrix and graph.is_weight(part.name)
+            ),
+        )
+
+
+def _channel_axes(graph: Graph, layer: range) -> dict[str, int | None]:
+    """Return what the nodes ``layer`` read from outside, and where output channels lie in each.
+
+    None: every channel needs all of it.
+    """
+    node, *followers = (graph.nodes[index] for index in layer)
+    axes: dict[str, int | None] = {node.input[0]: None, node.input[1]: 0}
+    for name in filter(None, node.input[2:]):
+        axes[name] = 0 if len(graph.array(name).shape) == 1 else 1
+    computed = {name for index in layer for name in made(graph.nodes[index])}
+    read = (name for follower in followers for name in reads(follower))
+    axes.update((name, 1) for name in read if name in graph.values and name not in computed)
+    return axes
+
+
+def _part(graph: Graph, name: str, axis: int | None, first: int, end: int) -> Slice:
+    """Return the channels [first, end) of ``name``, or all of it; what is before ``axis`` is 1."""
+    array = graph.array(name)
+    if axis is None:
+        return Slice(name, array.shape)
+    channel_bytes = array.n_bytes // array.shape[axis]
+    shape = (*array.shape[:axis], end - first, *array.shape[axis + 1 :])
+    return Slice(name, shape, first * channel_bytes)

@@ -1,0 +1,141 @@
+"""Cut a graph into pieces: one kernel launch each, with weights that are streamed as one span.
+
+A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny nodes become one piece
+(a launch costs 20-40 us of Python each).
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.fused import Fused
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.chains import Chain, slices
+from models.compiler.cutting.chunks import chunks, rows_a_chunk
+from models.packs.target import Target
+
+MERGED_WEIGHT_BYTES = 64 << 10
+MERGED_INNER_BYTES = 128 << 10
+
+
+def cut(
+    graph: Graph,
+    aliases: Aliases,
+    target: Target,
+    chunk_bytes: int,
+    *,
+    region_piece: Callable[[int], CutPiece | None] = lambda index: None,
+    chains: Mapping[int, Chain] = MappingProxyType({}),
+    fused: Fused = MappingProxyType({}),
+    alike: Callable[[CutPiece, CutPiece], bool] = lambda one, other: True,
+) -> list[CutPiece]:
+    """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
+
+    ``region_piece`` makes the piece of the region that a node is in, if any. ``chains`` and
+    ``fused``: by first node. ``alike``: whether two pieces run in the same place, or may not be merged.
+    """
+    cutter = _Cutter(graph, aliases)
+
+    def apart(layer: range) -> list[CutPiece]:
+        """Return the pieces of ``layer`` and on that no other node joins; none: it may be merged."""
+        resident = region_piece(layer.start)
+        if resident is not None:
+            return [resident]
+        if layer.start in chains:
+            return list(slices(graph, chains[layer.start]))
+        rows = rows_a_chunk(graph, layer, target, chunk_bytes)
+        return [] if rows is None else list(chunks(graph, layer, rows))
+
+    pieces: list[CutPiece] = []
+    pending: list[CutPiece] = []  # at most one, which the next nodes may still join
+    for index in range(len(graph.nodes)):
+        done = [*pieces[-1:], *pending]
+        if index in aliases.elided or (done and index < done[-1].end_node):
+            continue
+        layer = range(index, fused[index].end if index in fused else index + 1)
+        alone = apart(layer)
+        single = [] if alone else [cutter.whole(layer.start, layer.stop)]
+        joins = single and pending and alike(pending[0], single[0])
+        merged = cutter.merge(pending[0], layer) if joins else None
+        if merged is None:
+            pieces.extend(pending)
+        pieces.extend(alone)
+        pending = [merged] if merged is not None else single
+    return [*pieces, *pending]
+
+
+def whole(graph: Graph, aliases: Aliases, index: int) -> CutPiece:
+    """Return node ``index`` as a piece of its own."""
+    return _Cutter(graph, aliases).whole(index, index + 1)
+
+
+class _Cutter:
+    """Makes pieces of whole nodes."""
+
+    def __init__(self, graph: Graph, aliases: Aliases) -> None:
+        self._graph = graph
+        self._aliases = aliases
+        self._elided = aliases.elided
+        self._readers = graph.readers()
+        children = {parent for parent, _ in aliases.parents.values()}
+        self._pinned = set(aliases.parents) | children | set(graph.outputs)
+
+    def whole(self, first: int, end: int) -> CutPiece:
+        """Return the piece of the nodes [first, end), those without a kernel left out."""
+        graph = self._graph
+        nodes = [i for i in range(first, end) if i not in self._elided]
+        read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].input if name)
+        made = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
+        inner = {name for name in made if self._is_inner(name, set(nodes))}
+        weights = [name for name in read if graph.is_weight(name)]
+        inputs = [name for name in read if name in graph.values and name not in made]
+        return CutPiece(
+            first,
+            end,
+            {name: Slice(name, graph.array(name).shape) for name in [*inputs, *weights]},
+            {name: Slice(name, graph.values[name].shape) for name in made if name not in inner},
+            tuple(Slice(name, graph.constants[name].shape) for name in weights),
+        )
+
+    def merge(self, piece: CutPiece, layer: range) -> CutPiece | None:
+        """Return ``piece`` with the nodes ``layer`` added, or None where it would not be tiny or safe."""
+        if self._conflicts(piece, layer):
+            return None
+        merged = self.whole(piece.first_node, layer.stop)
+        weight_bytes = sum(self._graph.constants[part.name].nbytes for part in merged.weights)
+        if weight_bytes > MERGED_WEIGHT_BYTES or inner_bytes(self._graph, merged) > (
+            MERGED_INNER_BYTES
+        ):
+            return None
+        return merged
+
+    def _conflicts(self, piece: CutPiece, layer: range) -> bool:
+        """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.
+
+        Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see.
+        """
+        nodes = [self._graph.nodes[index] for index in layer]
+        root = self._aliases.root
+        written = {root(name) for name in piece.outputs}
+        touched = written | {root(name) for name in piece.inputs}
+        reads = {name for node in nodes for name in node.input if name}
+        writes = {root(name) for node in nodes for name in node.output if name}
+        return bool(
+            {root(name) for name in reads - set(piece.outputs)} & written or writes & touched
+        )
+
+    def _is_inner(self, name: str, nodes: set[int]) -> bool:
+        return name not in self._pinned and nodes.issuperset(self._readers.get(name, ()))
+
+
+def inner_bytes(graph: Graph, piece: CutPiece) -> int:
+    """Return the bytes of values that exist only inside ``piece``: ONNX Runtime allocates them."""
+    made = {
+        name
+        for node in graph.nodes[piece.first_node : piece.end_node]
+        for name in node.output
+        if name and name not in piece.outputs
+    }
+    read = {name for node in graph.nodes[piece.first_node : piece.end_node] for name in node.input}
+    return sum(graph.values[name].n_bytes for name in made & read)

@@ -1,0 +1,234 @@
+"""Partition a graph into pieces that ONNX Runtime accepts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.compiler.analysis.alias import Aliases, find_aliases
+from models.compiler.analysis.fused import Fused, with_fused
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.regions import name, with_regions
+from models.compiler.analysis.slices import CutAlternative, CutPiece
+from models.compiler.cutting.chains import find_chains, place_chains
+from models.compiler.cutting.chunks import alternatives
+from models.compiler.cutting.cut import cut, whole
+from models.compiler.cutting.equality import Equality
+from models.compiler.cutting.pieces import serialise, serialise_rows
+from models.compiler.cutting.resident import resident_piece, serialise_resident
+from models.compiler.cutting.rows import RowGraph, find_rows
+from models.compiler.cutting.scratch import Measure, runs_on_cpu
+from models.errors import CompileError
+from models.graphs.nodes import made
+from models.packs.target import Target
+from models.runtime.sessions import SessionError, open_piece
+
+_REASON_LENGTH = 300
+
+#: Loads a piece as an engine will. Raises SessionError.
+Load = Callable[[bytes], object]
+
+
+@dataclass
+class Partition:
+    """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
+
+    ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
+    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
+    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs.
+    """
+
+    graph: Graph
+    aliases: Aliases
+    pieces: list[CutPiece]
+    graphs: dict[bytes, CutPiece]
+    graph_of: list[int]
+    alternatives: list[CutAlternative] = field(default_factory=list)
+    alternative_graphs: list[list[int]] = field(default_factory=list)
+    fused: Fused = field(default_factory=dict)
+    rows: RowGraph = field(default_factory=RowGraph)
+    row_graphs: list[int | None] = field(default_factory=list)
+
+    def layers(self) -> dict[int, range]:
+        """Return the nodes of each layer by its first: one, or several that are fused."""
+        ends = {index: self.fused[index].end for index in self.fused}
+        return {
+            index: range(index, ends.get(index, index + 1))
+            for index in range(len(self.graph.nodes))
+        }
+
+
+def partition(
+    graph: Graph,
+    target: Target,
+    chunk_bytes: int,
+    source: Path,
+    load: Load = open_piece,
+    measure: Measure = runs_on_cpu,
+) -> Partition:
+    """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
+
+    Nodes that ``measure`` does not know run on the CPU, and share no piece with others.
+
+    An alternative with a piece that ``load`` refuses, or with other results, is left out.
+
+    Raises:
+        CompileError: ONNX Runtime refuses a resident piece.
+    """
+    refused: dict[str, str] = {}
+    while True:
+        parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
+        more = {
+            key: reason
+            for data, piece in parts.graphs.items()
+            for key, reason in _refused(parts, data, piece, source, load)
+        }
+        if not more:
+            _add_alternatives(parts, target, load)
+            _add_rows(parts, target, load)
+            return parts
+        refused |= more
+
+
+def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Partition:
+    on_cpu = target.capability is None
+    graph, fused = (graph, {}) if on_cpu else with_fused(graph)
+    aliases = find_aliases(graph, fused)
+    # Slices are as small as a CPU's cache; a GPU would only get more launches.
+    chains = find_chains(graph, aliases) if on_cpu else {}
+    graph, aliases = place_chains(graph, aliases, chains)
+    kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
+
+    def region_piece(index: int) -> CutPiece | None:
+        region = graph.region(index)
+        return None if region is None else resident_piece(graph, region, kept)
+
+    def on_device(piece: CutPiece) -> bool:
+        return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
+
+    pieces = cut(
+        graph,
+        aliases,
+        target,
+        chunk_bytes,
+        region_piece=region_piece,
+        chains=chains,
+        fused=fused,
+        alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
+    )
+    serialised = [
+        serialise(graph, piece, aliases.elided, sized=not on_cpu)
+        if piece.region is None
+        else serialise_resident(graph, piece)
+        for piece in pieces
+    ]
+    parts = Partition(graph, aliases, pieces, {}, [], fused=fused)
+    parts.graph_of.extend(_numbers(parts.graphs, serialised, pieces))
+    return parts
+
+
+def _numbers(
+    graphs: dict[bytes, CutPiece], serialised: Sequence[bytes], pieces: Sequence[CutPiece]
+) -> list[int]:
+    """Return the positions of ``serialised`` in ``graphs``; new ones are added."""
+    for data, piece in zip(serialised, pieces, strict=True):
+        graphs.setdefault(data, piece)
+    positions = {data: position for position, data in enumerate(graphs)}
+    return [positions[data] for data in serialised]
+
+
+def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
+    """Add the alternatives that ``load`` accepts and that give the same bits.
+
+    Kernels for GPUs (pipeline/devices/cuda/kernels) add up each output channel by itself: there all do.
+    """
+    certain = target.capability is not None
+    equality = Equality(parts.graph)
+    accepted = dict.fromkeys(parts.graphs, True)
+    finest = list(parts.graphs)
+    for alternative in alternatives(parts.graph, parts.pieces):
+        serialised = [
+            serialise(parts.graph, piece, parts.aliases.elided, sized=certain)
+            for piece in alternative.pieces
+        ]
+        for data in serialised:
+            if data not in accepted:
+                accepted[data] = _error(data, load) is None
+        run = range(alternative.first, alternative.end)
+        if not all(accepted[data] for data in serialised):
+            continue
+        if certain or equality.holds(
+            [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
+            list(zip(alternative.pieces, serialised, strict=True)),
+        ):
+            numbers = _numbers(parts.graphs, serialised, alternative.pieces)
+            parts.alternatives.append(alternative)
+            parts.alternative_graphs.append(numbers)
+
+
+def _add_rows(parts: Partition, target: Target, load: Load) -> None:
+    """Add the operators on rows that ``load`` accepts; a GPU runs whole tensors."""
+    if target.capability is not None:
+        return
+    found = find_rows(parts.graph, target.block)
+    data = [None if row.node is None else serialise_rows(parts.graph, row) for row in found.nodes]
+    accepted = {item: _error(item, load) is None for item in set(data) if item is not None}
+    able = {
+        row.index
+        for row, item in zip(found.nodes, data, strict=True)
+        if item is None or accepted[item]
+    }
+    # A piece is replaced by all of its nodes or stays as it is.
+    apart = {
+        index
+        for piece in parts.pieces
+        if not able.issuperset(nodes := _computed(parts, piece))
+        for index in nodes
+    }
+    kept = [
+        (row, item)
+        for row, item in zip(found.nodes, data, strict=True)
+        if row.index in able - apart
+    ]
+    found.nodes[:] = [row for row, _ in kept]
+    for row, item in kept:
+        if item is not None:
+            parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
+    positions = {item: position for position, item in enumerate(parts.graphs)}
+    parts.rows = found
+    parts.row_graphs.extend(None if item is None else positions[item] for _, item in kept)
+
+
+def _computed(parts: Partition, piece: CutPiece) -> set[int]:
+    return set(range(piece.first_node, piece.end_node)) - parts.aliases.elided
+
+
+def _refused(
+    parts: Partition, data: bytes, piece: CutPiece, source: Path, load: Load
+) -> list[tuple[str, str]]:
+    """Load a piece as an engine will; return first output and reason of the nodes that are refused."""
+    error = _error(data, load)
+    nodes = parts.graph.nodes[piece.first_node : piece.end_node]
+    if error is None:
+        return []
+    if piece.region is not None:
+        raise CompileError(f"{source}: {name(nodes[0])}: {error}")
+    found = []
+    for index in range(piece.first_node, piece.end_node):
+        if index not in parts.aliases.elided:
+            alone = serialise(
+                parts.graph, whole(parts.graph, parts.aliases, index), parts.aliases.elided
+            )
+            found.append((made(parts.graph.nodes[index])[0], _error(alone, load)))
+    guilty = [(key, reason) for key, reason in found if reason is not None]
+    reason = "ONNX Runtime takes its weights only as constants"
+    return [
+        (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or found
+    ]
+
+
+def _error(data: bytes, load: Load) -> str | None:
+    try:
+        load(data)
+    except SessionError as exc:
+        return " ".join(str(exc).split())
+    return None

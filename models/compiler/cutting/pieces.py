@@ -1,0 +1,104 @@
+"""Turn a cut piece into the ONNX model that a session loads.
+
+Invariant: two pieces that do the same to different weights give the same bytes, so that one session
+serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
+"""
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.rows import RowNode
+from models.packs.manifest import STRINGS
+
+# The lowest IR version that allows initializers outside the inputs and all dtypes in use.
+_IR_VERSION = 9
+
+
+def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False) -> bytes:
+    """Return ``piece`` as a serialised ModelProto without names (docs/pack-format.md).
+
+    ``sized``: its ports have the shapes of this piece; otherwise only as many dimensions.
+    """
+    nodes = [
+        graph.nodes[index]
+        for index in range(piece.first_node, piece.end_node)
+        if index not in elided
+    ]
+    return _model(graph, nodes, [*piece.inputs.values()], [*piece.outputs.values()], sized)
+
+
+def serialise_rows(graph: Graph, row: RowNode) -> bytes:
+    """Return an operator on rows as ``serialise`` does: it takes any number of them."""
+    assert row.node is not None
+    names = (*(name for name, _ in row.inputs), *row.weights)
+    four = (0, 0, 0, 0)  # only how many there are counts
+    inputs = [
+        Slice(name, graph.array(name).shape if graph.is_weight(name) else four) for name in names
+    ]
+    return _model(graph, [row.node], inputs, [Slice(row.output, four)], sized=False)
+
+
+def _model(
+    graph: Graph,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Slice],
+    outputs: Sequence[Slice],
+    sized: bool,
+) -> bytes:
+    names = {part.name: f"x{i}" for i, part in enumerate(inputs)}
+    names |= {part.name: f"y{i}" for i, part in enumerate(outputs)}
+    inline: dict[str, str] = {}
+    renamed = []
+    for node in nodes:
+        for name in (*node.input, *node.output):
+            if name and name not in names:
+                names[name] = f"t{len(names)}"
+                if name in graph.constants:
+                    inline[name] = names[name]
+        renamed.append(_renamed(node, names))
+    domains = {node.domain for node in nodes} | {""}
+    model = helper.make_model(
+        helper.make_graph(
+            renamed,
+            "",
+            [_port(graph, names[part.name], part, sized) for part in inputs],
+            [_port(graph, names[part.name], part, sized) for part in outputs],
+            [numpy_helper.from_array(graph.constants[name], new) for name, new in inline.items()],
+        ),
+        opset_imports=[item for item in graph.opsets if item.domain in domains],
+        ir_version=_IR_VERSION,
+    )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+    # Attributes come in no particular order: sorted, equal nodes are equal bytes.
+    renamed = onnx.NodeProto(
+        op_type=node.op_type,
+        domain=node.domain,
+        input=[names[name] if name else "" for name in node.input],
+        output=[names[name] if name else "" for name in node.output],
+    )
+    renamed.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
+    return renamed
+
+
+def _port(graph: Graph, name: str, part: Slice, sized: bool) -> onnx.ValueInfoProto:
+    dtype = graph.array(part.name).dtype
+    shape = part.shape if sized else [None] * len(part.shape)
+    return helper.make_tensor_value_info(name, element_type(dtype), shape)
+
+
+def element_type(dtype: str) -> int:
+    """Return ONNX's number of a dtype of the manifest."""
+    special = {
+        STRINGS: TensorProto.STRING,
+        "bool": TensorProto.BOOL,
+        "float32": TensorProto.FLOAT,
+        "float64": TensorProto.DOUBLE,
+    }
+    return special.get(dtype) or int(TensorProto.DataType.Value(dtype.upper()))

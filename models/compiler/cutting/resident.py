@@ -1,0 +1,117 @@
+"""Resident pieces: a region of the graph as one ONNX model that keeps its weights and its names."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.compiler.analysis.graph import Graph, Region
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.pieces import element_type
+from models.errors import CompileError
+from models.graphs.nodes import label, made, reads
+from models.packs.manifest import UNKNOWN, Resident
+
+# A protobuf message cannot exceed 2 GiB.
+_MAX_BYTES = (1 << 31) - (1 << 20)
+
+
+def resident_piece(graph: Graph, region: Region, kept: Iterable[str]) -> CutPiece:
+    """Return the piece of ``region``; it gives those of its values that are ``kept`` or read outside."""
+    nodes = graph.nodes[region.first : region.end]
+    computed = dict.fromkeys(name for node in nodes for name in made(node))
+    read = dict.fromkeys(name for node in nodes for name in reads(node))
+    wanted = {*kept, *graph.outputs}
+    outside = [*graph.nodes[: region.first], *graph.nodes[region.end :]]
+    wanted.update(name for node in outside for name in reads(node))
+    inputs = [
+        name
+        for name in read
+        if name not in computed and (name in graph.values or name in graph.loose)
+    ]
+    return CutPiece(
+        region.first,
+        region.end,
+        {name: Slice(name, graph.array(name).shape) for name in inputs},
+        {name: Slice(name, graph.array(name).shape) for name in computed if name in wanted},
+        (),
+        region=region,
+    )
+
+
+def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
+    """Return ``piece`` as a serialised ModelProto that has its constants inside.
+
+    Raises:
+        CompileError: they are too large for one message.
+    """
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    constants = list(_constants(graph, piece))
+    n_bytes = sum(_tensor_bytes(graph, name) for name in constants)
+    if n_bytes > _MAX_BYTES:
+        raise CompileError(
+            f"{piece.end_node - piece.first_node} nodes from {label(nodes[0])!r} on cannot be streamed "
+            f"and have {n_bytes} bytes of weights; an ONNX message holds 2 GiB"
+        )
+    model = helper.make_model(
+        helper.make_graph(
+            list(nodes),
+            "",
+            [_port(graph, name) for name in piece.inputs],
+            [_port(graph, name) for name in piece.outputs],
+            [_tensor(graph, name) for name in constants],
+        ),
+        opset_imports=graph.opsets,
+        ir_version=graph.ir_version,
+    )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def resident_record(graph: Graph, piece: CutPiece) -> Resident | None:
+    """Return what ``inspect`` shows of a resident piece, None of another."""
+    if piece.region is None:
+        return None
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    return Resident(
+        nodes=tuple(label(node) for node in nodes),
+        operators=tuple(node.op_type for node in nodes),
+        weight_bytes=sum(_tensor_bytes(graph, name) for name in _constants(graph, piece)),
+        reasons=piece.region.reasons,
+    )
+
+
+def _constants(graph: Graph, piece: CutPiece) -> dict[str, None]:
+    """Return the names of the constants that the nodes of ``piece`` read."""
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    return dict.fromkeys(
+        name
+        for node in nodes
+        for name in reads(node)
+        if name in graph.constants or name in graph.tensors
+    )
+
+
+def _tensor_bytes(graph: Graph, name: str) -> int:
+    if name in graph.constants:
+        return graph.constants[name].nbytes
+    return graph.tensors[name].ByteSize()
+
+
+def _tensor(graph: Graph, name: str) -> TensorProto:
+    if name in graph.tensors:
+        return graph.tensors[name]
+    return numpy_helper.from_array(np.asarray(graph.constants[name]), name)
+
+
+def _port(graph: Graph, name: str) -> onnx.ValueInfoProto:
+    array = graph.array(name)
+    dims = [None if dim == UNKNOWN else dim for dim in array.shape]
+    return helper.make_tensor_value_info(name, element_type(array.dtype), dims)
+
+
+def known_bytes(graph: Graph, piece: CutPiece) -> int:
+    """Return the bytes of the values of known size that ONNX Runtime makes in a resident piece."""
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    names = {name for node in nodes for name in made(node) if name in graph.values}
+    return sum(graph.values[name].n_bytes for name in names)

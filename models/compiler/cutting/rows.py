@@ -1,0 +1,205 @@
+"""Operators that can make a few rows of their output from a few rows of their inputs.
+
+Each gets a graph of its own that takes any number of rows: what padding there is above and below lies in
+memory, in rows of zeros (in front of a maximum: of the lowest number), so that the first, the middle and
+the last rows are made by one kernel, with the bits of the whole. Only operators of the blocked layout and
+operators on elements are here: their kernels add up each output by itself, however many there are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import helper
+
+from models.compiler.analysis.alias import SUM_INPUT
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.optimising.blocked import POINTWISE
+from models.graphs.nodes import attributes, made
+from models.packs.manifest import Window
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_POOLS = ("MaxPool", "AveragePool")
+_CHANNELS = 1
+#: Operators whose kernels read an element, compute, and write it: safe on the same memory.
+_IN_PLACE = frozenset(("Add", "Div", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"))
+
+
+@dataclass(frozen=True)
+class RowNode:
+    """Node ``index`` as an operator on rows.
+
+    ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
+    ``node``: as it is on rows, without padding of its own; None: ``inputs`` become one behind the other.
+    """
+
+    index: int
+    inputs: tuple[tuple[str, Window], ...]
+    output: str
+    node: onnx.NodeProto | None = None
+    weights: tuple[str, ...] = ()
+    in_place: int | None = None
+
+
+@dataclass
+class RowGraph:
+    """``nodes`` in order; ``planes`` and ``shapes`` of every value that they read or make."""
+
+    nodes: list[RowNode] = field(default_factory=list)
+    planes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def find_rows(graph: Graph, block: int) -> RowGraph:
+    """Return what of ``graph`` can run on rows; ``block``: channels in a block, 1: that is not known."""
+    finder = _Finder(graph, block)
+    if block > 1:
+        for index in range(len(graph.nodes)):
+            finder.look(index)
+    return finder.found
+
+
+class _Finder:
+    """Goes through the nodes once; what is not blocked lies as its shape says."""
+
+    def __init__(self, graph: Graph, block: int) -> None:
+        self.found = RowGraph()
+        self._graph = graph
+        self._block = block
+        self._blocked: set[str] = set()
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def look(self, index: int) -> None:
+        node = self._graph.nodes[index]
+        if (node.domain == NCHWC_DOMAIN and node.op_type != "ReorderOutput") or self._follows(node):
+            self._blocked.update(made(node))
+        if self._graph.region(index) is not None or len(made(node)) != 1:
+            return
+        row = self._row_node(index, node)
+        if row is None or not all(map(self._has_rows, (*(n for n, _ in row.inputs), row.output))):
+            return
+        for name in (*(name for name, _ in row.inputs), row.output):
+            shape = self._shape(name)
+            self.found.shapes[name] = shape
+            self.found.planes[name] = shape[_CHANNELS] // (
+                self._block if name in self._blocked else 1
+            )
+        self.found.nodes.append(row)
+
+    def _follows(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
+        tensors = [name for name in node.input if name in self._graph.values]
+        kept = node.op_type in POINTWISE or node.op_type == "Concat"
+        return kept and bool(tensors) and all(name in self._blocked for name in tensors)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes.get(name) or self._graph.values[name].shape
+
+    def _has_rows(self, name: str) -> bool:
+        if name not in self._graph.values:
+            return False
+        shape = self._shape(name)
+        return len(shape) == 4 and shape[0] == 1 and self._graph.array(name).dtype == "float32"
+
+    def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        if node.op_type == "Concat" and node.domain in _DOMAINS:
+            return self._joined(index, node)
+        if node.domain == NCHWC_DOMAIN:
+            return self._blocked_node(index, node)
+        if node.op_type in POINTWISE and node.domain in _DOMAINS:
+            return self._pointwise(index, node)
+        return None
+
+    def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):
+            return None
+        if not self._follows(node) and any(name in self._blocked for name in node.input):
+            return None
+        return RowNode(index, tuple((name, Window()) for name in node.input), node.output[0])
+
+    def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """Operators on elements of tensors of one shape, and constants that are the same in every row."""
+        tensors = [*dict.fromkeys(name for name in node.input if name in self._graph.values)]
+        shapes = {self._shape(name) for name in tensors}
+        blocked = {name in self._blocked for name in tensors}
+        constants = [name for name in node.input if name and name not in tensors]
+        if len(shapes) != 1 or len(blocked) != 1:
+            return None
+        for name in constants:
+            constant = self._graph.constants.get(name)
+            if constant is None or (constant.size > 1 and blocked == {True}):
+                return None
+            if constant.size > 1 and constant.ndim > 1 and constant.shape[-2] != 1:
+                return None
+        # Between the operators of a chain its values are as small as a slice (models/compiler/chains.py).
+        self._shapes[node.output[0]] = shapes.pop()
+        in_place = 0 if node.op_type in _IN_PLACE and len(tensors) > 0 else None
+        return self._made(index, node, [(name, Window()) for name in tensors], in_place)
+
+    def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        if node.op_type in ("ReorderInput", "ReorderOutput"):
+            kept = not attributes(node).get("channels_last")
+            return self._made(index, node, [(node.input[0], Window())]) if kept else None
+        if node.op_type == "Upsample":
+            return self._upsampled(index, node)
+        if node.op_type in ("Conv", *_POOLS) and node.input[0] in self._graph.values:
+            return self._windowed(index, node)
+        return None
+
+    def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """A convolution or a pool: what it pads above and below, it finds in memory."""
+        window = self._window(node)
+        if window is None:
+            return None
+        inputs = [(node.input[0], window)]
+        if len(node.input) > SUM_INPUT and node.input[SUM_INPUT]:
+            inputs.append((node.input[SUM_INPUT], Window()))
+        if len({name for name, _ in inputs}) != len(inputs):
+            return None
+        inner = onnx.NodeProto()
+        inner.CopyFrom(node)
+        pads = attributes(node)["pads"]
+        _set_ints(inner, "pads", [0, pads[1], 0, pads[3]])
+        return self._made(index, inner, inputs, len(inputs) - 1 or None)
+
+    def _window(self, node: onnx.NodeProto) -> Window | None:
+        """Return the rows that a convolution or a pool needs; None where border rows are special."""
+        given = attributes(node)
+        if given.get("auto_pad", "NOTSET") != "NOTSET" or len(given.get("pads", ())) != 4:
+            return None
+        above, below = given["pads"][0], given["pads"][2]
+        kernel = (given["kernel_shape"][0] - 1) * given.get("dilations", [1])[0] + 1
+        stride = given.get("strides", [1])[0]
+        lowest = node.op_type == "MaxPool"
+        if node.op_type == "AveragePool":
+            height, made_rows = (self._shape(name)[2] for name in (node.input[0], node.output[0]))
+            reached = (made_rows - 1) * stride - above + kernel
+            counted = given.get("count_include_pad", 0) and reached <= height + below
+            if not counted and (above or reached > height):
+                return None  # rows at the border are means of fewer
+        return Window(
+            kernel=kernel, stride=stride, above=above, fill="lowest" if lowest else "zero"
+        )
+
+    def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        given = attributes(node)
+        scales = given.get("scales", ())
+        if given.get("mode", "nearest") != "nearest" or len(scales) != 4 or scales[2] < 1:
+            return None
+        return self._made(index, node, [(node.input[0], Window(factor=int(scales[2])))])
+
+    def _made(
+        self,
+        index: int,
+        node: onnx.NodeProto,
+        inputs: Sequence[tuple[str, Window]],
+        in_place: int | None = None,
+    ) -> RowNode:
+        weights = dict.fromkeys(name for name in node.input if name and self._graph.is_weight(name))
+        return RowNode(index, tuple(inputs), node.output[0], node, tuple(weights), in_place)
+
+
+def _set_ints(node: onnx.NodeProto, name: str, values: Sequence[int]) -> None:
+    kept = [item for item in node.attribute if item.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, list(values))])

@@ -1,0 +1,111 @@
+"""What sessions need beside weights and arena, bounded at compile time."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import CutPiece
+from models.compiler.cutting.cut import inner_bytes
+from models.compiler.cutting.resident import known_bytes
+from models.graphs.nodes import all_graphs, attributes, subgraphs
+from models.packs.manifest import Unrolled
+from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
+from models.runtime.sessions import use_threads
+
+# What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
+# 24 to 35 KB and 3 KB; an engine measures its own at load, and a test holds the bound against it.
+SESSION_BYTES = 34 << 10
+NODE_BYTES = 4 << 10
+
+
+# What a piece that a GPU runs takes in Python, and each of its nodes: launches, their arguments, names.
+# Measured 9 KB, and 1.8 KB a launch; a node may need two.
+PROGRAM_BYTES = 10 << 10
+LAUNCHES_BYTES = 4 << 10
+
+#: Tells what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
+#: the CPU there, too.
+Measure = Callable[[bytes], int | None]
+
+
+def runs_on_cpu(_piece: bytes) -> None:
+    """Be the ``Measure`` of a target whose pieces all run on the CPU."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bounds what pieces of ``graph`` take: where ``measure`` knows a piece, on the target's device."""
+
+    graph: Graph
+    measure: Measure
+
+    def scratch_bytes(self, piece: CutPiece, data: bytes) -> int:
+        """Return a bound on what ``piece``, which is ``data``, allocates while it runs.
+
+        A resident piece also makes values whose size no one knows; they are not in it.
+        """
+        measured = self._measured(piece, data)
+        if measured is not None:
+            return measured
+        return unrolled_bytes(_unrolled(self.graph, piece), use_threads())
+
+    def unrolled(self, piece: CutPiece, data: bytes) -> Unrolled | None:
+        """Return what that is with another number of threads; None: the same."""
+        unrolled = _unrolled(self.graph, piece)
+        if not unrolled.segments or self._measured(piece, data) is not None:
+            return None
+        return unrolled
+
+    def session_bytes(self, piece: CutPiece, data: bytes) -> int:
+        """Bound the heap of the session of ``piece``, whose bytes ``data`` are held beside it."""
+        if self._measured(piece, data) is not None:
+            n_nodes = piece.end_node - piece.first_node
+            return PROGRAM_BYTES + LAUNCHES_BYTES * n_nodes + len(data)
+        return _session_bytes(self.graph, piece, len(data))
+
+    def _measured(self, piece: CutPiece, data: bytes) -> int | None:
+        return self.measure(data) if piece.region is None else None
+
+
+def _made_bytes(graph: Graph, piece: CutPiece) -> int:
+    return inner_bytes(graph, piece) if piece.region is None else known_bytes(graph, piece)
+
+
+def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
+    """Bound the unrolled buffers of convolutions outside the blocked layout.
+
+    MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
+    """
+    largest = segments = 0
+    for node in graph.nodes[piece.first_node : piece.end_node]:
+        if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
+            continue
+        if not {node.input[0], node.output[0]} <= set(graph.values):
+            continue
+        shape = graph.array(node.input[1]).shape
+        if node.op_type == "ConvTranspose":
+            pixels = math.prod(graph.array(node.input[0]).shape[2:])
+            largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
+        if node.op_type not in ("Conv", "FusedConv"):
+            continue
+        kernel = math.prod(shape[1:])
+        pixels = math.prod(graph.values[node.output[0]].shape[2:])
+        pointwise = math.prod(attributes(node).get("kernel_shape", shape[2:])) == 1
+        whole = 0 if pointwise else 4 * kernel * pixels
+        largest = max(largest, whole)
+        images = graph.values[node.output[0]].shape[0] * attributes(node).get("group", 1)
+        segments = max(segments, SHARING_THREADS, images)
+    return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
+
+
+def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
+    """Bound the heap that ONNX Runtime takes for ``piece``, whose graph has ``n_bytes``."""
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    if piece.region is None:
+        return SESSION_BYTES + NODE_BYTES * len(nodes) + n_bytes
+    # Its weights are in the message while it is loaded, and in the session. A subgraph is a session.
+    held = (graph for node in nodes for graph in subgraphs(node))
+    inner = [graph for outer in held for graph in all_graphs(outer)]
+    count = len(nodes) + sum(len(graph.node) for graph in inner)
+    return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 3 * n_bytes

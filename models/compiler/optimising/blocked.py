@@ -1,0 +1,211 @@
+"""Keep tensors in the blocked layout between convolutions.
+
+ONNX Runtime computes convolutions on channels in blocks (NCHWc), and turns tensors back to NCHW for every
+operator that has no blocked kernel: a Mish or a residual addition between two convolutions costs two
+reorders. Operators that treat every element alike do not care about the layout, and channels that divide
+by the block join and end as they do in NCHW; so these run on the blocked tensor as it is. An addition and
+an activation behind a convolution become part of it.
+
+Equal results to what ONNX Runtime made: the same operators on the same numbers, but for an addition inside
+a convolution, which is rounded once less.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import onnx
+from onnx import helper
+
+from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.graphs.nodes import attributes, reads
+
+Shape = tuple[int, ...]
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+# Operators that make each element of elements at the same place.
+# fmt: off
+POINTWISE = frozenset((
+    "Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
+    "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Max", "Min", "Mul", "Neg", "Pow",
+    "PRelu", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus",
+    "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu",
+))
+# fmt: on
+_CHANNEL_AXIS = 1
+# The activations that ONNX Runtime's blocked convolution computes itself, and their parameters.
+_FUSED: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "Relu": (),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Sigmoid": (),
+    "Tanh": (),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+}
+_SUM_INPUT = 3
+
+
+def stay_blocked(model: onnx.ModelProto, shapes: Mapping[str, Shape], block: int) -> None:
+    """Rewrite ``model``, which ONNX Runtime optimised, in place.
+
+    ``shapes``: of every value of known size, by name. ``block``: channels in a block; 1 where there is no
+    blocked layout.
+    """
+    if block == 1 or not any(node.op_type == "ReorderOutput" for node in model.graph.node):
+        return
+    scalars = {
+        tensor.name for tensor in model.graph.initializer if all(n == 1 for n in tensor.dims)
+    }
+    outputs = [value.name for value in model.graph.output]
+    nodes = _Rewriter(model, shapes, block, scalars).nodes()
+    nodes = _fused(_live(nodes, outputs), outputs, scalars)
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+
+
+class _Rewriter:
+    """Goes through the nodes once; ``_blocked[name]`` is the blocked tensor that equals ``name``."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        shapes: Mapping[str, Shape],
+        block: int,
+        scalars: Set[str],
+    ) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._block = block
+        self._blocked: dict[str, str] = {}
+        self._instead: dict[str, str] = {}
+        self._scalars = scalars
+        self._names = {name for node in model.graph.node for name in (*node.input, *node.output)}
+
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Return the nodes, in a valid order, with reorders that nothing may need any more."""
+        made: list[onnx.NodeProto] = []
+        for node in self._model.graph.node:
+            made.extend(self._rewritten(node))
+        return made
+
+    def _rewritten(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+        for position, name in enumerate(node.input):
+            if name in self._instead:
+                node.input[position] = self._instead[name]
+        if node.domain == NCHWC_DOMAIN:
+            if node.op_type == "ReorderInput" and not attributes(node).get("channels_last"):
+                source = self._blocked.get(node.input[0])
+                if source is not None:
+                    self._instead[node.output[0]] = source
+                    return []
+            if node.op_type == "ReorderOutput" and not attributes(node).get("channels_last"):
+                self._note(node.output[0], node.input[0])
+            return [node]
+        return self._moved(node) if self._may_move(node) else [node]
+
+    def _note(self, name: str, blocked: str) -> None:
+        shape = self._shapes.get(name, ())
+        if len(shape) == 4 and shape[_CHANNEL_AXIS] % self._block == 0:
+            self._blocked[name] = blocked
+
+    def _may_move(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` gives the same on blocked tensors, of which it has some at hand."""
+        tensors = self._tensors(node)
+        blocked = [name for name in tensors if name in self._blocked]
+        if node.domain not in _DOMAINS or not blocked or len([*filter(None, node.output)]) != 1:
+            return False
+        if node.op_type == "Concat":
+            on_channels = attributes(node)["axis"] in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
+            return on_channels and len(blocked) == len(tensors)
+        shape = self._shapes.get(node.output[0])
+        return node.op_type in POINTWISE and all(self._shapes.get(n) == shape for n in tensors)
+
+    def _tensors(self, node: onnx.NodeProto) -> list[str]:
+        return [name for name in node.input if name and name not in self._scalars]
+
+    def _moved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``node`` on blocked tensors, and the reorder that gives its result as it was."""
+        before = [self._reordered(name) for name in self._tensors(node)]
+        name, inside = node.output[0], onnx.NodeProto()
+        inside.CopyFrom(node)
+        inside.output[0] = self._fresh(name)
+        for position, read in enumerate(node.input):
+            inside.input[position] = self._blocked.get(read, read)
+        after = helper.make_node("ReorderOutput", inside.output, [name], domain=NCHWC_DOMAIN)
+        channels = self._shapes[name][_CHANNEL_AXIS]
+        after.attribute.append(helper.make_attribute("channels", channels))
+        self._note(name, inside.output[0])
+        return [*(item for item in before if item is not None), inside, after]
+
+    def _reordered(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that makes ``name`` blocked, None where it is already."""
+        if name in self._blocked:
+            return None
+        self._blocked[name] = self._fresh(name)
+        return helper.make_node("ReorderInput", [name], [self._blocked[name]], domain=NCHWC_DOMAIN)
+
+    def _fresh(self, name: str) -> str:
+        fresh = f"{name}/blocked"
+        while fresh in self._names:
+            fresh += "_"
+        self._names.add(fresh)
+        return fresh
+
+
+def _live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that an output depends on."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(reads(node))
+    return kept[::-1]
+
+
+def _fused(
+    nodes: Sequence[onnx.NodeProto], outputs: Iterable[str], scalars: Set[str]
+) -> list[onnx.NodeProto]:
+    """Return the nodes with additions and activations taken into the convolutions before them."""
+    uses = Counter(name for node in nodes for name in reads(node))
+    uses.update(outputs)
+    result: dict[int, onnx.NodeProto] = {}
+    open_at: dict[str, int] = {}  # where the convolution is whose result only the next node reads
+    for index, node in enumerate(nodes):
+        result[index] = node
+        for name in sorted(set(node.input) & open_at.keys(), key=lambda name: -open_at[name]):
+            convolution = result[open_at[name]]
+            fused = _absorbed(convolution, node, scalars)
+            if fused is not None:
+                del result[open_at.pop(name)]
+                # Here and not where the convolution was: what is added may be made in between.
+                result[index] = fused
+                break
+        last = result[index]
+        if last.domain == NCHWC_DOMAIN and last.op_type == "Conv" and uses[last.output[0]] == 1:
+            open_at[last.output[0]] = index
+    return [result[index] for index in sorted(result)]
+
+
+def _absorbed(
+    convolution: onnx.NodeProto, node: onnx.NodeProto, scalars: Set[str]
+) -> onnx.NodeProto | None:
+    """Return ``convolution`` with ``node``, which reads its result, inside it; None where it cannot be."""
+    if node.domain not in ("", "ai.onnx") or "activation" in attributes(convolution):
+        return None
+    fused = onnx.NodeProto()
+    fused.CopyFrom(convolution)
+    fused.output[0] = node.output[0]
+    if node.op_type in _FUSED:
+        given = attributes(node)
+        parameters = [given.get(name, default) for name, default in _FUSED[node.op_type]]
+        fused.attribute.append(helper.make_attribute("activation", node.op_type))
+        if parameters:
+            fused.attribute.append(helper.make_attribute("activation_params", parameters))
+        return fused
+    others = [name for name in node.input if name != convolution.output[0]]
+    is_sum = node.op_type == "Add" and len(others) == 1 and others[0] not in scalars
+    if not is_sum or any(convolution.input[_SUM_INPUT:]):
+        return None
+    weights = list(convolution.input[:_SUM_INPUT])
+    fused.input[:] = [*weights, *[""] * (_SUM_INPUT - len(weights)), others[0]]
+    return fused

@@ -1,0 +1,1 @@
+"""The pack written: records of the manifest, recipes, files."""

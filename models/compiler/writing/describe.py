@@ -1,0 +1,271 @@
+"""Describe what was compiled: the records of the manifest (models/packs/manifest.py)."""
+
+import base64
+import functools
+import hashlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.cutting.layout import Layout
+from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.resident import resident_record
+from models.compiler.cutting.rows import RowNode
+from models.compiler.cutting.scratch import Sizes
+from models.graphs.nodes import label
+from models.packs.checksum import checksum
+from models.packs.manifest import (
+    Alternative,
+    FileRecord,
+    GraphRange,
+    Joined,
+    Layer,
+    Operand,
+    Piece,
+    Port,
+    RowInput,
+    RowOperator,
+    RowValue,
+    Source,
+    Unrolled,
+    Value,
+)
+
+
+def source_record(path: Path) -> Source:
+    """Return what was compiled: name, size and SHA-256 of the file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Source(file=path.name, n_bytes=path.stat().st_size, sha256=digest)
+
+
+def file_records(folder: Path) -> dict[str, FileRecord]:
+    """Return size and checksum of the files in ``folder``."""
+    records = {"weights.bin": FileRecord(n_bytes=(folder / "weights.bin").stat().st_size)}
+    for name in ("model.onnx", "pieces.bin"):
+        data = (folder / name).read_bytes()
+        records[name] = FileRecord(n_bytes=len(data), checksum=checksum(data))
+    return records
+
+
+def graph_records(parts: Partition, sizes: Sizes) -> tuple[GraphRange, ...]:
+    """Return the byte ranges of pieces.bin in the order of ``parts.graphs``, and what sessions take."""
+    offsets = itertools.accumulate((len(data) for data in parts.graphs), initial=0)
+    return tuple(
+        GraphRange(
+            offset=offset,
+            length=len(data),
+            session_bytes=sizes.session_bytes(piece, data),
+        )
+        for offset, (data, piece) in zip(offsets, parts.graphs.items(), strict=False)
+    )
+
+
+def value_records(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
+    """Return the values of ``graph`` and where those with a parent lie; of loose ones, the ports."""
+    loose = dict.fromkeys(name for name in (*graph.inputs, *graph.outputs) if name in graph.loose)
+    names = [*graph.values, *loose]
+    index = {name: position for position, name in enumerate(names)}
+    values = []
+    for name in names:
+        parent, offset = aliases.parents.get(name, (None, 0))
+        array = graph.array(name)
+        values.append(
+            Value(
+                name=name,
+                dtype=array.dtype,
+                shape=array.shape,
+                parent=None if parent is None else index[parent],
+                offset=offset,
+            )
+        )
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class PieceDescriber:
+    """Describes the pieces of ``parts``, whose weights lie as ``layout`` says; ``index`` numbers values."""
+
+    parts: Partition
+    layout: Layout
+    index: Mapping[str, int]
+    sizes: Sizes
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Return the records of the finest pieces."""
+        numbered = zip(self.parts.pieces, self.parts.graph_of, self.layout.span_of, strict=True)
+        return tuple(self._piece(*item) for item in numbered)
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return the records of how runs of them can be joined."""
+        numbered = zip(self.parts.alternatives, self.parts.alternative_graphs, strict=True)
+        return tuple(
+            Alternative(first_piece=cut.first, end_piece=cut.end, joined=self._joined(cut, graphs))
+            for cut, graphs in numbered
+        )
+
+    def _joined(self, cut: CutAlternative, graphs: list[int]) -> tuple[Joined, ...]:
+        starts = {self.parts.pieces[i].weights[0].offset: i for i in range(cut.first, cut.end)}
+        firsts = [starts[piece.weights[0].offset] for piece in cut.pieces]
+        runs = itertools.pairwise([*firsts, cut.end])
+        return tuple(
+            Joined(
+                graph=graph,
+                n_chunks=end - first,
+                scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
+                unrolled=self._unrolled(piece, graph),
+            )
+            for piece, graph, (first, end) in zip(cut.pieces, graphs, runs, strict=True)
+        )
+
+    def _more_scratch(self, piece: CutPiece, graph: int, run: range) -> int:
+        """Return the scratch of ``piece`` where it is more than that of the chunks ``run``, else 0."""
+        own = self._scratch(piece, graph)
+        held = max(self._scratch(self.parts.pieces[i], self.parts.graph_of[i]) for i in run)
+        return own if own > held else 0
+
+    def _scratch(self, piece: CutPiece, graph: int) -> int:
+        return self.sizes.scratch_bytes(piece, self._data[graph])
+
+    def _unrolled(self, piece: CutPiece, graph: int) -> Unrolled | None:
+        return self.sizes.unrolled(piece, self._data[graph])
+
+    @functools.cached_property
+    def _data(self) -> tuple[bytes, ...]:
+        return tuple(self.parts.graphs)
+
+    def _piece(self, piece: CutPiece, graph: int, span: int | None) -> Piece:
+        return Piece(
+            graph=graph,
+            span=span,
+            inputs=tuple(self._operand(part, span) for part in piece.inputs.values()),
+            outputs=tuple(self._operand(part, span) for part in piece.outputs.values()),
+            resident=resident_record(self.parts.graph, piece),
+            scratch_bytes=self._scratch(piece, graph),
+            unrolled=self._unrolled(piece, graph),
+        )
+
+    def _operand(self, part: Slice, own: int | None) -> Operand:
+        kind: Literal["value", "span"] = "value" if part.name in self.index else "span"
+        if kind == "value":
+            index, offset = self.index[part.name], part.offset
+        else:
+            index, offset = self.layout.locate(part, own)
+        dtype = self.parts.graph.array(part.name).dtype
+        return Operand(kind=kind, index=index, offset=offset, dtype=dtype, shape=part.shape)
+
+
+@dataclass(frozen=True)
+class RowDescriber:
+    """Describes the operators on rows of ``parts``; as ``PieceDescriber``."""
+
+    parts: Partition
+    layout: Layout
+    index: Mapping[str, int]
+
+    def values(self) -> tuple[RowValue, ...]:
+        """Return the records of what they read and make."""
+        joined = {row.output: row.inputs for row in self.parts.rows.nodes if row.node is None}
+        return tuple(
+            RowValue(
+                name=name,
+                dtype=self.parts.graph.array(name).dtype,
+                shape=self.parts.rows.shapes[name],
+                value=self.index[name],
+                planes=planes,
+                parts=tuple(self._numbers[part] for part, _ in joined.get(name, ())),
+            )
+            for name, planes in self.parts.rows.planes.items()
+        )
+
+    def operators(self) -> tuple[RowOperator, ...]:
+        """Return the records of the operators that have a kernel."""
+        numbered = zip(self.parts.rows.nodes, self.parts.row_graphs, strict=True)
+        return tuple(self._operator(row, graph) for row, graph in numbered if graph is not None)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.parts.rows.planes)}
+
+    def _operator(self, row: RowNode, graph: int) -> RowOperator:
+        pieces = self.parts.pieces
+        own = [i for i, item in enumerate(pieces) if item.first_node <= row.index < item.end_node]
+        return RowOperator(
+            graph=graph,
+            first_piece=own[0],
+            end_piece=own[-1] + 1,
+            inputs=tuple(
+                RowInput(row_value=self._numbers[name], window=window)
+                for name, window in row.inputs
+            ),
+            weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
+            output=self._numbers[row.output],
+            in_place=row.in_place,
+        )
+
+    def _weight(self, name: str, span: int | None) -> Operand:
+        array = self.parts.graph.array(name)
+        index, offset = self.layout.locate(Slice(name, array.shape), span)
+        return Operand(
+            kind="span", index=index, offset=offset, dtype=array.dtype, shape=array.shape
+        )
+
+
+def layer_records(parts: Partition) -> tuple[Layer, ...]:
+    """Return one entry a node with a kernel, or several that are fused.
+
+    Those merged into one piece share its range.
+    """
+    graph, layers, end = parts.graph, [], 0
+    for index in range(len(graph.nodes)):
+        if index in parts.aliases.elided or index < end:
+            continue
+        end = parts.fused[index].end if index in parts.fused else index + 1
+        nodes = graph.nodes[index:end]
+        own = [
+            i for i, piece in enumerate(parts.pieces) if piece.first_node <= index < piece.end_node
+        ]
+        layers.append(
+            Layer(
+                name=label(nodes[0]),
+                operator="+".join(node.op_type for node in nodes),
+                weight_bytes=sum(graph.weight_bytes(node) for node in nodes),
+                first_piece=own[0],
+                end_piece=own[-1] + 1,
+            )
+        )
+    return tuple(layers)
+
+
+def port_records(
+    graph: Graph,
+    names: tuple[str, ...],
+    index: Mapping[str, int],
+    defaults: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> tuple[Port, ...]:
+    """Return graph inputs or outputs, those with a default last; ``index`` numbers the values."""
+    return tuple(
+        Port(
+            name=name,
+            dtype=graph.array(name).dtype,
+            shape=graph.array(name).shape,
+            value=index[name],
+            default=_encoded(defaults.get(name)),
+        )
+        for name in sorted(names, key=lambda name: name in defaults)
+    )
+
+
+def _encoded(default: NDArray[Any] | None) -> str | None:
+    if default is None:
+        return None
+    return base64.b64encode(np.ascontiguousarray(default).tobytes()).decode()

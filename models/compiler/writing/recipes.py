@@ -1,0 +1,121 @@
+"""What images and answers of a model mean: what the user gave, else what the file says about itself."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from models.compiler.analysis.graph import Graph
+from models.detection.recipe import Detection, head_fault
+from models.errors import CompileError
+from models.graphs.metadata import LABELS, PREPROCESS, Metadata
+from models.images.preprocess import Preprocess
+from models.packs.manifest import Array, Classification, Scores
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """What the user gave; fields that are None or empty are left to the file's metadata."""
+
+    preprocess: Preprocess | None = None
+    detection: Detection | None = None
+    labels: tuple[str, ...] = ()
+    scores: Scores | None = None
+
+
+@dataclass(frozen=True)
+class RecipeRecords:
+    """Fields of the manifest."""
+
+    preprocess: Preprocess | None
+    classification: Classification | None
+    detection: Detection | None
+
+
+def recipe_records(
+    source: Path,
+    graph: Graph,
+    given: Recipes,
+    metadata: Metadata,
+    optional: frozenset[str] = frozenset(),
+) -> RecipeRecords:
+    """Return what the manifest says about images in and answers out; images skip ``optional`` inputs.
+
+    Raises:
+        CompileError: a recipe does not fit the graph; the message says where it comes from.
+    """
+    inputs = {name: graph.array(name) for name in graph.inputs if name not in optional}
+    shapes = [array.shape for array in inputs.values()]
+    if any(len(shape) > 1 and shape[0] != 1 for shape in shapes):
+        # The file speaks of one image; a pack of several is for tensors.
+        metadata = replace(metadata, preprocess=None, detection=None, labels=())
+    detection = given.detection or metadata.detection
+    place, labels = str(source), given.labels or (detection.labels if detection else ())
+    if not labels and metadata.labels:
+        place, labels = f"{source}: metadata {LABELS}", metadata.labels
+    preprocess = _preprocess(source, inputs, given, metadata)
+    if given.detection is not None and preprocess is None:
+        raise CompileError(f"{source}: --detection needs --preprocess: nothing places its boxes")
+    if detection is not None:
+        detection = _detection(place, source, graph, detection, labels)
+        return RecipeRecords(preprocess, None, detection)
+    classification = _classification(place, graph, labels, given.scores)
+    return RecipeRecords(preprocess, classification, None)
+
+
+def _preprocess(
+    source: Path, inputs: Mapping[str, Array], given: Recipes, metadata: Metadata
+) -> Preprocess | None:
+    """Return the recipe, checked to make the model's one input."""
+    preprocess = given.preprocess or metadata.preprocess
+    if preprocess is None:
+        return None
+    if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
+        listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
+        own = "" if given.preprocess else f"metadata {PREPROCESS} (--preprocess replaces it): "
+        raise CompileError(
+            f"{source}: {own}preprocessing makes one input float32{list(preprocess.shape)}; "
+            + (", ".join(listed) or "the model has none")
+        )
+    return preprocess
+
+
+def _detection(
+    place: str, source: Path, graph: Graph, detection: Detection, labels: tuple[str, ...]
+) -> Detection:
+    """Return ``detection`` with ``labels``, checked against the outputs."""
+    arrays = {name: graph.array(name) for name in graph.outputs}
+    fault = head_fault(detection, {name: (a.dtype, a.shape) for name, a in arrays.items()})
+    if fault is not None:
+        raise CompileError(f"{source}: {fault}")
+    if len(labels) not in (0, detection.classes):
+        raise CompileError(f"{place}: {len(labels)} labels for {detection.classes} classes")
+    return detection.model_copy(update={"labels": labels})
+
+
+def _classification(
+    place: str, graph: Graph, labels: tuple[str, ...], scores: Scores | None
+) -> Classification | None:
+    """Describe the scores where labels are given or the only output is a vector of scores.
+
+    ``scores`` None takes probabilities where the output comes from a Softmax, logits elsewhere.
+    """
+    output = graph.outputs[0]
+    array = graph.array(output)
+    classes = array.shape[1] if len(array.shape) > 1 else 0
+    is_vector = (
+        len(graph.outputs) == 1
+        and not array.is_loose
+        and classes > 1
+        and math.prod(array.shape) == classes
+    )
+    if labels and (not is_vector or len(labels) != classes):
+        shapes = (f"{name!r} has shape {list(graph.array(name).shape)}" for name in graph.outputs)
+        raise CompileError(
+            f"{place}: {len(labels)} labels need one output of as many scores; {', '.join(shapes)}"
+        )
+    if not is_vector or array.dtype != "float32":
+        return None
+    makers = {node.op_type for node in graph.nodes if output in node.output}
+    held: Scores = scores or ("probabilities" if "Softmax" in makers else "logits")
+    return Classification(output=output, scores=held, labels=labels)

@@ -1,0 +1,120 @@
+"""Write a pack so that it appears whole or not at all: temporary folder, verdict, fsync, rename."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from models.compiler.analysis.graph import Graph
+from models.compiler.cutting.layout import Layout, span_bytes
+from models.errors import CompileError
+from models.graphs.file import FileRange, refer, reference
+from models.packs.checksum import checksum
+from models.packs.leftovers import locked_folder, remove_leftovers
+from models.packs.manifest import Span
+
+# From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
+_RENAME_EXCHANGE = 2
+_HERE = -100
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A pack that no one can see yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+
+    pack: Path
+    work: Path
+
+
+@contextlib.contextmanager
+def building(destination: Path, force: bool) -> Iterator[Unfinished]:
+    """Yield two empty folders; the pack becomes ``destination`` when the block ends without an error.
+
+    Raises:
+        CompileError: the destination exists and ``force`` is not given, or cannot be written.
+    """
+    if destination.exists() and not force:
+        raise CompileError(f"{destination}: exists; replace it with --force or use --version")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(destination.parent)
+        with locked_folder(destination.parent, destination.name) as folder:
+            unfinished = Unfinished(folder / destination.name, folder / "work")
+            unfinished.pack.mkdir()
+            unfinished.work.mkdir()
+            yield unfinished
+            _place(unfinished.pack, destination)
+    except OSError as exc:
+        where = exc.filename or destination
+        raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
+    finally:
+        with contextlib.suppress(OSError):
+            destination.parent.rmdir()  # succeeds only where nothing was built in it
+
+
+def _place(pack: Path, destination: Path) -> None:
+    """Move the finished ``pack`` to ``destination`` once all of it is on the disk."""
+    for file in pack.iterdir():
+        _fsync(file)
+    _fsync(pack)
+    _replace(pack, destination)
+    _fsync(destination.parent)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(folder: Path, destination: Path) -> None:
+    """Put ``folder`` at ``destination``; what was there is exchanged in one step, then removed."""
+    if not destination.exists():
+        folder.rename(destination)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = (os.fsencode(folder), os.fsencode(destination))
+    if libc.renameat2(_HERE, paths[0], _HERE, paths[1], _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(destination))
+
+
+def write_weights(graph: Graph, layout: Layout, path: Path) -> tuple[Span, ...]:
+    """Write weights.bin and return its spans."""
+    spans = []
+    with path.open("wb") as file:
+        for planned in layout.spans:
+            content = span_bytes(graph, planned)
+            file.write(content.data)
+            spans.append(
+                Span(
+                    offset=planned.offset,
+                    length=planned.length,
+                    checksum=checksum(content.data),
+                    resident=planned.resident,
+                )
+            )
+    return tuple(spans)
+
+
+def write_model(model: onnx.ModelProto, graph: Graph, layout: Layout, path: Path) -> None:
+    """Write model.onnx: weights refer to weights.bin, operator constants stay inside."""
+    for tensor in model.graph.initializer:
+        constant = graph.constants.get(tensor.name)
+        offset = layout.file_offset(tensor.name) if graph.is_weight(tensor.name) else None
+        if offset is None:
+            if constant is not None and reference(tensor) is not None:
+                # Not streamed: a resident piece has it, or it is no weight.
+                tensor.CopyFrom(numpy_helper.from_array(np.asarray(constant), tensor.name))
+            continue
+        held = FileRange(path.with_name("weights.bin"), offset, graph.constants[tensor.name].nbytes)
+        refer(tensor, held, held.path.name)
+    path.write_bytes(model.SerializeToString())

@@ -1,0 +1,1 @@
+"""Texts of cfg files to sections, and what a section may say."""

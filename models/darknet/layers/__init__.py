@@ -1,0 +1,1 @@
+"""Sections to layers with shapes and parameters; not a single weight."""

@@ -1,0 +1,160 @@
+"""A network as an ONNX model without weights, which says what it came from and how it is used.
+
+Values are [1, channels, height, width]; behind connected and softmax layers [1, n].
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+
+from models.darknet.cfg.text import format_cfg
+from models.darknet.layers.layer import IMAGE, Layer, Network
+from models.darknet.layers.parameters import (
+    AvgPool,
+    Connected,
+    Convolution,
+    Crop,
+    DepthMaxPool,
+    Identity,
+    MaxPool,
+    Product,
+    Region,
+    Reorg,
+    Route,
+    Shortcut,
+    Softmax,
+    Upsample,
+    Yolo,
+)
+from models.darknet.layers.sizes import source_sizes
+from models.darknet.metadata import CFG
+from models.darknet.nodes import joins, spatial, vectors
+from models.darknet.nodes.graph import Graph, LayerGraph, Value, make_model
+from models.detection.recipe import Detection, Head
+from models.graphs import metadata
+
+_COLORS = {1: "GRAY", 3: "RGB"}
+
+
+def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
+    """Return the model of ``network`` with all weights declared (models/graphs/writer.py).
+
+    Its input is "image" [1, channels, height, width]; its outputs are called "output", or
+    "yolo_LAYER" and "region_LAYER" if there are several. ``labels``: one a class.
+    """
+    image = Value("image", network.shape(IMAGE))
+    graph = Graph()
+    values = {IMAGE: image}
+    names = _output_names(network)
+    for layer in network.layers:
+        part = LayerGraph(graph, layer.index)
+        value = _emit(part, layer, [values[index] for index in layer.inputs])
+        if layer.index in names and not isinstance(layer.parameters, Yolo | Region):
+            value = part.flat(value) if value.shape[1:] == (1, 1) else value
+        values[layer.index] = part.finish(value, names.get(layer.index))
+    model = make_model(graph, name, image, [values[index] for index in network.outputs])
+    metadata.write_metadata(model, _metadata(network, labels))
+    return model
+
+
+def _output_names(network: Network) -> dict[int, str]:
+    if len(network.outputs) == 1:
+        return {network.outputs[0]: "output"}
+    return {index: f"{network.layers[index].kind}_{index}" for index in network.outputs}
+
+
+def _emit(graph: LayerGraph, layer: Layer, inputs: list[Value]) -> Value:
+    """Add the nodes of ``layer``; return its value."""
+    x = inputs[0]
+    match layer.parameters:
+        case Identity():
+            return x
+        case Route() as p:
+            return joins.route(graph, p, inputs)
+        case Connected() as p:
+            name = vectors.connected(graph, layer, p, x)
+        case Softmax() as p:
+            name = vectors.softmax(graph, p, x)
+        case Shortcut() as p:
+            name = joins.shortcut(graph, layer, p, inputs)
+        case Product() as p:
+            name = joins.product(graph, p, inputs)
+        case _:
+            name = _emit_spatial(graph, layer, graph.spatial(x))
+    return Value(name, layer.shape, isinstance(layer.parameters, Connected | Softmax))
+
+
+def _emit_spatial(graph: LayerGraph, layer: Layer, x: Value) -> str:
+    match layer.parameters:
+        case Convolution() as p:
+            name = spatial.convolution(graph, layer, p, x)
+        case MaxPool() as p:
+            name = spatial.maxpool(graph, p, x)
+        case DepthMaxPool() as p:
+            name = spatial.depth_maxpool(graph, p, x)
+        case AvgPool():
+            name = spatial.avgpool(graph, x)
+        case Upsample() as p:
+            name = spatial.upsample(graph, p, x)
+        case Reorg() as p:
+            name = spatial.reorg(graph, layer, p, x)
+        case Crop() as p:
+            name = spatial.crop(graph, layer, p, x)
+        case Yolo() as p:
+            name = vectors.yolo(graph, p, x)
+        case Region() as p:
+            name = vectors.region(graph, p, x)
+        case _:
+            raise AssertionError(f"no nodes for {layer.kind}")
+    return name
+
+
+def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
+    heads = [_head(network, index, name) for index, name in _output_names(network).items()]
+    detector = isinstance(network.layers[network.outputs[0]].parameters, Yolo | Region)
+    entries: dict[str, Any] = {
+        metadata.SIZES: source_sizes(network).model_dump(),
+        CFG: format_cfg(network.sections),
+    }
+    if network.channels in _COLORS:
+        entries[metadata.PREPROCESS] = {
+            "size": [network.width, network.height],
+            "resize": "letterbox" if detector else "crop",
+            "filter": "darknet",
+            "color": _COLORS[network.channels],
+            "scale": 1 / 255,
+        }
+    if detector:
+        last = network.layers[network.outputs[-1]].parameters
+        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, Yolo) else {}
+        detection = Detection.model_validate(
+            {"heads": [head for head in heads if head], "labels": tuple(labels), **nms}
+        )
+        entries[metadata.DETECTION] = detection.model_dump(mode="json")
+    if labels:
+        entries[metadata.LABELS] = list(labels)
+    return entries
+
+
+def _head(network: Network, index: int, output: str) -> Head | None:
+    match network.layers[index].parameters:
+        case Yolo() as p:
+            return Head(
+                output=output,
+                kind="yolo",
+                anchors=p.anchors,
+                classes=p.classes,
+                new_coords=p.new_coords,
+                scale_x_y=p.scale_x_y,
+            )
+        case Region() as p:
+            return Head(
+                output=output,
+                kind="region",
+                anchors=p.anchors,
+                classes=p.classes,
+                softmax=p.softmax,
+            )
+        case _:
+            return None

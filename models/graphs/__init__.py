@@ -1,0 +1,1 @@
+"""ONNX files and their graphs: read and trusted in nothing, understood, written."""

@@ -1,0 +1,253 @@
+"""The inputs of a model: static shapes for all, and defaults for those that a caller may leave out.
+
+Since IR version 4 an initializer that is also an input is its default. Before, every initializer had
+to be an input; exporters kept that habit for years, and nobody overrides the weights that they list.
+"""
+
+import math
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.errors import OnnxError
+from models.graphs.file import reference
+from models.graphs.nodes import all_graphs
+from models.graphs.tensors import MAX_TENSOR_BYTES
+from models.packs.manifest import DTYPES
+
+#: Defaults are kept in the manifest: larger ones are weights.
+MAX_DEFAULT_BYTES = 1 << 16
+
+# Where operators have weights: initializers there are no one's default if all are listed as inputs.
+_WEIGHTED = {
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gemm": (1, 2),
+    "MatMul": (0, 1),
+    "BatchNormalization": (1, 2, 3, 4),
+}
+_FIRST_IR_WITH_DEFAULTS = 4
+_SHOWN_OPTIONS = 3
+
+#: Says what a user should know and need not act on.
+Warn = Callable[[str], None]
+
+
+def keep_defaults(path: Path, model: onnx.ModelProto, warn: Warn) -> None:
+    """Leave those initializers among the inputs that are defaults; the others become constants."""
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    listed = [value.name for value in model.graph.input if value.name in held]
+    constants = set(listed)
+    if model.ir_version >= _FIRST_IR_WITH_DEFAULTS:
+        by_habit = set(held) <= set(listed) and _has_weights(model, set(listed))
+        if not by_habit:
+            constants = {name for name in listed if not _can_be_default(held[name])}
+        if constants:
+            warn(_announcement(path, sorted(constants, key=listed.index)))
+    kept = [value for value in model.graph.input if value.name not in constants]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, _FIRST_IR_WITH_DEFAULTS)
+
+
+def _has_weights(model: onnx.ModelProto, names: set[str]) -> bool:
+    return any(
+        name in names
+        for node in model.graph.node
+        for position, name in enumerate(node.input)
+        if position in _WEIGHTED.get(node.op_type, ())
+    )
+
+
+def _can_be_default(tensor: TensorProto) -> bool:
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return dtype.name in DTYPES and math.prod(tensor.dims) * dtype.itemsize <= MAX_DEFAULT_BYTES
+
+
+def _announcement(path: Path, names: Sequence[str]) -> str:
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    shown = ", ".join(repr(name) for name in names[:3])
+    return (
+        f"{path}: {shown}{rest}: listed as input{'s' if len(names) > 1 else ''} with a default; "
+        "constant in the pack, no request can replace what it holds"
+    )
+
+
+def default_tensors(model: onnx.ModelProto) -> dict[str, TensorProto]:
+    """Return the initializers that are defaults of inputs, by name."""
+    inputs = {value.name for value in model.graph.input}
+    return {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in inputs}
+
+
+def take_defaults(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    """Remove the defaults of inputs from ``model``; return them, each as its input takes it."""
+    tensors = default_tensors(model)
+    arrays = {name: _array(tensor) for name, tensor in tensors.items()}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in arrays]
+    if arrays:
+        copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(copies)
+    return arrays
+
+
+def _array(tensor: TensorProto) -> NDArray[Any]:
+    held = reference(tensor)
+    if held is None:
+        return numpy_helper.to_array(tensor)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    count = math.prod(tensor.dims)
+    return np.fromfile(held.path, dtype, count, offset=held.offset).reshape(tuple(tensor.dims))
+
+
+def fix_inputs(
+    path: Path, model: onnx.ModelProto, batch: int | None, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Give every input a static shape and forget all shapes that could contradict it.
+
+    Args:
+        path: the file, for messages.
+        model: inputs with a default have the shape of that.
+        batch: what an unknown first dimension becomes; None: 1.
+        shapes: whole shapes by input name.
+
+    Raises:
+        OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
+    """
+    unknown = set(shapes) - {value.name for value in model.graph.input}
+    if unknown:
+        raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}")
+    defaults = default_tensors(model)
+    _check_batch(path, model, batch, shapes, defaults)
+    first = 1 if batch is None else batch
+    given = {*shapes, *defaults}
+    _check_known(path, [value for value in model.graph.input if value.name not in given], first)
+    for value in model.graph.input:
+        if not value.type.HasField("tensor_type"):
+            raise OnnxError(f"{path}: input {value.name!r} is not a tensor")
+        if value.name in defaults:
+            shape = _default_shape(path, defaults[value.name], shapes.get(value.name))
+        else:
+            shape = shapes.get(value.name) or tuple(n or 0 for n in _lengths(value, first))
+        _check_shape(path, value, shape, 0 if value.name in given else 1)
+        _declare(path, value, shape)
+    _forget_shapes(model)
+
+
+def _check_batch(
+    path: Path,
+    model: onnx.ModelProto,
+    batch: int | None,
+    shapes: Collection[str],
+    defaults: Collection[str],
+) -> None:
+    """Refuse a ``batch`` that no input takes."""
+    if batch is None:
+        return
+    fixed = []
+    for value in model.graph.input:
+        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if value.name in shapes:
+            fixed.append(f"{value.name!r} by --shape")
+        elif value.name not in defaults:
+            if dims and dims[0] in (0, batch):
+                return
+            fixed.append(f"{value.name!r} is {dims}")
+    raise OnnxError(
+        f"{path}: --batch {batch} changes nothing, since the first dimension of every input is fixed "
+        f"({', '.join(fixed[:3]) or 'there is none'}); --shape NAME={batch},... replaces it"
+    )
+
+
+def _default_shape(
+    path: Path, tensor: TensorProto, shape: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    own = tuple(tensor.dims)
+    if shape not in (None, own):
+        raise OnnxError(
+            f"{path}: input {tensor.name!r} has a default of shape {list(own)}, not {list(shape)}"
+        )
+    return own
+
+
+def _declare(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
+    declared = value.type.tensor_type.shape
+    if len(declared.dim) not in (0, len(shape)):
+        raise OnnxError(
+            f"{path}: input {value.name!r} has {len(declared.dim)} dimensions, not {len(shape)}"
+        )
+    declared.SetInParent()
+    del declared.dim[:]
+    for length in shape:
+        declared.dim.add().dim_value = length
+
+
+def _forget_shapes(model: onnx.ModelProto) -> None:
+    """Remove shapes that would contradict those of the inputs: they are inferred anew.
+
+    The results of loop bodies keep theirs, since no one can infer them.
+    """
+    for graph in all_graphs(model.graph):
+        del graph.value_info[:]
+        for branch in (
+            item.g for node in graph.node if node.op_type == "If" for item in node.attribute
+        ):
+            for value in branch.output:
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
+def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) -> None:
+    """Refuse the first of ``inputs`` with an unknown length; the message has options for all that have."""
+    tensors = [value for value in inputs if value.type.HasField("tensor_type")]
+    for value in tensors:
+        where = f"{path}: input {value.name!r}"
+        if not value.type.tensor_type.HasField("shape"):
+            option = shlex.quote(f"{value.name}=1,3,224,224")
+            raise OnnxError(f"{where}: shape unknown; fix it with --shape {option}")
+        lengths = _lengths(value, batch)
+        if None in lengths:
+            axis = lengths.index(None)
+            label = value.type.tensor_type.shape.dim[axis].dim_param or "?"
+            raise OnnxError(
+                f"{where}: dimension {axis} ({label}) is dynamic; fix it with a number for each N in "
+                f"{_shape_options([each for each in tensors if None in _lengths(each, batch)], batch)}"
+            )
+
+
+def _shape_options(values: Sequence[onnx.ValueInfoProto], batch: int) -> str:
+    """Return --shape options with the lengths that are known, as a shell takes them."""
+    options = [
+        f"--shape {shlex.quote(f'{value.name}={lengths}')}"
+        for value in values[:_SHOWN_OPTIONS]
+        for lengths in [",".join(str(n or "N") for n in _lengths(value, batch))]
+    ]
+    rest = len(values) - len(options)
+    return " ".join(options) + (f" and {rest} more" if rest else "")
+
+
+def _lengths(value: onnx.ValueInfoProto, batch: int) -> list[int | None]:
+    """Return the length of each dimension; ``batch`` for an unknown first, None for others unknown."""
+    dims = value.type.tensor_type.shape.dim
+    unknown = (batch if axis == 0 else None for axis in range(len(dims)))
+    return [dim.dim_value or other for dim, other in zip(dims, unknown, strict=True)]
+
+
+def _check_shape(
+    path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], least: int
+) -> None:
+    where = f"{path}: input {value.name!r}"
+    for axis, length in enumerate(shape):
+        if length < least:
+            raise OnnxError(f"{where}: dimension {axis} is {length}")
+    if math.prod(shape) > MAX_TENSOR_BYTES:
+        raise OnnxError(f"{where}: dimensions {list(shape)} overflow")

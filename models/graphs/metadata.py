@@ -1,0 +1,75 @@
+"""What an ONNX file says about itself beyond ONNX: entries of ``metadata_props``, each a JSON text.
+
+Importers and the zoo write them; ``compile`` reads them, so that such a file needs no further flags.
+Other tools ignore entries they do not know.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import onnx
+from pydantic import TypeAdapter, ValidationError
+
+from models.detection.recipe import Detection
+from models.errors import OnnxError, first_fault
+from models.images.preprocess import Preprocess
+from models.packs.manifest import SourceSizes
+
+T = TypeVar("T")
+
+#: Preprocess (models/images/preprocess.py): how an image becomes the one input.
+PREPROCESS = "layerstream.preprocess"
+#: Detection (models/detection/recipe.py): how the outputs become boxes.
+DETECTION = "layerstream.detection"
+#: A list of texts: the classes in the order of the scores.
+LABELS = "layerstream.labels"
+#: SourceSizes (models/packs/manifest.py): what the tool that the network comes from counts.
+SIZES = "layerstream.sizes"
+
+
+def write_metadata(model: onnx.ModelProto, entries: Mapping[str, Any]) -> None:
+    """Set ``entries`` (values that JSON can hold) in the metadata of ``model``."""
+    kept = {item.key: item.value for item in model.metadata_props}
+    kept |= {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
+    del model.metadata_props[:]
+    for key, value in kept.items():
+        model.metadata_props.add(key=key, value=value)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says about itself; what it does not say is None or empty."""
+
+    preprocess: Preprocess | None = None
+    detection: Detection | None = None
+    labels: tuple[str, ...] = ()
+    sizes: SourceSizes | None = None
+
+
+def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
+    """Return what the metadata of ``model``, which was read from ``source``, says.
+
+    Raises:
+        OnnxError: an entry of ours is not JSON or not what it should be; the message names it.
+    """
+    entries = {item.key: item.value for item in model.metadata_props}
+
+    def read(key: str, kind: type[T]) -> T | None:
+        if key not in entries:
+            return None
+        try:
+            return TypeAdapter(kind).validate_json(json.dumps(json.loads(entries[key])))
+        except ValidationError as exc:
+            raise OnnxError(f"{source}: metadata {key}: {first_fault(exc)}") from exc
+        except (ValueError, RecursionError) as exc:
+            raise OnnxError(f"{source}: metadata {key}: not JSON: {exc}") from exc
+
+    return Metadata(
+        preprocess=read(PREPROCESS, Preprocess),
+        detection=read(DETECTION, Detection),
+        labels=read(LABELS, tuple[str, ...]) or (),
+        sizes=read(SIZES, SourceSizes),
+    )

@@ -1,0 +1,138 @@
+"""Spellings that ONNX Runtime takes and the ONNX standard does not: made standard before they are checked.
+
+A model without them is left as it is.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from onnx import TensorProto, helper, numpy_helper
+
+from models.errors import OnnxError
+from models.graphs.nodes import all_graphs, made, reads, stable_order
+
+# A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
+_MAX_DENSE_BYTES = 1 << 30
+
+Nodes = RepeatedCompositeFieldContainer[onnx.NodeProto]
+
+
+def tidy(path: Path, model: onnx.ModelProto) -> None:
+    """Name the graph, sort its nodes, spell operator sets one way, make sparse weights dense.
+
+    Args:
+        path: the file, for messages.
+        model: its tensors were checked (models/graphs/tensors.py), sparse ones as values and indices.
+
+    Raises:
+        OnnxError: a sparse weight is impossible, or too large as a dense one.
+    """
+    _spell_domains(model)
+    for graph in all_graphs(model.graph):
+        graph.name = graph.name or "graph"
+        _keep_first(graph)
+        _sort(graph.node)
+        for sparse in graph.sparse_initializer:
+            graph.initializer.append(_dense(path, sparse))
+        del graph.sparse_initializer[:]
+        _replace_sparse_constants(path, graph.node)
+    for function in model.functions:
+        _replace_sparse_constants(path, function.node)
+
+
+def _spell_domains(model: onnx.ModelProto) -> None:
+    """Call ONNX's own operators "", not "ai.onnx"."""
+    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
+    for function in model.functions:
+        nodes.extend(function.node)
+    for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+    owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
+    for owner in owners:
+        found: dict[str, onnx.OperatorSetIdProto] = {}
+        for item in owner.opset_import:
+            item.domain = "" if item.domain == "ai.onnx" else item.domain
+            found.setdefault(item.domain, item)
+        kept = list(found.values())
+        if len(kept) < len(owner.opset_import):
+            del owner.opset_import[:]
+            owner.opset_import.extend(kept)
+
+
+def _keep_first(graph: onnx.GraphProto) -> None:
+    """Of weights with the same name keep the first, as ONNX Runtime does."""
+    first: dict[str, TensorProto] = {}
+    for tensor in graph.initializer:
+        first.setdefault(tensor.name, tensor)
+    if len(first) < len(graph.initializer):
+        kept = list(first.values())
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _sort(nodes: Nodes) -> None:
+    """Put each node behind those that it reads from; nodes in a circle stay for the checker."""
+    makers = {name: index for index, node in enumerate(nodes) for name in made(node)}
+    needs = {
+        index: {makers[name] for name in reads(node) if name in makers}
+        for index, node in enumerate(nodes)
+    }
+    if all(max(needed, default=-1) < index for index, needed in needs.items()):
+        return
+    order = stable_order(needs)
+    if len(order) == len(nodes):
+        ordered = [nodes[index] for index in order]
+        del nodes[:]
+        nodes.extend(ordered)
+
+
+def _replace_sparse_constants(path: Path, nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for item in node.attribute:
+            if node.op_type == "Constant" and item.HasField("sparse_tensor"):
+                tensor = _dense(path, item.sparse_tensor)
+                item.CopyFrom(helper.make_attribute("value", tensor))
+
+
+def _dense(path: Path, sparse: onnx.SparseTensorProto) -> TensorProto:
+    """Return ``sparse`` as a dense tensor of the same name, dims and data type."""
+    where = f"{path}: sparse tensor {sparse.values.name!r}"
+    dims = tuple(sparse.dims)
+    if sparse.values.data_type == TensorProto.STRING:
+        raise OnnxError(f"{where}: has strings")
+    if any(dim < 0 for dim in dims):
+        raise OnnxError(f"{where}: negative dimension in {list(dims)}")
+    values = numpy_helper.to_array(sparse.values)
+    n_bytes = math.prod(dims) * values.dtype.itemsize
+    if n_bytes > _MAX_DENSE_BYTES:
+        raise OnnxError(f"{where}: {list(dims)} has {n_bytes} bytes, at most 1 GiB is supported")
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[_places(where, sparse, values.shape)] = values
+    return numpy_helper.from_array(dense.reshape(dims), sparse.values.name)
+
+
+def _places(
+    where: str, sparse: onnx.SparseTensorProto, shape: tuple[int, ...]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return where the values of ``sparse``, of shape ``shape``, lie in the flat dense tensor, int64."""
+    dims = tuple(sparse.dims)
+    if sparse.indices.data_type != TensorProto.INT64:
+        raise OnnxError(f"{where}: its indices are not int64")
+    indices = np.asarray(numpy_helper.to_array(sparse.indices), np.int64)
+    by_axis = indices.ndim == 2
+    limits = np.array(dims if by_axis else [math.prod(dims)], np.int64)
+    rows = indices if by_axis else indices.reshape(-1, 1)
+    if len(shape) != 1 or indices.ndim not in (1, 2) or rows.shape != (shape[0], len(limits)):
+        raise OnnxError(
+            f"{where}: indices {list(indices.shape)} do not fit values {list(shape)} "
+            f"and dimensions {list(dims)}"
+        )
+    if ((rows < 0) | (rows >= limits)).any():
+        raise OnnxError(f"{where}: an index lies outside of {list(dims)}")
+    strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))] if by_axis else [1]
+    return rows @ np.array(strides, np.int64)

@@ -1,0 +1,1 @@
+"""Photographs as networks take them: where they lie, resized, as tensors."""

@@ -1,0 +1,132 @@
+"""Which pieces of a pack run: the finest, or several chunks of a layer joined to one kernel.
+
+Fine pieces stream through little memory, coarse ones are faster; outputs are the same bits.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
+
+# What ONNX Runtime 1.31 takes for the binding of a piece: names, pointers, shapes. Measured 2.3 KB.
+BINDING_BYTES = 3 << 10
+
+Run = Sequence[Piece]
+
+
+def choose_pieces(manifest: Manifest, chunk_bytes: int | None) -> tuple[Piece, ...]:
+    """Return all pieces in execution order, each layer in the coarsest chunks of up to ``chunk_bytes``.
+
+    Chunks are counted as they lie in weights.bin. None: the coarsest there are. A layer that has no such
+    chunks runs in its finest ones.
+    """
+    return with_alternatives(
+        manifest,
+        (
+            alternative
+            for alternative in manifest.alternatives
+            if chunk_bytes is None or alternative_bytes(manifest, alternative) <= chunk_bytes
+        ),
+    )
+
+
+def with_alternatives(manifest: Manifest, chosen: Iterable[Alternative]) -> tuple[Piece, ...]:
+    """Return all pieces in execution order, joined as ``chosen`` say; of one run the last one counts."""
+    replaced = {alternative.first_piece: alternative for alternative in chosen}
+    pieces: list[Piece] = []
+    number = 0
+    while number < len(manifest.pieces):
+        alternative = replaced.get(number)
+        if alternative is None:
+            pieces.append(manifest.pieces[number])
+            number += 1
+        else:
+            pieces.extend(_join(*item) for item in _runs(manifest, alternative))
+            number = alternative.end_piece
+    return tuple(pieces)
+
+
+def _runs(manifest: Manifest, alternative: Alternative) -> Iterator[tuple[Joined, Run]]:
+    """Yield each of the joined pieces with those that it stands for."""
+    first = alternative.first_piece
+    for part in alternative.joined:
+        yield part, manifest.pieces[first : first + part.n_chunks]
+        first += part.n_chunks
+
+
+def _join(part: Joined, run: Run) -> Piece:
+    return run[0].model_copy(
+        update={
+            "graph": part.graph,
+            "n_spans": part.n_chunks,
+            "inputs": _joined_operands([piece.inputs for piece in run]),
+            "outputs": _joined_operands([piece.outputs for piece in run]),
+            "scratch_bytes": max(part.scratch_bytes, scratch_bytes(run)),
+        }
+    )
+
+
+def _joined_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
+    return tuple(_joined_operand(column) for column in zip(*operands, strict=True))
+
+
+def _joined_operand(parts: Sequence[Operand]) -> Operand:
+    """Return the one range that ``parts`` make together: all the same one, or one after the other."""
+    first = parts[0]
+    axis = channel_axis(first)
+    if axis is None or all(part == first for part in parts):
+        return first
+    channels = sum(part.shape[axis] for part in parts)
+    shape = (*first.shape[:axis], channels, *first.shape[axis + 1 :])
+    return first.model_copy(update={"shape": shape})
+
+
+def channel_axis(operand: Operand) -> int | None:
+    """Return the axis along which ranges that follow each other are one array: the first above 1."""
+    return next((axis for axis, length in enumerate(operand.shape) if length > 1), None)
+
+
+def finest_positions(pieces: Iterable[Piece]) -> list[range]:
+    """Return, for each of the chosen ``pieces``, the manifest's pieces that it stands for.
+
+    A piece stands for as many as it has spans: only chunks are joined, and each of them has one.
+    """
+    ends = itertools.accumulate((piece.n_spans for piece in pieces), initial=0)
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
+
+
+def streamed_bytes(manifest: Manifest, piece: Piece) -> int:
+    """Return the length of the spans of ``piece``, which must all be in the ring when it runs."""
+    if piece.span is None:
+        return 0
+    return sum(span.length for span in manifest.spans[piece.span : piece.span + piece.n_spans])
+
+
+def largest_unit_bytes(manifest: Manifest, pieces: Iterable[Piece]) -> int:
+    """Return the streamed weights of the largest piece: the smallest ring that can run ``pieces``."""
+    return max((streamed_bytes(manifest, piece) for piece in pieces), default=0)
+
+
+def alternative_bytes(manifest: Manifest, alternative: Alternative) -> int:
+    """Return the streamed weights of the largest piece of ``alternative``."""
+    return max(
+        sum(streamed_bytes(manifest, piece) for piece in run)
+        for _, run in _runs(manifest, alternative)
+    )
+
+
+def scratch_bytes(pieces: Iterable[Piece]) -> int:
+    """Return what any one of ``pieces`` allocates at most while it runs."""
+    return max((piece.scratch_bytes for piece in pieces), default=0)
+
+
+def session_bytes(manifest: Manifest, pieces: Sequence[Piece]) -> int:
+    """Return what the sessions and bindings of ``pieces`` take at most; equal graphs share a session."""
+    used = {piece.graph for piece in pieces}
+    held = sum(manifest.graphs[number].session_bytes for number in used)
+    return held + BINDING_BYTES * len(pieces)
+
+
+def chunk_sizes(manifest: Manifest) -> list[int]:
+    """Return the limits, ascending, from each of which on ``choose_pieces`` joins more."""
+    return sorted({alternative_bytes(manifest, item) for item in manifest.alternatives})

@@ -1,0 +1,367 @@
+"""The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
+
+Checks that need the files beside it live in models/packs/pack.py.
+"""
+
+import base64
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from models.detection.recipe import Detection
+from models.images.preprocess import Preprocess
+from models.packs.target import Target
+
+FORMAT_VERSION = 2
+SPAN_ALIGNMENT = 4096
+TENSOR_ALIGNMENT = 64
+_MAX_DIMENSIONS = 64
+_MAX_ELEMENTS = 1 << 48
+
+
+#: Element types that NumPy and ONNX Runtime both have.
+DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"}
+    | {"uint8", "uint16", "uint32", "uint64"}
+)
+
+
+#: Element type of strings of any length: BYTES in the Open Inference Protocol, objects in NumPy.
+STRINGS = "bytes"
+#: A dimension that is known only when the model has run.
+UNKNOWN = -1
+
+
+def _known_dtype(name: str) -> str:
+    if name not in DTYPES and name != STRINGS:
+        raise ValueError(f"{name!r} is not an element type")
+    return name
+
+
+def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    # NumPy counts the elements of an empty array, too, as if no dimension was zero.
+    if len(shape) > _MAX_DIMENSIONS or math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
+        raise ValueError("no array can have this shape")
+    return shape
+
+
+DType = Annotated[str, AfterValidator(_known_dtype)]
+Dimension = Annotated[int, Field(ge=UNKNOWN)]
+Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape)]
+Scores = Literal["probabilities", "logits"]
+Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Array(_Record):
+    """Something with a dtype and a shape.
+
+    It is *loose* where its size is not known before it exists: strings, or an unknown dimension.
+    """
+
+    dtype: DType
+    shape: Shape
+
+    @property
+    def is_loose(self) -> bool:
+        return self.dtype == STRINGS or UNKNOWN in self.shape
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory; 0 of what is loose."""
+        return 0 if self.is_loose else math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Source(_Record):
+    """The file that was compiled."""
+
+    file: str
+    n_bytes: NonNegativeInt
+    sha256: str
+
+
+class SourceSizes(_Record):
+    """Layers and bytes as the source's own tool counts them (Darknet: batch-norm arrays included)."""
+
+    tool: str
+    layers: NonNegativeInt
+    weight_bytes: NonNegativeInt
+    largest_layer_bytes: NonNegativeInt
+
+
+class FileRecord(_Record):
+    """A file of the pack; ``checksum`` is None for weights.bin, whose spans have their own."""
+
+    n_bytes: NonNegativeInt
+    checksum: Checksum | None = None
+
+
+class Span(_Record):
+    """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
+
+    offset: NonNegativeInt
+    length: PositiveInt
+    checksum: Checksum
+    resident: bool = False
+
+
+class GraphRange(_Record):
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
+
+    offset: NonNegativeInt
+    length: PositiveInt
+    session_bytes: NonNegativeInt
+
+
+class Value(Array):
+    """An activation between pieces; with ``parent`` it lives ``offset`` bytes inside that value.
+
+    A loose one is an input or output of the model and has no memory of the plan.
+    """
+
+    name: str
+    parent: NonNegativeInt | None = None
+    offset: NonNegativeInt = 0
+
+
+class Operand(Array):
+    """A byte range that a piece reads or writes: of value ``index`` or of span ``index``."""
+
+    kind: Literal["value", "span"]
+    index: NonNegativeInt
+    offset: NonNegativeInt = 0
+
+
+class Resident(_Record):
+    """What cannot be streamed: nodes that run as one piece with their weights inside, and why."""
+
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+    weight_bytes: NonNegativeInt
+    reasons: tuple[str, ...]
+
+
+class Unrolled(_Record):
+    """What a piece with plain convolutions allocates, by the number of threads (models/packs/unrolling.py).
+
+    ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a segment for each of up to
+    ``segments`` threads.
+    """
+
+    beside_bytes: NonNegativeInt
+    whole_bytes: NonNegativeInt
+    segments: NonNegativeInt
+
+
+class Piece(_Record):
+    """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
+
+    Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
+    models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
+    bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
+    with others, ``unrolled`` does.
+    """
+
+    graph: NonNegativeInt
+    span: NonNegativeInt | None
+    n_spans: PositiveInt = 1
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    resident: Resident | None = None
+    scratch_bytes: NonNegativeInt = 0
+    unrolled: Unrolled | None = None
+
+
+class Joined(_Record):
+    """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
+
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
+    """
+
+    graph: NonNegativeInt
+    n_chunks: PositiveInt
+    scratch_bytes: NonNegativeInt = 0
+    unrolled: Unrolled | None = None
+
+
+class Alternative(_Record):
+    """The pieces [first_piece, end_piece), the chunks of a layer, in fewer kernels with the same bits."""
+
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+    joined: tuple[Joined, ...]
+
+
+class Window(_Record):
+    """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
+
+    They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
+    each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
+    whole.
+    """
+
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    above: NonNegativeInt = 0
+    factor: PositiveInt = 1
+    fill: Literal["zero", "lowest"] = "zero"
+
+
+class RowValue(Array):
+    """A value as rows: ``planes`` arrays of [rows, bytes of a row] one behind the other.
+
+    ``shape``: of the whole, [1, channels, height, width]. ``value``: where it lies when it is whole.
+    ``parts``: values that it is made of, their planes one behind the other; empty: an operator makes it.
+    """
+
+    name: str
+    value: NonNegativeInt
+    planes: PositiveInt
+    parts: tuple[NonNegativeInt, ...] = ()
+
+    @property
+    def height(self) -> int:
+        return self.shape[2]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of one plane."""
+        return self.n_bytes // (self.planes * self.height)
+
+
+class RowInput(_Record):
+    """A row value and what an operator needs of it."""
+
+    row_value: NonNegativeInt
+    window: Window = Window()
+
+
+class RowOperator(_Record):
+    """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
+
+    ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
+    whole with the same bits. ``in_place``: an input whose memory the output may be.
+    """
+
+    graph: NonNegativeInt
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+    inputs: tuple[RowInput, ...]
+    weights: tuple[Operand, ...]
+    output: NonNegativeInt
+    in_place: NonNegativeInt | None = None
+
+
+class Layer(_Record):
+    """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
+
+    name: str
+    operator: str
+    weight_bytes: NonNegativeInt
+    first_piece: NonNegativeInt
+    end_piece: NonNegativeInt
+
+
+class Port(Array):
+    """A graph input or output and the value that holds it.
+
+    ``default``: the bytes of what an input holds that a request leaves out, base64; None: it must be given.
+    """
+
+    name: str
+    value: NonNegativeInt
+    default: str | None = None
+
+    def default_array(self) -> NDArray[Any] | None:
+        """Return the default, with the dtype and shape of the port, or None.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        if self.default is None:
+            return None
+        data = base64.b64decode(self.default, validate=True)
+        if self.is_loose or len(data) != self.n_bytes:
+            raise ValueError(f"default: {len(data)} bytes, not {self.n_bytes}")
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
+
+
+class Classification(_Record):
+    """How scores become labels: which output, what it holds, and the label of each index."""
+
+    output: str
+    scores: Scores
+    labels: tuple[str, ...] = ()
+
+
+class Manifest(_Record):
+    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
+
+    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
+    """
+
+    format_version: Literal[2] = 2
+    name: str
+    target: Target
+    source: Source
+    files: dict[str, FileRecord]
+    spans: tuple[Span, ...]
+    graphs: tuple[GraphRange, ...]
+    values: tuple[Value, ...]
+    pieces: tuple[Piece, ...]
+    alternatives: tuple[Alternative, ...] = ()
+    row_values: tuple[RowValue, ...] = ()
+    row_operators: tuple[RowOperator, ...] = ()
+    layers: tuple[Layer, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    preprocess: Preprocess | None = None
+    classification: Classification | None = None
+    detection: Detection | None = None
+    source_sizes: SourceSizes | None = None
+    parameters: NonNegativeInt
+    least_chunk_bytes: NonNegativeInt = 0
+
+    @property
+    def required_inputs(self) -> tuple[Port, ...]:
+        """The inputs that have no default."""
+        return tuple(port for port in self.inputs if port.default is None)
+
+    def defaults(self) -> dict[str, NDArray[Any]]:
+        """Return what the inputs hold that a request leaves out."""
+        arrays = ((port.name, port.default_array()) for port in self.inputs)
+        return {name: array for name, array in arrays if array is not None}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Sum of the layers' weights, without padding."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def resident_pieces(self) -> list[Resident]:
+        """What is not streamed."""
+        return [piece.resident for piece in self.pieces if piece.resident is not None]
+
+    @property
+    def largest_layer_bytes(self) -> int:
+        return max((layer.weight_bytes for layer in self.layers), default=0)
+
+    @property
+    def largest_chunk_bytes(self) -> int:
+        """The longest streamed span: the smallest ring that can run this pack."""
+        return max((span.length for span in self.spans if not span.resident), default=0)
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write ``manifest`` as JSON; fields that have their default are left out, but not the version."""
+    fields = manifest.model_dump(mode="json", exclude_defaults=True)
+    document = {"format_version": manifest.format_version, **fields}
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

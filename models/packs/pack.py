@@ -1,0 +1,192 @@
+"""Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from models.errors import PackError, first_fault
+from models.packs.checks import check_manifest
+from models.packs.checksum import checksum
+from models.packs.manifest import FORMAT_VERSION, Manifest
+from models.packs.target import Target, host_target
+
+FILES = ("model.onnx", "pieces.bin", "weights.bin")
+_MAX_MANIFEST_BYTES = 64 << 20
+_VERSION = re.compile("[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A checked pack: its folder, its manifest, and the serialised pieces."""
+
+    folder: Path
+    manifest: Manifest
+    graphs: tuple[bytes, ...]
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        return self.folder.name
+
+    @property
+    def weights_path(self) -> Path:
+        return self.folder / "weights.bin"
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / "model.onnx"
+
+
+def versions(folder: Path) -> list[Path]:
+    """Return the version folders of a model, lowest first; other names than 1, 2, ... are no packs."""
+    found = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def find_pack(path: Path) -> Path:
+    """Return the pack folder that ``path`` means: itself, or its latest version.
+
+    Raises:
+        PackError: there is no pack.
+    """
+    if path.is_file():
+        raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
+    if not path.is_dir():
+        raise PackError(f"{path}: no such folder")
+    if path.resolve().name.startswith("."):
+        raise PackError(f"{path}: not a pack: its name starts with a dot")
+    if (path / "manifest.json").exists():
+        return path
+    found = versions(path)
+    if not found:
+        raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+    return found[-1]
+
+
+def open_pack(path: Path, target: Target | None = None, recompile: bool = False) -> Pack:
+    """Open and check the pack in ``path`` (NAME/VERSION, or NAME for its latest version), to run it.
+
+    Weights are not read here: the checksum of each span is verified when it is first read.
+
+    Args:
+        path: of the pack.
+        target: what it shall run on; None: this machine's CPU.
+        recompile: take a pack for CUDA that was compiled for another compute capability than the target's.
+
+    Raises:
+        PackError: something is not as the format says, or it was compiled for another target; the message
+            names file and field.
+    """
+    folder = find_pack(path)
+    manifest = _manifest(folder / "manifest.json")
+    host = target or host_target()
+    if not manifest.target.runs_on(host, recompile):
+        raise PackError(f"{folder / 'manifest.json'}: target: {_other(folder, manifest, host)}")
+    return _opened(folder, manifest)
+
+
+def read_pack(path: Path) -> Pack:
+    """Open and check a pack of any target as ``open_pack`` does, to look at it.
+
+    Raises:
+        PackError: something is not as the format says; the message names file and field.
+    """
+    folder = find_pack(path)
+    return _opened(folder, _manifest(folder / "manifest.json"))
+
+
+def _opened(folder: Path, manifest: Manifest) -> Pack:
+    _check_files(folder, manifest)
+    check_manifest(folder / "manifest.json", manifest)
+    return Pack(folder, manifest, _graphs(folder, manifest))
+
+
+def _other(folder: Path, manifest: Manifest, host: Target) -> str:
+    """Return why a pack does not run on ``host``, and what to do about it."""
+    target = manifest.target
+    kinds = [target.capability is not None, host.capability is not None]
+    if not any(kinds):
+        return (
+            f"compiled for {target.isa} (block {target.block}), this machine is {host.isa} "
+            f"(block {host.block}); compile the source again here"
+        )
+    both = f"compiled for {target.isa}, the device is {host.isa}"
+    if all(kinds):
+        return f"{both}; compile again with --target {host.isa}, or use --recompile"
+    command = f"layerstream compile {manifest.source.file} -o {folder.parent} --target {host.isa}"
+    return f"{both}; compile the source again: {command}"
+
+
+def _manifest(path: Path) -> Manifest:
+    if path.exists():
+        _check_inside(path)
+    try:
+        if path.stat().st_size > _MAX_MANIFEST_BYTES:
+            raise PackError(f"{path}: larger than {_MAX_MANIFEST_BYTES} bytes")
+        document = json.loads(path.read_bytes())
+    except OSError as exc:
+        raise PackError(f"{path}: {exc.strerror or exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise PackError(f"{path}: not JSON: {exc}") from exc
+    _check_version(path, document)
+    try:
+        return Manifest.model_validate_json(json.dumps(document))
+    except ValidationError as exc:
+        raise PackError(f"{path}: {first_fault(exc)}") from exc
+
+
+def _check_version(path: Path, document: object) -> None:
+    """Refuse what another Layerstream wrote. The first version of the format did not say its number."""
+    if not isinstance(document, dict):
+        return
+    version = document.get("format_version", 1)
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise PackError(
+            f"{path}: format_version: {version} is newer than {FORMAT_VERSION}, "
+            "the newest that this Layerstream reads"
+        )
+    if isinstance(version, int) and version < FORMAT_VERSION:
+        record = document.get("source")
+        source = record.get("file", "SOURCE.onnx") if isinstance(record, dict) else "SOURCE.onnx"
+        folder = path.parent
+        number = f" --version {folder.name}" if folder.name != "1" else ""
+        raise PackError(
+            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
+            f"layerstream compile {source} -o {folder.parent}{number} --force"
+        )
+
+
+def _check_inside(file: Path) -> None:
+    """Check that ``file`` is a plain file and no link that leaves its folder."""
+    if not file.is_file() or not file.resolve().is_relative_to(file.parent.resolve()):
+        raise PackError(f"{file}: missing, or not a file inside the pack")
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    path = folder / "manifest.json"
+    if set(manifest.files) != set(FILES):
+        raise PackError(f"{path}: files: expected {', '.join(FILES)}, got {list(manifest.files)}")
+    for name, record in manifest.files.items():
+        file = folder / name
+        _check_inside(file)
+        size = file.stat().st_size
+        if size != record.n_bytes:
+            state = "truncated" if size < record.n_bytes else "too long"
+            raise PackError(f"{file}: {state}: {size} bytes, the manifest says {record.n_bytes}")
+
+
+def _graphs(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:
+    path = folder / "pieces.bin"
+    data = path.read_bytes()
+    if checksum(data) != manifest.files["pieces.bin"].checksum:
+        raise PackError(f"{path}: damaged: its checksum is not the manifest's")
+    for number, graph in enumerate(manifest.graphs):
+        if graph.offset + graph.length > len(data):
+            raise PackError(f"{folder / 'manifest.json'}: graphs.{number}: out of range")
+    return tuple(data[graph.offset : graph.offset + graph.length] for graph in manifest.graphs)

@@ -1,0 +1,38 @@
+"""What plain convolutions allocate while they run: it depends on how many threads compute.
+
+ONNX Runtime unrolls the input of a convolution outside the blocked layout: all of it, or a segment at a
+time for each thread. Those that share one image are bounded; of several groups or images each may have one.
+"""
+
+from typing import TypeVar
+
+from models.packs.manifest import Joined, Manifest, Piece, Unrolled
+
+# Measured 64 KiB on x86-64, with 1 to 64 threads.
+SEGMENT_BYTES = 128 << 10
+#: So many threads share the one image of a convolution without groups.
+SHARING_THREADS = 16
+
+_Sized = TypeVar("_Sized", Piece, Joined)
+
+
+def unrolled_bytes(unrolled: Unrolled, threads: int) -> int:
+    """Return a bound on what a piece allocates where ``threads`` threads compute."""
+    segments = min(threads, unrolled.segments) * SEGMENT_BYTES
+    return unrolled.beside_bytes + max(unrolled.whole_bytes, segments)
+
+
+def with_threads(manifest: Manifest, threads: int) -> Manifest:
+    """Return ``manifest`` with what its pieces allocate where ``threads`` threads compute."""
+
+    def fit(item: _Sized) -> _Sized:
+        if item.unrolled is None:
+            return item
+        return item.model_copy(update={"scratch_bytes": unrolled_bytes(item.unrolled, threads)})
+
+    alternatives = tuple(
+        each.model_copy(update={"joined": tuple(map(fit, each.joined))})
+        for each in manifest.alternatives
+    )
+    pieces = tuple(map(fit, manifest.pieces))
+    return manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})

@@ -1,0 +1,172 @@
+"""ONNX Runtime sessions: one thread pool for all of them where the process is ours.
+
+A pool a session means many pools that spin against each other; ONNX Runtime can have one for the whole
+process instead, but then refuses every session that does not use it. So only a process that calls
+``claim_process`` (the command line does) gets the shared pool; in a process of someone else each session
+has threads of its own, which sleep between runs.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.runtime.heap import bound_heap
+
+# Imported where they are used: commands that compute nothing, and completion, do without.
+if TYPE_CHECKING:
+    import onnxruntime as ort
+    from numpy.typing import NDArray
+
+# A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
+# that belong to the library and not to the first model that is loaded.
+_WARM_UP = bytes.fromhex(
+    "080912003a360a100a017812017922084964656e7469747912005a0f0a0178120a0a08080112040a020801"
+    "620f0a0179120a0a08080112040a02080142040a001011"
+)
+
+
+class SessionError(Exception):
+    """ONNX Runtime cannot load a graph."""
+
+
+class _Process:
+    """What is decided once for the process."""
+
+    lock = threading.Lock()
+    claimed = False
+    threads: int | None = None
+
+
+def claim_process() -> None:
+    """Say that this process is ours: set its heap, and let all sessions share one thread pool.
+
+    Call it before anything else here.
+    """
+    _Process.claimed = True
+    bound_heap()
+
+
+def use_threads(threads: int | None = None) -> int:
+    """Start ONNX Runtime for ``threads`` threads (default: one a core); return their number.
+
+    The first call of the process decides; later ones return what it chose.
+    """
+    import onnxruntime as ort
+
+    with _Process.lock:
+        if _Process.threads is None:
+            _Process.threads = threads or len(os.sched_getaffinity(0))
+            if _Process.claimed:
+                ort.set_global_thread_pool_sizes(_Process.threads, 1)
+            ort.InferenceSession(_WARM_UP, _threaded(), providers=["CPUExecutionProvider"])
+        return _Process.threads
+
+
+def _threaded() -> "ort.SessionOptions":
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if _Process.claimed:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = _Process.threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def session_options(optimise: bool) -> "ort.SessionOptions":
+    """Return options for a session of this process: all graph optimisations, or none."""
+    import onnxruntime as ort
+
+    use_threads()
+    options = _threaded()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    return options
+
+
+def open_session(model: bytes | str, options: "ort.SessionOptions") -> "ort.InferenceSession":
+    """Load a model from its bytes or its path, on the CPU.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    import onnxruntime as ort
+
+    try:
+        # Its fallback would print to stdout and try the same provider again.
+        return ort.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+        raise SessionError(str(exc)) from exc
+
+
+def open_piece(graph: bytes) -> "ort.InferenceSession":
+    """Load a piece as it is: nothing optimised, no weights repacked, no memory kept between runs.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    options = session_options(optimise=False)
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return open_session(graph, options)
+
+
+def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":
+    """Load a whole model to compare with: optimised as users have it, or in little more than one value.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    options = session_options(optimise)
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    if not optimise:  # weights stay mapped
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return open_session(str(path), options)
+
+
+def run_session(
+    session: "ort.InferenceSession", inputs: "Mapping[str, NDArray[Any]]"
+) -> "dict[str, NDArray[Any]]":
+    """Return the outputs of ``session`` by name; strings are objects.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the inputs, or fails; the message is one line.
+    """
+    import numpy as np
+
+    feeds = {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in inputs.items()
+    }
+    names = [port.name for port in session.get_outputs()]
+    try:
+        results = session.run(names, feeds)
+    except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+        raise SessionError(reason(exc)) from exc
+    return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
+
+
+def reason(exc: Exception) -> str:
+    """Return what ONNX Runtime says, in one line, without names of its own files and of working files."""
+    text = re.sub(r"\s+", " ", str(exc)).strip()
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
+    text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
+    return re.sub(r"/onnxruntime_src/\S+ .*?\)(?: const)? (?=\S)", "", text)[:400]
+
+
+def open_resident(path: str) -> "ort.InferenceSession":
+    """Load a whole model the way users do: all weights in memory, everything optimised.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+    """
+    return open_session(path, session_options(optimise=True))

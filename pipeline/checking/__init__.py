@@ -1,0 +1,1 @@
+"""Whether a pack computes what the model that it was compiled from computes."""

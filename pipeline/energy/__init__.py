@@ -1,0 +1,1 @@
+"""Joules: what the kernel knows of power, summed between two moments."""

@@ -1,0 +1,1 @@
+"""A model's memory, and sweeps over it."""

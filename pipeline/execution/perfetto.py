@@ -1,0 +1,133 @@
+"""Traces in the format that Perfetto and chrome://tracing open: a row per stage, and the ring's fill.
+
+A sweep, real or simulated, is a process of the trace; its rows are reads (as many as are in flight),
+copies, kernels, and the stalls of the kernel stage.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from models.packs.manifest import Manifest, Piece
+from pipeline.planning.plan import Plan
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.traced_durations import Service, services
+
+Event = dict[str, Any]
+
+# Shorter gaps between kernels are the loop's, not the disk's.
+_STALL_SECONDS = 50e-6
+
+
+def trace_document(
+    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], manifest: Manifest | None = None
+) -> dict[str, Any]:
+    """Return the document of ``sweeps`` by title; with ``manifest``, kernels have their layers' names."""
+    events: list[Event] = []
+    for process, (title, (plan, trace)) in enumerate(sweeps.items(), start=1):
+        events.append(_named(process, 0, "process_name", title))
+        events += _sweep(process, plan, list(trace), _kernel_names(plan, manifest))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _sweep(
+    process: int, plan: Plan, trace: list[TraceEvent], kernels: Sequence[str]
+) -> Iterator[Event]:
+    rows = services(plan.stages, trace, plan.choice.depth)
+    for number, (stage, row) in enumerate(zip(plan.stages, rows, strict=True)):
+        names = kernels if stage.name == "kernel" else _transfer_names(plan, stage.name, len(row))
+        # Reads overlap each other: as many rows as can be in flight.
+        lanes = plan.choice.depth if number == 0 else 1
+        for lane in range(lanes):
+            label = f"{stage.name} {lane + 1}" if lanes > 1 else stage.name
+            yield _named(process, _thread(number, lane), "thread_name", label)
+        free = [0.0] * lanes
+        for name, service in zip(names, row, strict=True):
+            if service is not None:
+                lane = min(range(lanes), key=free.__getitem__)
+                free[lane] = service.end
+                yield _slice(process, _thread(number, lane), name, service)
+    number = len(plan.stages)
+    yield _named(process, _thread(number, 0), "thread_name", "stall")
+    for service in _stalls(rows[-1]):
+        yield _slice(process, _thread(number, 0), "waits for weights", service)
+    for at, n_bytes in _fill(plan, trace):
+        yield {
+            "ph": "C",
+            "name": "ring",
+            "pid": process,
+            "ts": at * 1e6,
+            "args": {"bytes": n_bytes},
+        }
+
+
+def _stalls(kernels: Sequence[Service | None]) -> Iterator[Service]:
+    """Yield the times in which the kernel stage waited."""
+    end = 0.0
+    for service in kernels:
+        if service is not None:
+            if service.start - end > _STALL_SECONDS:
+                yield Service(end, service.start)
+            end = service.end
+
+
+def _fill(plan: Plan, trace: list[TraceEvent]) -> Iterator[tuple[float, int]]:
+    """Yield when the ring's fill changes, and to how many bytes.
+
+    A place is taken from the release of what writes it to the completion of its last kernel.
+    """
+    writer = plan.stages[-2].name
+    count = len(plan.groups)
+    freed = {users.stop - 1: g.length for g, users in zip(plan.groups, plan.users, strict=True)}
+    filled = 0
+    for event in trace:
+        if (event.what, event.stage) == ("release", writer):
+            filled += plan.groups[event.index % count].length
+        elif (event.what, event.stage) == ("complete", "kernel") and event.index in freed:
+            filled -= freed[event.index]
+        else:
+            continue
+        yield event.at, filled
+
+
+def _transfer_names(plan: Plan, stage: str, count: int) -> list[str]:
+    """Return what reads or copies are called; those for the next sweep say so."""
+    groups = plan.groups
+    return [
+        f"{stage} {index % len(groups)}: {groups[index % len(groups)].length >> 10} KiB"
+        + (", next sweep" if index >= len(groups) else "")
+        for index in range(count)
+    ]
+
+
+def _kernel_names(plan: Plan, manifest: Manifest | None) -> list[str]:
+    """Return the layer of each kernel where that is known: pieces themselves have no names."""
+    layers = {
+        _made(piece): layer.name
+        for layer in (manifest.layers if manifest else ())
+        for piece in (manifest.pieces if manifest else ())[layer.first_piece : layer.end_piece]
+    }
+    return [layers.get(_made(piece), f"kernel {index}") for index, piece in enumerate(plan.pieces)]
+
+
+def _made(piece: Piece) -> tuple[int, int] | None:
+    """Return what tells pieces apart whatever their size: where their output begins."""
+    return (piece.outputs[0].index, piece.outputs[0].offset) if piece.outputs else None
+
+
+def _slice(process: int, thread: int, name: str, service: Service) -> Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": process,
+        "tid": thread,
+        "ts": service.start * 1e6,
+        "dur": service.seconds * 1e6,
+    }
+
+
+def _thread(stage: int, lane: int) -> int:
+    return 100 * (stage + 1) + lane
+
+
+def _named(process: int, thread: int, what: str, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}

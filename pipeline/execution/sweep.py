@@ -1,0 +1,279 @@
+"""Sweeps for real: drives the schedule with reads, copies and bound kernels.
+
+The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
+one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
+asks the schedule what may start then and starts it. Nothing polls.
+
+On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
+the ring or the end of the sweep: only there the device is asked to tell (one event per release).
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pipeline.devices.base import Done, Launch
+from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.statistics import SweepStatistics
+from pipeline.execution.sweep_state import SweepState
+from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
+from pipeline.schedule.trace import Recorder
+
+#: Starts operation ``index``; must call Done exactly once, from any thread.
+Start = Callable[[int, Done], None]
+
+# A disk that has not answered for this long will not: its buffers can never be reused safely.
+DRAIN_SECONDS = 60.0
+
+
+class Sweeper:
+    """Runs one sweep after the other. Between them only reads for the next sweep are in flight.
+
+    ``starts[t]`` starts operations of stage t; the last stage is ``kernels``. ``hurry`` is called when
+    the kernel stage begins to wait. ``finish``, of an asynchronous device, calls back when all kernels
+    launched so far have ended; None: they have when their launch returns.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        starts: Sequence[Start],
+        kernels: Sequence[Launch],
+        hurry: Callable[[], None] = lambda: None,
+        finish: Callable[[Done], None] | None = None,
+    ) -> None:
+        self._stages = tuple(stages)
+        self._starts = starts
+        self._kernels = kernels
+        self._hurry = hurry
+        self._finish = finish
+        self._awaited = awaited(self._stages)
+        self._only_computes = finish is None and not any(map(len, self._stages[:-1]))
+        self._lock = threading.RLock()
+        self._landed = threading.Condition(self._lock)
+        self._flying = 0
+        self._sweep = 0
+        self._head: dict[int, bool] = {}  # reads for the next sweep: whether each has ended well
+        self._head_failed = False
+        self._state = SweepState(Schedule(self._stages), None)
+        self._state.over = True
+
+    def run(
+        self,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+    ) -> SweepStatistics:
+        """Run one sweep to its end; if it fails, nothing is in flight afterwards.
+
+        Args:
+            deadline: on time.monotonic's clock; checked between kernels and while waiting.
+            cancelled: asked between kernels.
+            record: receives every event of the schedule, from several threads but one at a time.
+
+        Raises:
+            LoaderError: a read failed. DeviceError: a copy or kernel failed.
+            CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
+        """
+        if self._only_computes and record is None:
+            return self._compute(deadline, cancelled)
+        state = self._begin(record)
+        try:
+            self._advance(state)
+            while not state.schedule.finished:
+                self._check(state, deadline, cancelled)
+                index = self._next_kernel(state, deadline)
+                if index is not None and state.error is None:
+                    self._run_kernel(state, index)
+            self._check_error(state)
+        except BaseException:
+            with self._lock:
+                state.schedule.stop()
+            self._finish_launched(state)
+            self.settle()
+            self._head.clear()
+            raise
+        finally:
+            with self._lock:
+                state.over = True
+        return state.statistics()
+
+    def _compute(self, deadline: float | None, cancelled: Callable[[], bool]) -> SweepStatistics:
+        """Run the kernels one after the other: what any schedule comes to where nothing else is done."""
+        began = time.perf_counter()
+        for kernel in self._kernels:
+            _check_limits(deadline, cancelled)
+            kernel()
+        took = time.perf_counter() - began
+        return SweepStatistics(took, took, 0.0, 0.0, 0.0)
+
+    def settle(self) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            DrainError: an operation never ended; its memory cannot be used again.
+        """
+        with self._landed:
+            if not self._landed.wait_for(lambda: not self._flying, DRAIN_SECONDS):
+                raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
+
+    def _begin(self, record: Recorder | None) -> SweepState:
+        if self._head_failed:
+            # What was read for this sweep is not there: start over, once nothing writes there.
+            self.settle()
+            self._head.clear()
+            self._head_failed = False
+        with self._lock:
+            state = self._state = SweepState(Schedule(self._stages, len(self._head)), record)
+            self._sweep += 1
+            for index in self._head:
+                state.note("release", 0, index)
+            for index in [index for index, ended in self._head.items() if ended]:
+                state.complete(0, index)
+            self._head = {}
+            return state
+
+    def _advance(self, state: SweepState) -> None:
+        """Start what may start. Operations start in the order of their release, whoever asks."""
+        with self._lock:
+            for action in state.schedule.release():
+                state.note("release", action.stage, action.index)
+                state.waiting.append(action)
+            if state.starting:
+                return
+            state.starting = True
+            try:
+                while state.waiting:
+                    self._start(state, state.waiting.popleft())
+            finally:
+                state.starting = False
+
+    def _start(self, state: SweepState, action: Action) -> None:
+        if action.stage == len(self._stages) - 1:
+            state.ready.put(action.index)
+            return
+        sweep = self._sweep
+        if self._is_ahead(action):
+            self._head[self._of_next(action)] = False
+        self._flying += 1
+        try:
+            self._starts[action.stage](
+                action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
+            )
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+            self._flying -= 1
+            state.fail(exc)
+
+    def _ended(self, sweep: int, action: Action, error: Exception | None, seconds: float) -> None:
+        """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
+        with self._lock:
+            state = self._state
+            ahead = self._is_ahead(action)
+            if error is not None and ahead and (sweep == self._sweep):
+                self._head_failed = True
+            elif sweep == self._sweep:
+                self._complete(state, action, error, seconds)
+                if ahead:
+                    self._head[self._of_next(action)] = True
+            else:
+                self._complete(state, Action(0, self._of_next(action)), error, seconds)
+            # Last: whoever waits for this may use the memory and see the state.
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
+
+    def _complete(
+        self, state: SweepState, action: Action, error: Exception | None, seconds: float
+    ) -> None:
+        if error is not None:
+            state.fail(error)
+            return
+        state.complete(action.stage, action.index)
+        state.service_seconds[action.stage] += seconds
+        self._advance(state)
+
+    def _is_ahead(self, action: Action) -> bool:
+        return action.index >= len(self._stages[action.stage]) - self._stages[action.stage].ahead
+
+    def _of_next(self, action: Action) -> int:
+        """Return the place in the next sweep of a read that is ahead in this one."""
+        stage = self._stages[action.stage]
+        return action.index - (len(stage) - stage.ahead)
+
+    def _next_kernel(self, state: SweepState, deadline: float | None) -> int | None:
+        """Return the next kernel when it may run; None where only an error waits."""
+        with contextlib.suppress(queue.Empty):
+            return state.ready.get_nowait()
+        left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
+        before = time.perf_counter()
+        self._hurry()
+        try:
+            return state.ready.get(timeout=min(max(left, 0.0), DRAIN_SECONDS))
+        except queue.Empty:
+            if deadline is None or time.monotonic() <= deadline:
+                raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
+            raise DeadlineError("the deadline passed while waiting for weights") from None
+        finally:
+            if self._finish is None:
+                state.stall_seconds += time.perf_counter() - before
+
+    def _run_kernel(self, state: SweepState, index: int) -> None:
+        before = time.perf_counter()
+        if self._finish is None:
+            self._kernels[index]()
+            state.service_seconds[-1] += time.perf_counter() - before
+            with self._lock:
+                state.complete(len(self._stages) - 1, index)
+                self._advance(state)
+            return
+        with self._lock:
+            state.begin_kernel(index, before)
+        self._kernels[index]()
+        if index in self._awaited or state.is_recorded:
+            self._finish_launched(state)
+
+    def _finish_launched(self, state: SweepState) -> None:
+        """Have the device tell when the kernels launched so far have ended."""
+        if self._finish is None or state.asked == state.launched:
+            return
+        last = state.asked = state.launched
+        with self._lock:
+            self._flying += 1
+        try:
+            self._finish(lambda error, seconds: self._finished(state, last - 1, error))
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+            self._finished(state, last - 1, exc)
+
+    def _finished(self, state: SweepState, index: int, error: Exception | None) -> None:
+        """Note that kernels up to ``index`` have ended; a sweep does not end before that."""
+        with self._lock:
+            if error is not None:
+                state.fail(error)
+            else:
+                state.end_kernels(index, time.perf_counter())
+                self._advance(state)
+                if state.schedule.finished:
+                    state.ready.put(None)  # nothing else wakes the thread that runs the sweep
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
+
+    def _check(
+        self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]
+    ) -> None:
+        self._check_error(state)
+        _check_limits(deadline, cancelled)
+
+    @staticmethod
+    def _check_error(state: SweepState) -> None:
+        if state.error is not None:
+            raise state.error
+
+
+def _check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise CancelledError("cancelled")
+    if deadline is not None and time.monotonic() > deadline:
+        raise DeadlineError("the deadline passed")

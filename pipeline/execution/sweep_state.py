@@ -1,0 +1,74 @@
+"""What one sweep knows while it runs: its schedule, what waits, and when its kernels were busy."""
+
+import queue
+import time
+from collections import deque
+
+from pipeline.execution.statistics import SweepStatistics
+from pipeline.schedule.schedule import Action, Schedule
+from pipeline.schedule.trace import Recorder, TraceEvent
+
+
+class SweepState:
+    """What one sweep knows. Changed under the sweeper's lock, but for the kernel thread's figures."""
+
+    def __init__(self, schedule: Schedule, record: Recorder | None) -> None:
+        self.schedule = schedule
+        self.waiting: deque[Action] = deque()
+        self.starting = False
+        self.ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self.over = False
+        self.service_seconds = [0.0] * len(schedule.stages)
+        self.stall_seconds = 0.0
+        self.launched = 0  # kernels
+        self.asked = 0  # of those, until which the device was asked to tell their end
+        self._ended = 0
+        self._record = record
+        self._began = self._since = time.perf_counter()
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._record is not None
+
+    def begin_kernel(self, index: int, now: float) -> None:
+        """Note an asynchronous launch; where no kernel was running, the stage stalled until now."""
+        if self._ended == self.launched:
+            self.stall_seconds += now - self._since
+            self._since = now
+        self.launched = index + 1
+
+    def end_kernels(self, last: int, now: float) -> None:
+        """Note the end of asynchronous kernels up to ``last``."""
+        for index in range(self._ended, last + 1):
+            self.complete(len(self.schedule.stages) - 1, index)
+        self._ended = last + 1
+        if self._ended == self.launched:
+            self.service_seconds[-1] += now - self._since
+            self._since = now
+
+    def complete(self, stage: int, index: int) -> None:
+        self.schedule.completed(stage, index)
+        self.note("complete", stage, index)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error, start nothing more, and wake the kernel thread."""
+        self.error = self.error or error
+        self.schedule.stop()
+        self.waiting.clear()
+        self.ready.put(None)
+
+    def note(self, what: str, stage: int, index: int) -> None:
+        if self._record is not None and not self.over:
+            name = self.schedule.stages[stage].name
+            at = time.perf_counter() - self._began
+            self._record(TraceEvent(what, name, index, at))  # type: ignore[arg-type]
+
+    def statistics(self) -> SweepStatistics:
+        return SweepStatistics(
+            delay_seconds=time.perf_counter() - self._began,
+            kernel_seconds=self.service_seconds[-1],
+            stall_seconds=self.stall_seconds,
+            read_seconds=self.service_seconds[0],
+            copy_seconds=self.service_seconds[1] if len(self.service_seconds) == 3 else 0.0,
+        )

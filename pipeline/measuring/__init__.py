@@ -1,0 +1,1 @@
+"""Measuring a pack on this machine: reads, copies, kernels, and what they cost each other."""

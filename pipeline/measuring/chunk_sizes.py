@@ -1,0 +1,23 @@
+"""Which sizes of chunks to run so that every kernel that a plan can choose has run."""
+
+from models.packs.choice import choose_pieces, chunk_sizes
+from models.packs.manifest import Manifest
+from pipeline.profiles.profile import piece_key
+
+
+def chunk_levels(manifest: Manifest) -> list[int]:
+    """Return limits for ``choose_pieces`` that together choose every piece there is, ascending.
+
+    Few of them (greedily, the one with the most new pieces first); 0 means the finest chunks.
+    """
+    chosen = {
+        limit: {piece_key(piece) for piece in choose_pieces(manifest, limit)}
+        for limit in (0, *chunk_sizes(manifest))
+    }
+    missing = set[str]().union(*chosen.values())
+    levels = []
+    while missing:
+        best = max(chosen, key=lambda limit: len(chosen[limit] & missing))
+        levels.append(best)
+        missing -= chosen[best]
+    return sorted(levels) or [0]

@@ -1,0 +1,225 @@
+"""Measuring a profile: r, c and k of a pack on this machine, in rounds, because machines are not quiet.
+
+Kernels are measured in sweeps of the real engine with all weights in memory, once for each size of
+chunks that the pack offers, by their traces. One engine is open at a time, so that profiling takes no more
+memory than ``pre`` does. How much reading and computing slow each other down is measured in sweeps with and
+without reads, taking turns.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+
+from loader.buffers import Buffer
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.devices.staged import copying
+from pipeline.devices.tuning import Tuning
+from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.measuring.engines import Measured, measured_sweeps, opened
+from pipeline.measuring.overlaps import ORDERS, measure_overlap
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.transfers import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
+from pipeline.measuring.tunings import choose_tuning
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.profile_file import manifest_checksum
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.traced_durations import services
+
+DEFAULT_ITERATIONS = 6
+_ROUNDS = 3
+# Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its
+# bytes is the overlaps' (pipeline/measuring/overlaps.py) to say.
+_BESIDE_DEPTH = 2
+
+#: Called with the steps done and all steps.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class _Samples:
+    """Seconds, by what they are of. ``beside``: delays of sweeps beside reads over those without."""
+
+    reads: defaultdict[tuple[int, int], list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    spans: list[list[float]] = field(default_factory=list)
+    copies: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    outside: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+
+
+def profile_pack(
+    pack: Pack,
+    device: Device,
+    iterations: int = DEFAULT_ITERATIONS,
+    progress: Progress = lambda done, total: None,
+    doing: Callable[[str], None] = lambda what: None,
+) -> Profile:
+    """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
+
+    ``doing`` is told what comes next.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    doing("how the device works best")
+    tuning = choose_tuning(pack, device)
+    pack = device.fitted(pack)
+    samples = _Samples(spans=[[] for _ in pack.manifest.spans])
+    with _transfers(pack) as reads:
+        meter = _Meter(pack, device, reads, samples)
+        rounds = min(_ROUNDS, iterations)
+        steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
+        levels = chunk_levels(pack.manifest)
+        done, total = 0, rounds * (len(levels) + 1) + len(ORDERS)
+        for turn, sweeps in enumerate(steps):
+            doing(f"reads and copies, round {turn + 1} of {rounds}")
+            meter.measure_transfers(turn)
+            done += 1
+            progress(done, total)
+            doing(f"kernels, round {turn + 1} of {rounds}")
+            for position in range(len(levels)):
+                # The order rotates: what runs after a cold neighbour would always pay for it.
+                level = levels[(position + turn) % len(levels)]
+                meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
+                done += 1
+                progress(done, total)
+    profile = _summary(pack, device, samples, tuning)
+    overlaps = {}
+    with closing(ReadPool()) as pool:
+        for name in ORDERS:
+            doing(f"kernels beside reads, as {name}")
+            overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
+            done += 1
+            progress(done, total)
+    return profile.model_copy(update={"overlaps": overlaps})
+
+
+def _share(iterations: int, rounds: int, turn: int) -> int:
+    return iterations * (turn + 1) // rounds - iterations * turn // rounds
+
+
+@contextmanager
+def _transfers(pack: Pack) -> Iterator[FileReads]:
+    n_bytes = pack.weights_path.stat().st_size
+    largest = max((span.length for span in pack.manifest.spans), default=0)
+    buffer = Buffer(max(max(DEPTHS) * sizes(n_bytes)[-1], largest))
+    reader: Reader = open_reader(pack.weights_path)
+    pool = ReadPool(max(DEPTHS))
+    try:
+        yield FileReads(reader, pool, buffer, n_bytes)
+    finally:
+        pool.close()
+        reader.close()
+        buffer.close()
+
+
+class _Meter:
+    """Adds measurements of ``pack`` to ``samples``."""
+
+    def __init__(self, pack: Pack, device: Device, reads: FileReads, samples: _Samples) -> None:
+        self._pack = pack
+        self._device = device
+        self._reads = reads
+        self._samples = samples
+        self._inputs = random_inputs(pack.manifest)
+
+    def measure_transfers(self, turn: int) -> None:
+        """Measure one round of all rows of the tables, and each span."""
+        samples, reads = self._samples, self._reads
+        for n_bytes in sizes(reads.n_bytes):
+            for depth in DEPTHS:
+                samples.reads[n_bytes, depth] += reads.row(n_bytes, depth, turn)
+        spans = span_ranges(self._pack.manifest.spans)
+        for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
+            of_span.append(seconds)
+        with (
+            copying(self._device) as device,
+            closing(device.allocate("staging", reads.buffer.n_bytes)) as source,
+            closing(device.allocate("own", reads.buffer.n_bytes)) as target,
+        ):
+            for n_bytes in sizes(reads.n_bytes):
+                samples.copies[n_bytes] += copy_seconds(device, source, target, n_bytes)
+
+    def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
+        """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""
+        choice = Choice(chunk_bytes=chunk_bytes)
+        plan = make_plan(self._pack.manifest, ARCHITECTURES["pre"], choice=choice)
+        with opened(self._pack, plan, self._device, self._reads.pool) as engine:
+            runs = measured_sweeps(engine, self._inputs)
+            next(runs)  # the first one touches all memory
+            for _ in range(sweeps):
+                sweep = next(runs)
+                self._add_kernels(plan, sweep.events)
+                self._samples.outside.append(sweep.outside_seconds)
+                if beside:
+                    self._measure_beside(runs, sweep.delay_seconds)
+
+    def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
+        served = services(plan.stages, events, plan.choice.depth)[-1]
+        for piece, service in zip(plan.pieces, served, strict=True):
+            if service is not None:
+                self._samples.kernels[piece_key(piece)].append(service.seconds)
+
+    def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
+        """Run a sweep while a thread reads without a pause."""
+        ended = threading.Event()
+        n_bytes = sizes(self._reads.n_bytes)[-1]
+
+        def read() -> None:
+            turn = 0
+            while not ended.is_set():
+                for _ in self._reads.row(n_bytes, _BESIDE_DEPTH, turn):
+                    pass
+                turn += 1
+
+        if self._reads.n_bytes < n_bytes:
+            return
+        thread = threading.Thread(target=read, name="beside")
+        thread.start()
+        try:
+            sweep = next(runs)
+        finally:
+            ended.set()
+            thread.join()
+        self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
+
+
+def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning) -> Profile:
+    of = Distribution.of
+    return Profile(
+        manifest=manifest_checksum(pack),
+        machine=this_machine(pack.weights_path, device),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        spans=tuple(map(of, samples.spans)),
+        reads=tuple(
+            ReadTime(n_bytes=n_bytes, depth=depth, seconds=of(seconds))
+            for (n_bytes, depth), seconds in samples.reads.items()
+        ),
+        copies=tuple(
+            CopyTime(n_bytes=n_bytes, seconds=of(seconds))
+            for n_bytes, seconds in samples.copies.items()
+        ),
+        kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
+        slowdown=_excess(samples.beside),
+        outside=of(samples.outside),
+        tuning=tuning,
+    )
+
+
+def _excess(ratios: list[float]) -> float:
+    """Return by how much the middle one of ``ratios`` is above 1; 0 where it is not."""
+    return max(median(ratios) - 1.0, 0.0) if ratios else 0.0

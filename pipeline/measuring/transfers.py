@@ -1,0 +1,125 @@
+"""Measuring transfers: r by bytes and reads in flight, from the pack's own file, and c by bytes."""
+
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loader.buffers import PAGE_BYTES, Buffer
+from loader.errors import LoaderError
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.reader import Range, Reader
+from models.packs.manifest import Span
+from pipeline.devices.base import Device
+from pipeline.devices.memory import Memory
+
+DEPTHS = (1, 2, 4)
+_SMALLEST_BYTES = 64 << 10
+_LARGEST_BYTES = 8 << 20
+# A row of the table takes so many reads a round, and at most so many bytes beyond two reads a server.
+_READS = 8
+_ROW_BYTES = 16 << 20
+_TIMEOUT_SECONDS = 60.0
+
+Ended = tuple[int, Exception | None]
+
+
+def sizes(largest_bytes: int) -> list[int]:
+    """Return the sizes of the table: doubling, up to 8 MiB or what the file has; at least one."""
+    doubled = []
+    n_bytes = _SMALLEST_BYTES
+    while n_bytes <= min(_LARGEST_BYTES, largest_bytes):
+        doubled.append(n_bytes)
+        n_bytes *= 2
+    return doubled or [max(largest_bytes // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)]
+
+
+@dataclass(frozen=True)
+class FileReads:
+    """Reads of the first ``n_bytes`` of a file through ``pool`` into a buffer on huge pages."""
+
+    reader: Reader
+    pool: ReadPool
+    buffer: Buffer
+    n_bytes: int
+
+    def take(self, ranges: Sequence[tuple[int, int]], depth: int) -> Iterator[float]:
+        """Yield the seconds of each read (offset, length), ``depth`` of them in flight.
+
+        Raises:
+            LoaderError: one failed, or did not end.
+        """
+        ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        started: list[float] = []
+        for _ in ranges[:depth]:
+            self._start(ranges, started, depth, ended)
+        for _ in ranges:
+            try:
+                number, error = ended.get(timeout=_TIMEOUT_SECONDS)
+            except queue.Empty:
+                raise LoaderError(f"a read did not end in {_TIMEOUT_SECONDS:.0f} s") from None
+            if error is not None:
+                raise error
+            seconds = time.perf_counter() - started[number]
+            if len(started) < len(ranges):
+                self._start(ranges, started, depth, ended)
+            yield seconds
+
+    def row(self, n_bytes: int, depth: int, turn: int) -> Iterator[float]:
+        """Yield the seconds of some reads of ``n_bytes``; each ``turn`` goes on where the last ended."""
+        count = max(min(_READS, _ROW_BYTES // n_bytes), 2 * depth)
+        places = max(self.n_bytes // n_bytes, 1)
+        offsets = [(turn * count + number) % places * n_bytes for number in range(count)]
+        return self.take([(offset, n_bytes) for offset in offsets], depth)
+
+    def _start(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        started: list[float],
+        depth: int,
+        ended: queue.SimpleQueue[Ended],
+    ) -> None:
+        number = len(started)
+        offset, length = ranges[number]
+        place = number % depth * (self.buffer.n_bytes // depth // PAGE_BYTES * PAGE_BYTES)
+        place = place if place + length <= self.buffer.n_bytes else 0
+        started.append(time.perf_counter())
+        self.pool.submit(
+            ReadJob(
+                self.reader,
+                (Range(offset, length, ""),),
+                self.buffer.bytes[place : place + length].data,
+                False,
+                lambda error, seconds: ended.put((number, error)),
+            )
+        )
+
+
+def span_ranges(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the reads that bring each span alone."""
+    return [(span.offset, span.length) for span in spans]
+
+
+def copy_seconds(device: Device, source: Memory, target: Memory, n_bytes: int) -> Iterator[float]:
+    """Yield the seconds of copies of ``n_bytes`` by ``device``, of bytes that lie side by side.
+
+    Raises:
+        LoaderError: a copy did not end. DeviceError: it failed, or there is no copy stage.
+    """
+    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    for number in range(max(min(_READS, source.n_bytes // n_bytes), 1)):
+        start = number * n_bytes
+        began = time.perf_counter()
+        device.copy(
+            source.host(start, n_bytes),
+            target,
+            start,
+            lambda error, seconds: ended.put((0, error)),
+        )
+        try:
+            error = ended.get(timeout=_TIMEOUT_SECONDS)[1]
+        except queue.Empty:
+            raise LoaderError(f"a copy did not end in {_TIMEOUT_SECONDS:.0f} s") from None
+        if error is not None:
+            raise error
+        yield time.perf_counter() - began

@@ -1,0 +1,64 @@
+"""Plans that were found on a profile. Searching takes half a second; a restart asks for the same again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.planning.plan import Choice
+
+# A model is served in a few budgets.
+MOST_PLANS = 32
+
+
+@dataclass(frozen=True)
+class Point:
+    """A ring of ``ring_bytes`` (each, where there are two), all weight memory, and the delay it gives."""
+
+    ring_bytes: int
+    weight_bytes: int
+    delay_seconds: float
+
+
+@dataclass(frozen=True)
+class FoundPlan:
+    """What a search chose. ``reasons``: in words. ``curve``: of the search for a ring."""
+
+    choice: Choice
+    reasons: tuple[str, ...] = ()
+    curve: tuple[Point, ...] = ()
+
+
+class PlanStore(Protocol):
+    """Where known plans outlive the process. Neither method fails: what is lost is searched again."""
+
+    def load(self) -> dict[str, FoundPlan]:
+        """Return the plans by what was asked for, the newest last."""
+
+    def save(self, plans: Mapping[str, FoundPlan]) -> None:
+        """Replace what is there."""
+
+
+class FoundPlans:
+    """The last plans, by what was asked for; in memory, and in a store if there is one."""
+
+    def __init__(self) -> None:
+        self._plans: dict[str, FoundPlan] = {}
+        self._store: PlanStore | None = None
+
+    def keep_in(self, store: PlanStore) -> None:
+        """Use what is in ``store``, and keep there what comes."""
+        self._plans.update(store.load())
+        self._store = store
+
+    def get(self, question: str) -> FoundPlan | None:
+        """Return what was found; None: nobody asked."""
+        return self._plans.get(question)
+
+    def add(self, question: str, known: FoundPlan) -> None:
+        """Keep ``known``; the oldest is forgotten."""
+        self._plans.pop(question, None)
+        self._plans[question] = known
+        while len(self._plans) > MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        if self._store is not None:
+            self._store.save(self._plans)

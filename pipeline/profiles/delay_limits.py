@@ -1,0 +1,136 @@
+"""What the operations of one exact plan did not exceed in many sweeps, and the bound on the delay it gives.
+
+A longest time of every operation is too much: hundreds of kernels are never all slow in the same sweep.
+Kept are usual times, and by how much all operations of one sweep together exceeded theirs, but for the
+worst sweeps. An operation that takes e longer delays each later event by at most e (all are maxima, or
+n-th smallest, of sums), so a sweep whose excesses add up to E takes at most E longer than a usual one.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from pipeline.planning.plan import Plan
+from pipeline.timing.bound import bound
+from pipeline.timing.durations import Durations
+from pipeline.timing.traced_durations import Services
+
+# What is usual: the one of these percentiles that gives the lowest bound.
+_PERCENTILES = (50, 75, 90, 95, 100)
+# One sweep in fifty may be an accident of the machine that says nothing of the others.
+_TYPICAL_PERCENT = 98
+# Of the largest excess of the others: the next sweep may be a little worse.
+_MARGIN = 1.1
+_TICKS = 1e9  # nanoseconds
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: A complete sweep: the times of its operations, and its delay in seconds.
+Sweep = tuple[Services, float]
+
+
+class SweepLimits(BaseModel):
+    """What ``runs`` sweeps of one plan stayed within.
+
+    ``usual``: seconds of each operation, aligned with the stages of the plan. ``excess_seconds``: by how
+    much all operations of a sweep together may exceed them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str
+    runs: PositiveInt
+    usual: tuple[tuple[Seconds, ...], ...]
+    excess_seconds: Seconds
+
+    @classmethod
+    def of(cls, plan: Plan, sweeps: Sequence[Sweep]) -> Self:
+        """Take the limits of complete sweeps of ``plan``, at least one."""
+        seen = [_seconds(plan, services) for services, _ in sweeps]
+        samples = [np.array([rows[stage] for rows in seen]) for stage in range(len(plan.stages))]
+        found = []
+        for percentile in _PERCENTILES:
+            usual = _usual(plan, samples, percentile)
+            excesses = [
+                _excess(plan, usual, services) + _after(services, delay_seconds)
+                for services, delay_seconds in sweeps
+            ]
+            excess = float(np.percentile(excesses, _TYPICAL_PERCENT, method="higher"))
+            found.append(
+                cls(
+                    architecture=plan.architecture.name,
+                    runs=len(sweeps),
+                    usual=usual,
+                    excess_seconds=_MARGIN * excess,
+                )
+            )
+        return min(found, key=lambda limits: limits.bound_seconds(plan))
+
+    def bound_seconds(self, plan: Plan) -> float:
+        """Return what no sweep of ``plan`` exceeds that stays within these limits."""
+        return bound(plan.stages, Durations(self.usual, plan.choice.depth)) + self.excess_seconds
+
+    def covers(self, plan: Plan, services: Services) -> bool:
+        """Return whether the operations of a complete sweep stayed within these limits."""
+        return _excess(plan, self.usual, services) <= self.excess_seconds
+
+
+def _excess(plan: Plan, usual: Sequence[Sequence[float]], services: Services) -> float:
+    """Return by how much the operations of a sweep exceeded what is usual, all together."""
+    return sum(
+        max(seconds - most, 0.0)
+        for row, limits in zip(_seconds(plan, services), usual, strict=True)
+        for seconds, most in zip(row, limits, strict=False)
+    )
+
+
+def _after(services: Services, delay_seconds: float) -> float:
+    """Return the time between the end of the last kernel and that of the sweep."""
+    ends = (service.end for service in services[-1] if service is not None)
+    return max(delay_seconds - max(ends, default=0.0), 0.0)
+
+
+def _seconds(plan: Plan, services: Services) -> list[list[float]]:
+    """Return the seconds of the operations of each stage that belong to the sweep itself.
+
+    Raises:
+        ValueError: one of them is not complete.
+    """
+    rows = []
+    for stage, row in zip(plan.stages, services, strict=True):
+        own = row[: len(stage) - stage.ahead]
+        found = [service.seconds for service in own if service is not None]
+        if len(found) < len(own):
+            raise ValueError(f"{len(own) - len(found)} {stage.name} operations are not complete")
+        rows.append(found)
+    return rows
+
+
+def _usual(
+    plan: Plan, samples: Sequence[NDArray[np.float64]], percentile: int
+) -> tuple[tuple[float, ...], ...]:
+    """Return the percentile of each operation, reads for the next sweep included."""
+    rows = [
+        (np.ceil(np.percentile(sample, percentile, axis=0) * _TICKS) / _TICKS).tolist()
+        for sample in samples
+    ]
+    head = _head(plan, rows[0])
+    reads = (*head, *rows[0][len(head) :])
+    return (reads + reads[: len(head)], *map(tuple, rows[1:]))
+
+
+def _head(plan: Plan, reads: Sequence[float]) -> tuple[float, ...]:
+    """Return the times of reads that the sweep before may have begun: for their bytes as the others'.
+
+    What was seen of them is only what was left of them.
+    """
+    ahead = plan.stages[0].ahead
+    lengths = [group.length for group in plan.groups]
+    rest = list(zip(reads[ahead:], lengths[ahead:], strict=True))
+    pace = median(seconds / length for seconds, length in rest) if rest else 0.0
+    return tuple(
+        max(seen, pace * length) for seen, length in zip(reads[:ahead], lengths, strict=False)
+    )

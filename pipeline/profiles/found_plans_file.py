@@ -1,0 +1,71 @@
+"""plans.json: the plans found on a pack's profile, beside it. Lost or damaged, they are searched again."""
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.errors import first_fault
+from models.packs.manifest import Checksum
+from pipeline.planning.found_plans import MOST_PLANS, FoundPlan
+from pipeline.profiles.whole_files import write_atomically
+
+FILE = "plans.json"
+_MAX_FILE_BYTES = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class _Document(BaseModel):
+    """``profile``: checksum of the profile.json that was planned on. ``planner``: what searched."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    profile: Checksum
+    planner: str
+    plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
+
+
+class KnownFile:
+    """The plans in ``path``, found on the profile with the checksum ``profile`` by this version."""
+
+    def __init__(self, path: Path, profile: str) -> None:
+        self._path = path
+        self._profile = profile
+        self._planner = _planner()
+
+    def load(self) -> dict[str, FoundPlan]:
+        """Return the plans; none where there is no file, or it is damaged or of another profile."""
+        try:
+            if self._path.stat().st_size > _MAX_FILE_BYTES:
+                raise OSError(f"larger than {_MAX_FILE_BYTES} bytes")
+            document = _Document.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except OSError as exc:
+            _log.warning("%s: ignored: %s", self._path, exc.strerror or exc)
+            return {}
+        except ValidationError as exc:
+            _log.warning("%s: ignored: %s", self._path, first_fault(exc))
+            return {}
+        same = (document.profile, document.planner) == (self._profile, self._planner)
+        return document.plans if same else {}
+
+    def save(self, plans: Mapping[str, FoundPlan]) -> None:
+        """Write ``plans``, all at once, where the folder can be written."""
+        document = _Document(profile=self._profile, planner=self._planner, plans=dict(plans))
+        try:
+            write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
+        except OSError as exc:  # a repository that the service may only read
+            _log.debug("%s: not kept: %s", self._path, exc.strerror or exc)
+
+
+def _planner() -> str:
+    try:
+        return version("layerstream")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return "unknown"

@@ -1,0 +1,120 @@
+"""What figures were measured on, and how one machine differs from another."""
+
+import os
+import platform
+from collections.abc import Set
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from loader.priority import Priority, reader_priority
+from loader.readers.files import open_reader
+from models.packs.target import host_target
+from pipeline.devices.base import Device
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+# With these a sweep takes a few per cent more or less: a plan is as good, a bound is none. With any other
+# difference times have another order of magnitude or another owner.
+_SLIGHT = frozenset({"kernel", "reader_priority"})
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+class Machine(BaseModel):
+    """A machine with the storage that weights are read from. ``reader``: how the file is read.
+
+    ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
+    2 MiB pages when asked to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu: str
+    cores: PositiveInt
+    threads: PositiveInt
+    isa: str
+    onnxruntime: str
+    kernel: str
+    device: str
+    file_system: str
+    reader: str
+    reader_priority: Priority
+    huge_pages: bool
+    gpu: str = ""
+
+    def decisive_differences(self, other: "Machine") -> list[str]:
+        """Return in words what ``other`` has where this one has something else that times depend on."""
+        return self._differences(other, set(type(self).model_fields) - _SLIGHT)
+
+    def slight_differences(self, other: "Machine") -> list[str]:
+        """Return the same of what makes times less exact, and bounds invalid."""
+        return self._differences(other, _SLIGHT)
+
+    def _differences(self, other: "Machine", names: Set[str]) -> list[str]:
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [
+            f"{name.replace('_', ' ')} {mine[name]}, this machine has {theirs[name]}"
+            for name in mine
+            if name in names and mine[name] != theirs[name]
+        ]
+
+
+def this_machine(weights: Path, computing: Device) -> Machine:
+    """Return this machine, computing by ``computing`` and reading the file ``weights``.
+
+    Raises:
+        ReadError: the file cannot be read.
+    """
+    reader = open_reader(weights)
+    reader.close()
+    device, file_system = _storage(weights.resolve())
+    target = host_target()
+    return Machine(
+        cpu=cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        threads=computing.threads,
+        isa=target.isa,
+        onnxruntime=target.onnxruntime,
+        kernel=f"{platform.system()} {platform.release()}",
+        device=device,
+        file_system=file_system,
+        reader=reader.kind,
+        reader_priority=reader_priority(),
+        huge_pages=_has_huge_pages(),
+        gpu=computing.gpu,
+    )
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the kernel gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _storage(file: Path) -> tuple[str, str]:
+    """Return device and file system of the innermost mount that holds ``file``."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "unknown", "unknown"
+    found = ("unknown", "unknown")
+    longest = -1
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        point = Path(mount.split()[4].replace("\\040", " "))
+        # Of several mounts on one folder the last one counts.
+        if file.is_relative_to(point) and len(point.parts) >= longest:
+            file_system, device = source.split()[:2]
+            found, longest = (device, file_system), len(point.parts)
+    return found
+
+
+def _has_huge_pages() -> bool:
+    try:
+        return "[never]" not in _HUGE_PAGES.read_text(encoding="ascii")
+    except OSError:
+        return False

@@ -1,0 +1,228 @@
+"""The profile of a pack on one machine: r_i, c_i and k_i of seed 003 as distributions, and what they give.
+
+pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py keeps it in the pack's
+folder. Seconds, bytes.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from models.errors import ModelError
+from models.packs.checksum import checksum
+from models.packs.manifest import Checksum, Piece
+from pipeline.devices.tuning import Tuning
+from pipeline.planning.found_plans import FoundPlans
+from pipeline.planning.plan import Plan
+from pipeline.profiles.delay_limits import Seconds, SweepLimits
+from pipeline.profiles.machine import Machine
+from pipeline.timing.bound import bound
+from pipeline.timing.durations import Durations
+
+Quantile = Literal["median", "p95", "max"]
+_DIGITS = 9  # nanoseconds
+
+
+class ProfileError(ModelError):
+    """There is no profile, or it does not hold for this pack on this machine."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Distribution(_Record):
+    """What ``count`` measurements of one time gave, in seconds."""
+
+    count: PositiveInt
+    median: Seconds
+    p95: Seconds
+    max: Seconds
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> "Distribution":
+        """Summarise at least one sample."""
+        median, p95 = np.percentile(samples, (50, 95))
+        return cls(
+            count=len(samples),
+            median=round(float(median), _DIGITS),
+            p95=round(float(p95), _DIGITS),
+            max=round(max(samples), _DIGITS),
+        )
+
+    def at(self, quantile: Quantile) -> float:
+        return float(getattr(self, quantile))
+
+
+class ReadTime(_Record):
+    """Of one read of ``n_bytes`` while ``depth`` are in flight, itself included."""
+
+    n_bytes: PositiveInt
+    depth: PositiveInt
+    seconds: Distribution
+
+
+class CopyTime(_Record):
+    """Of one copy of ``n_bytes`` by the copy stage."""
+
+    n_bytes: PositiveInt
+    seconds: Distribution
+
+
+class Overlap(_Record):
+    """What changes when reads, copies and kernels run beside each other in one order of operations.
+
+    Factors of r and c; ``slowdown`` and ``disturbance`` as in ``Durations``.
+    """
+
+    read: Seconds = 1.0
+    copying: Seconds = 1.0
+    slowdown: Seconds = 0.0
+    disturbance: Seconds = 0.0
+
+
+class Profile(_Record):
+    """See docs/demand-layering.md, "Profile".
+
+    ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
+    has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
+    ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory.
+    ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
+    sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
+    ``plan_key``. ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very
+    machine; never in a file. What was measured on one that differs slightly is no bound here.
+    """
+
+    format_version: Literal[1] = 1
+    manifest: Checksum
+    machine: Machine
+    date: str
+    spans: tuple[Distribution, ...]
+    reads: Annotated[tuple[ReadTime, ...], Field(min_length=1)]
+    copies: Annotated[tuple[CopyTime, ...], Field(min_length=1)]
+    kernels: dict[str, Distribution]
+    slowdown: Seconds
+    overlaps: dict[str, Overlap] = {}
+    outside: Distribution
+    tuning: Tuning = Tuning()
+    limits: dict[str, SweepLimits] = {}
+    exact: Annotated[bool, Field(exclude=True)] = True
+
+    @cached_property
+    def known(self) -> FoundPlans:
+        """The plans that were found on this profile."""
+        return FoundPlans()
+
+    def durations(self, plan: Plan, quantile: Quantile = "median") -> Durations:
+        """Return the seconds of every operation of ``plan``, reads for the next sweep included.
+
+        Raises:
+            ProfileError: one of its kernels was not measured.
+        """
+        depth = plan.choice.depth
+        factors = self.overlaps.get(order_of(plan), Overlap(slowdown=self.slowdown))
+        lengths = [group.length for group in plan.groups]
+        count = len(plan.stages[0])
+        reads = [factors.read * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
+        times = [tuple(reads[index % len(reads)] for index in range(count))]
+        if plan.architecture.copies:
+            copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
+            times.append(tuple(factors.copying * seconds for seconds in copies))
+        times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
+        return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
+
+    def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
+        """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""
+        key = (n_bytes, depth, quantile)
+        if key not in self._read_cache:
+            tables: dict[int, dict[int, float]] = {}
+            for item in self.reads:
+                tables.setdefault(item.depth, {})[item.n_bytes] = item.seconds.at(quantile)
+            by_depth = {each: _interpolated(table, n_bytes) for each, table in tables.items()}
+            self._read_cache[key] = _interpolated(by_depth, depth)
+        return self._read_cache[key]
+
+    def copy_seconds(self, n_bytes: int, quantile: Quantile = "median") -> float:
+        """Return c of one copy of ``n_bytes``."""
+        table = {item.n_bytes: item.seconds.at(quantile) for item in self.copies}
+        return _interpolated(table, n_bytes)
+
+    def bound_seconds(self, plan: Plan) -> float | None:
+        """Return an upper bound of the delay of a sweep of ``plan``; None where the profile is not exact.
+
+        By what sweeps of exactly this plan never exceeded where that was measured, else by the maxima.
+
+        Raises:
+            ProfileError: one of its kernels was not measured.
+        """
+        if not self.exact:
+            return None
+        limits = self.limits_of(plan)
+        if limits is not None:
+            return limits.bound_seconds(plan)
+        return bound(plan.stages, self.durations(plan, "max"))
+
+    def limits_of(self, plan: Plan) -> SweepLimits | None:
+        """Return the limits of exactly this plan, where they were measured and hold here."""
+        return self.limits.get(plan_key(plan)) if self.exact else None
+
+    def with_limits(self, plan: Plan, limits: SweepLimits) -> "Profile":
+        """Return this profile with the limits of ``plan``."""
+        return self.model_copy(update={"limits": {**self.limits, plan_key(plan): limits}})
+
+    @cached_property
+    def _read_cache(self) -> dict[tuple[int, int, str], float]:
+        return {}
+
+    def _kernel(self, piece: Piece) -> Distribution:
+        try:
+            return self.kernels[piece_key(piece)]
+        except KeyError:
+            raise ProfileError(
+                f"the profile has no time of kernel {piece_key(piece)}: run `layerstream profile`"
+            ) from None
+
+
+def piece_key(piece: Piece) -> str:
+    """Return what tells the kernels of a pack apart: graph, first span and count, where it writes."""
+    target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
+    weights = "" if piece.span is None else f"{piece.span}*{piece.n_spans}"
+    return f"{piece.graph}:{weights}:{target}"
+
+
+def plan_key(plan: Plan) -> str:
+    """Return what tells plans of a pack apart: architecture, kernels, reads and what each waits for."""
+    pieces = [piece_key(piece) for piece in plan.pieces]
+    parts = (plan.ring_bytes, plan.resident, plan.groups, plan.choice.depth, pieces, plan.stages)
+    return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
+
+
+def order_of(plan: Plan) -> str:
+    """Return by which name of ``overlaps`` operations of ``plan`` meet each other.
+
+    In a ring of one chunk reads and kernels take turns, "2s"; in a larger one they overlap, "auto".
+    """
+    name = plan.architecture.name
+    roomy = plan.ring_bytes >= 2 * plan.largest_chunk_bytes
+    return "auto" if name == "2s-md" or (name == "2s" and roomy) else name.removesuffix("-md")
+
+
+def _interpolated(table: dict[int, float], at: int) -> float:
+    """Return the value at ``at``: linear between entries, in proportion above the last one.
+
+    Below the first one it is the first one's: what every operation costs, however small.
+    """
+    known = sorted(table)
+    position = bisect_left(known, at)
+    if position == len(known):
+        return table[known[-1]] * at / known[-1]
+    high = known[position]
+    if position == 0 or high == at:
+        return table[high]
+    low = known[position - 1]
+    share = (at - low) / (high - low)
+    return table[low] + share * (table[high] - table[low])

@@ -1,0 +1,85 @@
+"""profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
+
+import logging
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from models.errors import first_fault
+from models.packs.checksum import checksum
+from models.packs.pack import Pack
+from pipeline.profiles import found_plans_file
+from pipeline.profiles.found_plans_file import KnownFile
+from pipeline.profiles.machine import Machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.whole_files import write_atomically
+
+FILE = "profile.json"
+_MAX_FILE_BYTES = 64 << 20
+
+_log = logging.getLogger(__name__)
+
+
+def manifest_checksum(pack: Pack) -> str:
+    """Return the checksum of the manifest.json of ``pack``."""
+    return checksum((pack.folder / "manifest.json").read_bytes())
+
+
+def save_profile(profile: Profile, pack: Pack) -> Path:
+    """Write ``profile`` into the folder of ``pack``, all at once; return the file.
+
+    Raises:
+        ProfileError: it cannot be written.
+    """
+    path = pack.folder / FILE
+    try:
+        write_atomically(path, profile.model_dump_json(exclude_defaults=True) + "\n")
+    except OSError as exc:
+        raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
+    return path
+
+
+def load_profile(pack: Pack, machine: Machine) -> Profile:
+    """Return the profile of ``pack``, measured on ``machine``, or on one that hardly differs.
+
+    What then differs is a warning, and the profile is not ``exact``.
+
+    Raises:
+        ProfileError: there is none, it is damaged, or it is of another pack or machine.
+    """
+    path = pack.folder / FILE
+    remedy = f"run `layerstream profile {pack.folder}`"
+    if not path.is_file():
+        raise ProfileError(f"{pack.folder}: no profile: {remedy}")
+    content = _content(path, remedy)
+    profile = _parsed(path, content, remedy)
+    if profile.manifest != manifest_checksum(pack):
+        raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
+    measured_on = f"{path}: profile of {pack.name}: measured on "
+    if decisive := profile.machine.decisive_differences(machine):
+        raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
+    if slight := profile.machine.slight_differences(machine):
+        _log.warning(
+            "%s%s: planned with it; times are less exact, and no bound holds",
+            measured_on,
+            "; ".join(slight),
+        )
+        profile = profile.model_copy(update={"exact": False})
+    profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, checksum(content)))
+    return profile
+
+
+def _content(path: Path, remedy: str) -> bytes:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; {remedy}")
+        return path.read_bytes()
+    except OSError as exc:
+        raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _parsed(path: Path, content: bytes, remedy: str) -> Profile:
+    try:
+        return Profile.model_validate_json(content)
+    except ValidationError as exc:
+        raise ProfileError(f"{path}: {first_fault(exc)}; {remedy}") from exc

@@ -1,0 +1,56 @@
+"""How long the operations of a plan take: what simulator, planners and bound calculate with."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pipeline.schedule.schedule import Stage
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of each operation of each stage, aligned with the stages of a plan.
+
+    Reads for the next sweep are included. ``depth``: reads in flight, each on a server of its own.
+    ``slowdown``: while a read is in flight a kernel advances at 1 / (1 + slowdown) of its speed.
+    ``disturbance``: seconds that each read takes from the kernels, however short: threads that wake, caches
+    that are lost.
+    """
+
+    stages: tuple[tuple[float, ...], ...]
+    depth: int
+    slowdown: float = 0.0
+    disturbance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or min(self.slowdown, self.disturbance) < 0:
+            raise ValueError(f"depth {self.depth} below 1, or a negative time in {self}")
+
+    def kernels(self, stages: Sequence[Stage], early: Collection[int] = ()) -> tuple[float, ...]:
+        """Return the seconds of each kernel, disturbed by reads.
+
+        A read of this sweep disturbs the kernel that needs it first, unless it is one of ``early``, which
+        began before the sweep; one for the next sweep disturbs the kernel that runs when it may start.
+        """
+        disturbed = list(self.stages[-1])
+        if not self.disturbance or len(stages) == 1:
+            return self.stages[-1]
+        needs = list(accumulate((after[-2] for after in stages[-1].after), max))
+        for kernel, (before, count) in enumerate(zip([0, *needs], needs, strict=False)):
+            fresh = sum(read not in early for read in range(before, count))
+            disturbed[kernel] += self.disturbance * fresh
+        for kernel in _head_after(stages):
+            if kernel < len(disturbed):
+                disturbed[kernel] += self.disturbance
+        return tuple(disturbed)
+
+
+def beside_tail(stages: Sequence[Stage]) -> set[int]:
+    """Return the reads for the next sweep, by number, that begin beside kernels of this one."""
+    return {read for read, kernel in enumerate(_head_after(stages)) if kernel < len(stages[-1])}
+
+
+def _head_after(stages: Sequence[Stage]) -> Iterator[int]:
+    """Yield, for each read for the next sweep, how many kernels end before it may start."""
+    head = stages[0].after[len(stages[0]) - stages[0].ahead :]
+    return accumulate((after[-1] for after in head), max)

@@ -1,0 +1,199 @@
+"""When every operation of a sweep starts and ends, by recurrence instead of events.
+
+The schedule releases in a fixed order, so an operation starts when the last of what it waits for has
+ended: a maximum over earlier ends and the free server of its stage. This gives the same times as driving
+the schedule on a virtual clock (pipeline/timing/simulator.py) many times faster; planners and
+the bound use it.
+"""
+
+import heapq
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.schedule.schedule import ScheduleError, Stage
+from pipeline.timing.durations import Durations, beside_tail
+
+Interval = tuple[float, float]
+
+
+class Server(Protocol):
+    """What runs the operations of one stage, first come first served."""
+
+    def serve(self, index: int, ready: float) -> Interval:
+        """Return when operation ``index``, released at ``ready``, starts and ends."""
+        ...
+
+
+class Fifo:
+    """``depth`` servers for one line. ``busy``: times in which some of them work, in order."""
+
+    def __init__(self, seconds: Sequence[float], depth: int = 1) -> None:
+        self.busy: list[list[float]] = []
+        self._seconds = seconds
+        self._free = [0.0] * depth
+
+    def serve(self, index: int, ready: float) -> Interval:
+        free = self._free[0]
+        start = ready if ready > free else free
+        end = start + self._seconds[index]
+        self.occupy(start, end)
+        return start, end
+
+    def occupy(self, start: float, end: float) -> None:
+        """Note that the server that was free first works during [start, end)."""
+        heapq.heapreplace(self._free, end)
+        if self.busy and start <= self.busy[-1][1]:
+            self.busy[-1][1] = max(self.busy[-1][1], end)
+        else:
+            self.busy.append([start, end])
+
+
+class Slowed:
+    """One server that advances at 1 / (1 + slowdown) of its speed while another stage is ``busy``."""
+
+    def __init__(self, seconds: Sequence[float], busy: list[list[float]], slowdown: float) -> None:
+        self._seconds = seconds
+        self._busy = busy
+        self._factor = 1.0 + slowdown
+        self._free = 0.0
+        self._passed = 0
+
+    def serve(self, index: int, ready: float) -> Interval:
+        start = ready if ready > self._free else self._free
+        self._free = self._end(start, self._seconds[index])
+        return start, self._free
+
+    def _end(self, now: float, work: float) -> float:
+        busy, factor = self._busy, self._factor
+        while self._passed < len(busy):
+            begin, end = busy[self._passed]
+            if now < begin:
+                if now + work <= begin:
+                    return now + work
+                work -= begin - now
+                now = begin
+            if now < end:
+                if now + work * factor <= end:
+                    return now + work * factor
+                work -= (end - now) / factor
+                now = end
+            # Only the last interval can still grow, and from reads that start after this operation.
+            if self._passed == len(busy) - 1:
+                break
+            self._passed += 1
+        return now + work
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """``starts[t][i]`` and ``ends[t][i]``: seconds since the sweep began, of operation i of stage t.
+
+    Negative for reads that ran before it. ``busy``: when reads were in flight.
+    """
+
+    starts: tuple[list[float], ...]
+    ends: tuple[list[float], ...]
+    busy: tuple[Interval, ...]
+    delay_seconds: float
+
+    @property
+    def stall_seconds(self) -> float:
+        """Time in which the last stage waited."""
+        served = sum(self.ends[-1]) - sum(self.starts[-1])
+        return max(self.delay_seconds - served, 0.0)
+
+    @property
+    def read_busy_seconds(self) -> float:
+        """Time of this sweep in which reads were in flight."""
+        within = (min(end, self.delay_seconds) - max(start, 0.0) for start, end in self.busy)
+        return sum(seconds for seconds in within if seconds > 0)
+
+
+def timeline(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> Timeline:
+    """Return the times of one sweep whose first ``carried`` reads are complete when it begins."""
+    return _sweep(stages, durations, [(0.0, 0.0)] * carried, range(carried))
+
+
+def back_to_back(stages: Sequence[Stage], durations: Durations) -> Timeline:
+    """Return the times of a sweep that begins when another one ends, its head perhaps in flight."""
+    first = _sweep(stages, durations)
+    ahead, end = stages[0].ahead, first.delay_seconds
+    if not ahead:
+        return first
+    head = list(zip(first.starts[0][-ahead:], first.ends[0][-ahead:], strict=True))
+    moved = [(start - end, stop - end) for start, stop in head]
+    return _sweep(stages, durations, moved, beside_tail(stages))
+
+
+def _sweep(
+    stages: Sequence[Stage],
+    durations: Durations,
+    head: Sequence[Interval] = (),
+    early: Collection[int] = (),
+) -> Timeline:
+    reads = Fifo(durations.stages[0], durations.depth)
+    for start, end in head:
+        reads.occupy(start, end)
+    between = [Fifo(row) for row in durations.stages[1:-1]]
+    seconds = durations.kernels(stages, early)
+    kernels: Server = Fifo(seconds)
+    if durations.slowdown:
+        kernels = Slowed(seconds, reads.busy, durations.slowdown)
+    starts, ends = recur(stages, [reads, *between, kernels], head)
+    delay = max(
+        (
+            end
+            for stage, row in zip(stages, ends, strict=True)
+            for end in row[: len(stage) - stage.ahead]
+        ),
+        default=0.0,
+    )
+    return Timeline(starts, ends, tuple((a, b) for a, b in reads.busy), max(delay, 0.0))
+
+
+def recur(
+    stages: Sequence[Stage], servers: Sequence[Server], head: Sequence[Interval] = ()
+) -> tuple[tuple[list[float], ...], tuple[list[float], ...]]:
+    """Return starts and ends of all operations, asking each stage's server in order.
+
+    An operation of a later stage is asked for when all earlier stages have gone as far as they can without
+    it: what starts before it ends is known then. ``head``: the first reads, which another sweep released.
+
+    Raises:
+        ScheduleError: the stages wait for each other.
+    """
+    starts: tuple[list[float], ...] = tuple([] for _ in stages)
+    ends: tuple[list[float], ...] = tuple([] for _ in stages)
+    # latest[t][n]: when the first n operations of stage t have all ended.
+    latest: list[list[float]] = [[0.0] for _ in stages]
+    released = [0.0] * len(stages)
+
+    def note(stage: int, start: float, end: float) -> None:
+        starts[stage].append(start)
+        ends[stage].append(end)
+        known = latest[stage]
+        known.append(end if end > known[-1] else known[-1])
+
+    for start, end in head:
+        note(0, start, end)
+    stage = 0
+    while stage < len(stages):
+        index = len(ends[stage])
+        ready = released[stage]
+        if index == len(stages[stage].after):
+            stage += 1
+            continue
+        for count, known in zip(stages[stage].after[index], latest, strict=False):
+            if count >= len(known):
+                stage += 1
+                break
+            ready = max(ready, known[count])
+        else:
+            released[stage] = ready
+            note(stage, *servers[stage].serve(index, ready))
+            stage = 0
+    for item, row in zip(stages, ends, strict=True):
+        if len(row) < len(item):
+            raise ScheduleError(f"{item.name} {len(row)} waits for what never ends")
+    return starts, ends

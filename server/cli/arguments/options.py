@@ -1,0 +1,98 @@
+"""Options that several commands share, and how their texts become values."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from pipeline.devices.base import Device
+from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.settings.settings import MOST_THREADS
+from server.settings.sizes import parse_size
+from server.settings.table import setting
+
+
+def _of(name: str) -> Any:
+    """Return the option for what is a setting of ``serve``, too: the same flag, the same words."""
+    item = setting(name)
+    return typer.Option(item.flag, help=item.help, metavar=item.value or None, show_default=False)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
+Ring = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Ring that weights stream through. Default: what helps."),
+]
+Budget = Annotated[str | None, _of("budget")]
+RequestMemory = Annotated[str | None, _of("request_memory")]
+Names = Annotated[list[str] | None, _of("models")]
+ArchitectureName = Annotated[str, _of("architecture")]
+DeviceName = Annotated[str, _of("device")]
+Recompile = Annotated[bool, _of("recompile")]
+MemoryKind = Annotated[str | None, _of("memory_kind")]
+PrecisionName = Annotated[str, _of("precision")]
+Verify = Annotated[Literal["first", "always"], _of("verify")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="NUMBER", help=setting("threads").help),
+]
+
+
+def size(text: str | None, option: str) -> int | None:
+    """Return the bytes of ``text``; None stays None.
+
+    Raises:
+        typer.BadParameter: it is not a size.
+    """
+    try:
+        return None if text is None else parse_size(text)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+def open_named(
+    context: typer.Context,
+    name: str,
+    threads: int | None = None,
+    kind: str | None = None,
+    precision: str = "fp32",
+) -> Device:
+    """Return the device that the options name; it is closed when the command ends.
+
+    Raises:
+        typer.BadParameter: there is no such name. CudaMissingError: there is no such device.
+    """
+    for value, known, option in (
+        (kind, KINDS, "--memory-kind"),
+        (precision, PRECISIONS, "--precision"),
+    ):
+        if value is not None and value not in known:
+            message = f"{value!r} is not one of {', '.join(known)}"
+            raise typer.BadParameter(message, param_hint=option)
+    try:
+        check_name(name)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--device") from exc
+    if name == "cpu" and (kind is not None or precision != "fp32"):
+        raise typer.BadParameter("--memory-kind and --precision are for --device cuda")
+    return context.with_resource(
+        closing(open_device(name, threads, cast("Kind | None", kind), cast("Precision", precision)))
+    )
+
+
+def architecture(name: str, option: str = "--architecture") -> Architecture:
+    """Return the architecture called ``name``, which ``option`` gave.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise typer.BadParameter(
+            f"unknown architecture {name!r}; there are {known}", param_hint=option
+        )
+    return ARCHITECTURES[name]

@@ -1,0 +1,216 @@
+"""``layerstream compile``: from an ONNX file to a pack."""
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from models.detection.recipe import Detection, read_detection
+from models.images.preprocess import read_labels, read_preprocess
+from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
+from models.packs.manifest import Manifest, Port
+from models.packs.pack import Pack, read_pack
+from models.packs.target import CPU, Target, named_target
+from models.progress import Progress
+from pipeline.devices.base import Device, DeviceError
+from pipeline.devices.find import open_device
+from pipeline.devices.lowered import device_measure
+from pipeline.planning.make import make_plan
+from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.cli.arguments.options import Json, size
+from server.cli.printing.output import print_json, say, suggest, warn
+from server.cli.printing.sentences import counted, serving, typed
+from server.cli.printing.steps import steps
+from server.memory.request_needs import Need, smallest_budget
+from server.settings.sizes import format_least, format_size
+
+if TYPE_CHECKING:
+    from models.compiler.compile import Accept
+
+
+def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for text in texts:
+        name, _, dims = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(dim) for dim in dims.split(","))
+        except ValueError:
+            shapes[name] = ()
+        if not name or not shapes[name] or min(shapes[name]) < 0:
+            raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
+        if 0 in shapes[name]:
+            raise typer.BadParameter(
+                f"{text!r}: a dimension of 0 has no values", param_hint="--shape"
+            )
+    return shapes
+
+
+def compile_(
+    source: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
+    labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
+    preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
+    detection: Annotated[
+        Path | None, typer.Option(help="TOML file: a detector's heads, anchors, classes...")
+    ] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What the output holds: probabilities or logits.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
+    ] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
+    chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
+    target: Annotated[
+        str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
+    ] = CPU,
+    version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
+    force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Run the pack once and compare it with ONNX Runtime on the source.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Compile an ONNX file to a pack for this machine, or for a GPU."""
+    from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+
+    if scores not in (None, "probabilities", "logits"):
+        raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    compiled_for = named_target(target)
+    warnings: list[str] = []
+    options = CompileOptions(
+        version=version,
+        batch=batch,
+        shapes=_shapes(shape or []),
+        chunk_bytes=size(chunk, "--chunk"),
+        labels=read_labels(labels) if labels else (),
+        preprocess=read_preprocess(preprocess) if preprocess else None,
+        detection=read_detection(detection) if detection else None,
+        scores=scores,  # type: ignore[arg-type]
+        force=force,
+        target=compiled_for,
+        measure=device_measure(compiled_for),
+        warn=warnings.append,
+    )
+    with steps(f"compiling {source.name}") as progress:
+        accept = _checker(source, compiled_for, warnings, progress) if check else None
+        folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+    pack = read_pack(folder)
+    summary = summary_of(pack)
+    warnings += _whole_layers(pack.manifest, options.chunk_bytes)
+    for warning in warnings:
+        warn(warning)
+    if as_json:
+        print_json({**summary, "warnings": warnings})
+    else:
+        _print_made(pack, summary)
+
+
+def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
+    least = summary["smallest_budget_bytes"]
+    say(
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
+        f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
+        f"serves from a budget of {typed(least)} up"
+    )
+    suggest("To serve it", serving(pack, least))
+
+
+def _checker(source: Path, target: Target, warnings: list[str], progress: Progress) -> "Accept":
+    """Return what compares a finished pack with ``source``; ``warnings`` gets what it cannot compare."""
+
+    def accept(folder: Path, reference: Path) -> None:
+        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
+
+        with ExitStack() as stack:
+            try:
+                device = stack.enter_context(closing(_device_of(target)))
+            except DeviceError as exc:
+                device = None
+                warnings.append(f"{source}: the source was run, the pack was not: {exc}")
+            notes = check_pack(read_pack(folder), Reference(reference, source), device, progress)
+        warnings.extend(f"{source}: {note}" for note in notes)
+
+    return accept
+
+
+def _device_of(target: Target) -> Device:
+    """Return the device that packs for ``target`` run on.
+
+    Raises:
+        DeviceError: this machine has none.
+    """
+    device = open_device("cpu" if target.capability is None else "cuda")
+    if not target.runs_on(device.target):
+        device.close()
+        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
+    return device
+
+
+def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
+    """Return a warning where layers stay whole because of their batch."""
+    from models.compiler.cutting.chunks import default_chunk_bytes  # onnx: not for the service
+
+    batches = [port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1]
+    finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)
+    largest = manifest.largest_chunk_bytes
+    if max(batches, default=1) == 1 or largest <= finest:
+        return []
+    return [
+        f"with a batch of {max(batches)} layers are not cut: the smallest ring holds the largest of them, "
+        f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
+    ]
+
+
+def summary_of(pack: Pack) -> dict[str, Any]:
+    """Return what users want to know of a pack: sizes in bytes, counts, ports."""
+    manifest = pack.manifest
+    return {
+        "model": pack.name,
+        "version": pack.version,
+        "folder": str(pack.folder),
+        "target": manifest.target.model_dump(),
+        "layers": len(manifest.layers),
+        "parameters": manifest.parameters,
+        "weight_bytes": manifest.weight_bytes,
+        "largest_layer_bytes": manifest.largest_layer_bytes,
+        "largest_chunk_bytes": manifest.largest_chunk_bytes,
+        "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),
+        "spans": len(manifest.spans),
+        "pieces": len(manifest.pieces),
+        "sessions": len(manifest.graphs),
+        "smallest_budget_bytes": smallest_budget(
+            smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes, [Need.of(manifest)]
+        ),
+        "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
+        "scratch_bytes": scratch_bytes(manifest.pieces),
+        "session_bytes": session_bytes(manifest, manifest.pieces),
+        "inputs": [
+            {**_port(port), "optional": port.default is not None} for port in manifest.inputs
+        ],
+        "outputs": [_port(port) for port in manifest.outputs],
+        "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
+        "labels": _label_count(manifest),
+        "detection": manifest.detection and _detector(manifest.detection),
+        "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        "resident_pieces": [piece.model_dump() for piece in manifest.resident_pieces],
+    }
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return port.model_dump(include={"name", "dtype", "shape"})
+
+
+def _label_count(manifest: Manifest) -> int:
+    named = manifest.detection or manifest.classification
+    return len(named.labels) if named else 0
+
+
+def _detector(detection: Detection) -> dict[str, Any]:
+    """Return what a detector is, without its labels and anchors."""
+    fields = {"nms", "score_threshold", "iou_threshold"}
+    heads = [head.output for head in detection.heads]
+    return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}

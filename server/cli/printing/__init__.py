@@ -1,0 +1,1 @@
+"""How results look in a terminal: JSON, tables, sentences, progress."""

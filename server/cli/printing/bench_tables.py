@@ -1,0 +1,84 @@
+"""What ``bench`` prints for people: the tables of seed 003 with our rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.cli.printing.figures import Unit, number, percent, unit_of_rows
+from server.cli.printing.output import print_table, say
+
+# Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
+_DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")
+_CHECKS = ("architecture", "simulated ms", "bound ms", "stall ms", "CPU s", "error", "as pre")
+_SIZES = ("weight_bytes", "equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
+
+
+def print_pipeline(result: dict[str, Any]) -> None:
+    """Print one run of ``bench pipeline``: the paper's table, its memory equations, and our checks."""
+    pixels = f" at {result['resolution']} px" if result["resolution"] else ""
+    threads = result["machine"]["threads"]
+    title = f"{result['model']}{pixels}, {result['iterations']} runs each, {threads} threads"
+    rows = result["rows"]
+    unit = unit_of_rows(rows, *_SIZES)
+    delays = ("architecture", unit.head("weights"), *_DELAYS)
+    print_table(title, delays, (_delays(row, unit) for row in rows))
+    memory = ("architecture", *map(unit.head, ("in chunks", "in layers", "arena", "read")))
+    print_table(
+        "Memory equations; arena; read a sweep", memory, (_memory(row, unit) for row in rows)
+    )
+    print_table("Predictions, stalls and checks", _CHECKS, (_checks(row) for row in rows))
+    for note in result["notes"]:
+        say(note)
+    for label, reasons in result["reasons"].items():
+        for reason in reasons:
+            say(f"{label}: {reason}")
+    say(_energy(result))
+
+
+def print_resolutions(result: dict[str, Any]) -> None:
+    """Print one run of ``bench resolutions``: a row a resolution and architecture."""
+    rows = [(str(run["resolution"]), row) for run in result["runs"] for row in run["rows"]]
+    unit = unit_of_rows((row for _, row in rows), "weight_bytes")
+    print_table(
+        f"{result['model']}: resolutions",
+        ("px", "architecture", unit.head("weights"), *_DELAYS),
+        ((pixels, *_delays(row, unit)) for pixels, row in rows),
+    )
+
+
+def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
+    delay = row["delay_ms"]
+    return (
+        row["architecture"],
+        unit.show(row["weight_bytes"]),
+        percent(row["weight_percent"]),
+        number(delay["median"]),
+        number(delay["p95"]),
+        f"{100 * (row['ratio_to_pre'] - 1):+.1f}",
+    )
+
+
+def _memory(row: dict[str, Any], unit: Unit) -> Sequence[str]:
+    sizes = ("equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
+    return (row["architecture"], *(unit.show(row[key]) for key in sizes))
+
+
+def _checks(row: dict[str, Any]) -> Sequence[str]:
+    return (
+        row["architecture"],
+        number(row["predicted_ms"]),
+        number(row["bound_ms"]),
+        number(row["stall_ms"]),
+        number(row["cpu_seconds"]),
+        "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0g}",
+        "yes" if row["equal_to_pre"] else "no",
+    )
+
+
+def _energy(result: dict[str, Any]) -> str:
+    """Return the line below the table: what each row took, of which source."""
+    medians = (
+        f"{row['architecture']} {row['energy_joules']['median']:.3f} J"
+        for row in result["rows"]
+        if row["energy_joules"]
+    )
+    return "; ".join((f"energy: {result['energy']}", *medians))

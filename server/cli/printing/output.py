@@ -1,0 +1,114 @@
+"""What commands print: JSON, tables, facts and sentences on stdout, progress and errors on stderr.
+
+Names come from files of strangers: nothing of what is printed is read as markup, and no character of it
+reaches a terminal that is not for reading. Rich and the tables are imported when something is printed: a
+server, which imports this to say what is wrong with its settings, would hold their 5 MB as long as it runs.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from models.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def console() -> "Console":
+    """Return standard output."""
+    from rich.console import Console
+
+    return Console()
+
+
+@cache
+def errors() -> "Console":
+    """Return standard error, where commands say what they are doing."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class Warnings(logging.Handler):
+    """Says warnings of the packages below as commands say theirs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message of ``record`` in one line."""
+        warn(record.getMessage())
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the process with one line on stderr."""
+    sys.stderr.write(f"layerstream: {_one_line(message)}\n")
+    sys.exit(code)
+
+
+def warn(message: str) -> None:
+    """Say on stderr, in one line, what a user should know."""
+    sys.stderr.write(f"layerstream: warning: {_one_line(message)}\n")
+
+
+def print_json(document: Any) -> None:
+    """Print ``document`` for programs."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def say(sentence: str) -> None:
+    """Print a sentence for people: one line, which in a terminal folds between words."""
+    from server.cli.printing.tables import fold
+
+    width = _width()
+    for line in [sentence] if width is None else fold(sentence, width, cut=False):
+        _print(line)
+
+
+def suggest(what: str, command: str) -> None:
+    """Print a command to type, in a line of its own whatever its length, so that it can be copied."""
+    _print(f"{what}:")
+    _print(f"  {command}")
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and what there is to say of each, aligned."""
+    from server.cli.printing.tables import lay_out_facts
+
+    for line in lay_out_facts(facts, _width()):
+        _print(line)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for people, and an empty line: numbers right, texts left, nothing cut.
+
+    In a pipe each row is one line; a terminal's width decides what folds (server/cli/printing/tables.py).
+    """
+    from server.cli.printing.tables import lay_out
+
+    table = lay_out(columns, rows, _width())
+    _print(title, "bold")
+    for line in table.head[:-1]:
+        _print(line)
+    for line in table.head[-1:]:
+        _print(line, "underline")
+    for line in table.body:
+        _print(line)
+    _print("")
+
+
+def _print(line: str, style: str = "") -> None:
+    from rich.text import Text
+
+    console().print(Text(printable(line), style), soft_wrap=True)
+
+
+def _width() -> int | None:
+    """Return the columns of the terminal, None in a pipe."""
+    return console().width if console().is_terminal else None
+
+
+def _one_line(message: str) -> str:
+    return printable(" ".join(message.split()))

@@ -1,0 +1,155 @@
+"""What packs, networks and budgets are, in words and units, for people."""
+
+import shlex
+
+from models.detection.recipe import Detection
+from models.images.preprocess import Preprocess
+from models.packs.manifest import Array, Port, Resident, SourceSizes
+from models.packs.pack import Pack
+from models.packs.target import Target
+from server.errors import few
+from server.settings.sizes import format_least, format_size
+
+_RESIZED = {
+    "stretch": "stretched to {size}",
+    "crop": "cut to the middle and resized to {size}",
+    "letterbox": "fitted into {size} with borders of {pad:g}",
+}
+_SUPPRESSIONS = {"greedy": "greedy", "diou": "DIoU"}
+
+
+def command(*words: object) -> str:
+    """Return a command of ours as a shell takes it."""
+    return shlex.join(["layerstream", *map(str, words)])
+
+
+def typed(n_bytes: int) -> str:
+    """Return a size rounded up, as an option takes it: 8.2MiB."""
+    return format_least(n_bytes).replace(" ", "")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many of ``noun`` there are: 1 span, 1,008 spans."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def network_size(
+    n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None
+) -> str:
+    """Return how large a network is; sizes in bytes."""
+    numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
+    # Of an ONNX graph many layers have no weights, so not: so much in so many layers.
+    return (
+        f"{format_size(n_bytes)}{numbers}, {format_size(largest_bytes)} in the largest of "
+        f"{counted(layers, 'layer')}"
+    )
+
+
+def shares(budget_bytes: int, model_bytes: int, request_bytes: int) -> str:
+    """Return who has how much of a budget."""
+    free = budget_bytes - model_bytes - request_bytes
+    return (
+        f"Of {format_size(budget_bytes)} models take {format_size(model_bytes)} and requests in "
+        f"flight {format_size(request_bytes)}; {format_size(free)} are free."
+    )
+
+
+def tensor(port: Array) -> str:
+    """Return dtype and shape: float32 [1, 3, 224, 224]."""
+    return f"{port.dtype} {list(port.shape)}"
+
+
+def given(port: Port) -> str:
+    """Return what an input takes."""
+    optional = "" if port.default is None else ", may be left out"
+    return f"{port.name}: {tensor(port)}{optional}"
+
+
+def picture(recipe: Preprocess) -> str:
+    """Return how a photograph becomes the input."""
+    width, height = recipe.size
+    size = f"{width} x {height} pixels"
+    colour = {"GRAY": "grey"}.get(recipe.color, recipe.color)
+    return ", ".join(
+        (
+            _RESIZED[recipe.resize].format(size=size, pad=recipe.pad_value),
+            f"{recipe.filter} filter",
+            *([colour] if recipe.layout == "NCHW" else [colour, "channels last"]),
+            *_arithmetic(recipe),
+        )
+    )
+
+
+def _arithmetic(recipe: Preprocess) -> list[str]:
+    words = []
+    if any(recipe.mean):
+        words.append(f"minus {_numbers(recipe.mean)}")
+    if recipe.scale != 1:
+        inverse = 1 / recipe.scale if recipe.scale else 0.0
+        by = round(inverse)
+        divides = by > 0 and abs(inverse - by) < 1e-6 * by
+        words.append(f"divided by {by}" if divides else f"times {recipe.scale:g}")
+    if any(number != 1 for number in recipe.std):
+        words.append(f"divided by {_numbers(recipe.std)}")
+    return words or ["from 0 to 255"]
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    different = values if len(set(values)) > 1 else values[:1]
+    return " ".join(f"{value:g}" for value in different)
+
+
+def detector(detection: Detection) -> str:
+    """Return what a detector finds and how boxes are chosen."""
+    heads = len(detection.heads)
+    return (
+        f"{detection.classes} classes from {heads} head{'s' * (heads != 1)}; scores from "
+        f"{detection.score_threshold:g}; {_SUPPRESSIONS[detection.nms]} suppression of boxes that overlap "
+        f"by more than {detection.iou_threshold:g}"
+    )
+
+
+def machine(target: Target) -> str:
+    """Return what a pack was compiled for."""
+    if target.capability is not None:
+        major, minor = divmod(target.capability, 10)
+        kind = f"GPUs of compute capability {major}.{minor} ({target.isa})"
+    else:
+        blocks = f" (blocks of {target.block} channels)" if target.block > 1 else ""
+        kind = f"CPUs with {target.isa}{blocks}"
+    return f"{kind}; compiled with ONNX Runtime {target.onnxruntime}"
+
+
+def source(sizes: SourceSizes) -> str:
+    """Return what the tool that a network comes from counts."""
+    return (
+        f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
+        f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
+    )
+
+
+def resident(piece: Resident) -> str:
+    """Return what is not streamed and why, in one line."""
+    operators = few(list(dict.fromkeys(piece.operators)))
+    why = few(piece.reasons, "; ")
+    nodes, size = counted(len(piece.nodes), "node"), format_size(piece.weight_bytes)
+    return f"resident piece: {nodes} ({operators}), {size}, because: {why}"
+
+
+def serving(pack: Pack, budget_bytes: int) -> str:
+    """Return the command that serves ``pack`` alone in its smallest budget."""
+    # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
+    folder = pack.folder
+    if len(folder.parts) < len(("NAME", "VERSION")) or ".." in folder.parts:
+        folder = folder.resolve()
+    named = ("--repository", folder.parent.parent, "--models", folder.parent.name)
+    return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
+
+
+def profiling(pack: Pack) -> str:
+    """Return the command that measures ``pack`` here."""
+    return command("profile", pack.folder, *_device(pack))
+
+
+def _device(pack: Pack) -> tuple[str, ...]:
+    return () if pack.manifest.target.capability is None else ("--device", "cuda")

@@ -1,0 +1,92 @@
+"""How far a command is that takes long, on a terminal's stderr: a line, steps or a bar; nothing in a pipe.
+
+Names in what is shown are no markup, and no character of them steers the terminal.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich import progress
+from rich.markup import escape
+from rich.status import Status
+from rich.text import Text
+
+from models.errors import printable
+from models.progress import Progress
+from server.cli.printing.output import errors
+
+
+class Working:
+    """What a command is doing, in one line that turns."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def show(self, what: str) -> None:
+        self._status.update(Text(printable(what)))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Working]:
+    """Show ``what`` while the block runs."""
+    with errors().status(Text(printable(what))) as status:
+        yield Working(status)
+
+
+class _Steps:
+    """Prints a line for each step that has ended, with its seconds, above the one that runs."""
+
+    def __init__(self, title: str, line: Working) -> None:
+        self._title = title
+        self._line = line
+        self._step = ""
+        self._since = time.monotonic()
+
+    def __call__(self, step: str, detail: str = "") -> None:
+        if step != self._step:
+            self.end()
+            self._step, self._since = step, time.monotonic()
+        self._line.show(f"{self._title}: {step}{detail and f', {detail}'}")
+
+    def end(self) -> None:
+        """Print the step that has ended, if there is one."""
+        if self._step and errors().is_terminal:
+            seconds = time.monotonic() - self._since
+            errors().print(Text(f"  {printable(self._step):<16} {seconds:6.1f} s", "dim"))
+
+
+@contextmanager
+def steps(title: str) -> Iterator[Progress]:
+    """Yield what is told of each step; ``title`` says what the command is doing."""
+    with working(title) as line:
+        shown = _Steps(title, line)
+        yield shown
+        shown.end()
+
+
+class Bar:
+    """A bar called ``title``; its length is known with the first step."""
+
+    def __init__(self, shown: progress.Progress, title: str) -> None:
+        self._shown = shown
+        self._title = escape(printable(title))
+        self._task = shown.add_task(self._title, total=None)
+
+    def step(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` steps are behind us."""
+        self._shown.update(self._task, completed=max(done, 0), total=total)
+
+    def doing(self, what: str) -> None:
+        """Show what is being done now."""
+        self._shown.update(self._task, description=f"{self._title}: {escape(printable(what))}")
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Bar]:
+    """Yield a bar that is gone at the end."""
+    console = errors()
+    with progress.Progress(
+        console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        yield Bar(shown, title)

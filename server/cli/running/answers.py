@@ -1,0 +1,195 @@
+"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a drawing of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from PIL import Image
+
+from models.classification import Prediction, top_classes
+from models.detection.boxes import Box, Limits, find_boxes
+from models.packs.pack import Pack
+from pipeline.energy.meter import Energy
+from pipeline.execution.errors import InputError
+from pipeline.execution.statistics import SweepStatistics
+from server.cli.printing.output import print_json, print_table, say
+from server.cli.running.repeats import Repeats
+from server.requests.drawing import draw_boxes
+from server.settings.sizes import format_size
+
+#: How many are printed where nobody says.
+LABELS, BOXES = 5, 20
+
+# Formats for colours that Pillow always has, by the ends of their files' names.
+_DRAWINGS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".webp": "WEBP",
+    ".bmp": "BMP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".ppm": "PPM",
+}
+# Thin lines in strong colours are what these formats are worst at.
+_QUALITY: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},
+    "WEBP": {"quality": 95},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One request: its model, the plan it ran in, what came out, how long it took and what energy.
+
+    ``statistics`` and ``energy`` are of the first answer; ``repeats`` of the warm ones behind it.
+    """
+
+    pack: Pack
+    plan: Mapping[str, Any]
+    outputs: Mapping[str, NDArray[Any]]
+    statistics: SweepStatistics
+    energy: Energy
+    repeats: Repeats | None = None
+
+
+def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list[Prediction]:
+    """Return the best labels, none where the model does not classify."""
+    classification = pack.manifest.classification
+    if classification is None:
+        return []
+    return top_classes(classification, outputs[classification.output], count)
+
+
+def boxes_of(
+    pack: Pack, outputs: Mapping[str, NDArray[Any]], picture: Image.Image | None, limits: Limits
+) -> list[Box] | None:
+    """Return what a detector saw; None where the model is none.
+
+    Without a picture, boxes are in pixels of the network's input.
+    """
+    detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
+    if detection is None or preprocess is None:
+        return None
+    size = preprocess.size if picture is None else picture.size
+    return find_boxes(outputs, detection, preprocess, size, limits)
+
+
+def check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
+    """Refuse, before the model runs, what cannot be drawn.
+
+    Raises:
+        InputError: the model is no detector, there is no image, or no format ends as ``path`` does.
+    """
+    if pack.manifest.detection is None:
+        raise InputError(f"{pack.folder}: --draw: not a detector: it has no boxes to draw")
+    if image is None:
+        raise InputError(f"{path}: --draw needs --image: there is nothing to draw on")
+    if path.suffix.lower() not in _DRAWINGS:
+        raise InputError(f"{path}: --draw: not a picture's name: {', '.join(_DRAWINGS)}")
+
+
+def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None:
+    """Write ``picture`` with ``boxes`` to ``path``, in the format that its name says.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    drawn, kind = draw_boxes(picture, boxes), _DRAWINGS[path.suffix.lower()]
+    try:
+        drawn.save(path, kind, **_QUALITY.get(kind, {}))
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
+    except ValueError as exc:  # larger than the format can be
+        raise InputError(f"{path}: {exc}") from exc
+
+
+def report(
+    result: Result,
+    best: Sequence[Prediction],
+    boxes: Sequence[Box] | None,
+    shown_boxes: int,
+    as_json: bool,
+) -> None:
+    """Print the answer: JSON with all boxes for programs, tables and sentences for people."""
+    if as_json:
+        document = _document(result, best)
+        if boxes is not None:
+            document["detections"] = [box.as_dict() for box in boxes]
+        print_json(document)
+        return
+    name = result.pack.name
+    if best:
+        rows = ((i.label, f"{i.probability:.4f}", str(i.index)) for i in best)
+        print_table(name, ("label", "probability", "index"), rows)
+    if boxes is not None:
+        _print_boxes(name, boxes, shown_boxes)
+    _print_figures(result)
+
+
+def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:
+    """Print the best ``count`` of ``boxes``, which are ordered by score."""
+    if not boxes:
+        say("no boxes found; --score-threshold lowers what counts as one")
+        return
+    columns = ("label", "score", "x_min", "y_min", "x_max", "y_max")
+    print_table(name, columns, map(_row, boxes[:count]))
+    more = len(boxes) - count
+    if more > 0:
+        say(f"and {more} more, of lower scores: --top-k {len(boxes)} prints all")
+
+
+def _row(box: Box) -> tuple[str, ...]:
+    return (box.label, *(f"{value:.2f}" for value in (box.score, *box.edges)))
+
+
+def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
+    statistics = result.statistics
+    return {
+        "model": result.pack.name,
+        "plan": result.plan,
+        "delay_ms": statistics.delay_seconds * 1e3,
+        "stall_ms": statistics.stall_seconds * 1e3,
+        "read_bytes": statistics.read_bytes,
+        "energy_joules": result.energy.joules,
+        "energy": result.energy.source,
+        "outputs": {
+            name: {"dtype": array.dtype.name, "shape": list(array.shape)}
+            for name, array in result.outputs.items()
+        },
+        "predictions": [item.as_dict() for item in best],
+        **({} if result.repeats is None else {"repeats": asdict(result.repeats)}),
+    }
+
+
+def _print_figures(result: Result) -> None:
+    for name, array in result.outputs.items():
+        say(f"{name}: {array.dtype} {list(array.shape)}")
+    statistics, repeats, plan = result.statistics, result.repeats, result.plan
+    weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
+    say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
+    first = "" if repeats is None else "first answer: "
+    delay, stall = statistics.delay_seconds * 1e3, statistics.stall_seconds * 1e3
+    say(f"{first}{delay:.1f} ms, of which {stall:.1f} ms waiting for weights")
+    if repeats is not None:
+        for line in _repeats_lines(repeats):
+            say(line)
+    energy = result.energy
+    if energy.joules is not None:
+        say(f"energy: {energy.source}; {energy.joules:.3f} J")
+
+
+def _repeats_lines(repeats: Repeats) -> Iterator[str]:
+    delay = repeats.delay_ms
+    yield (
+        f"{repeats.runs} more, warm: median {delay['median']:.1f} ms, from {delay['min']:.1f} to "
+        f"{delay['max']:.1f} ms, 95 % within {delay['p95']:.1f} ms"
+    )
+    yield (
+        f"in the median {repeats.stall_ms:.1f} ms waiting for weights, "
+        f"{repeats.cpu_seconds * 1e3:.1f} ms of CPU, threads that spin after an answer included"
+    )
+    if repeats.energy_joules is not None:
+        yield f"energy of these: median {repeats.energy_joules['median']:.3f} J"

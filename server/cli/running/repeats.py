@@ -1,0 +1,63 @@
+"""``run --repeat``: the same request again and again on a warm engine, measured as ``bench`` measures."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pipeline.benchmark.configuration import Configuration, Planned
+from pipeline.benchmark.contenders import Streamed
+from pipeline.benchmark.rows import missing_energy, spread
+from pipeline.benchmark.turns import Samples, take_turns
+from pipeline.energy.meter import EnergyMeter
+from pipeline.execution.engine import Engine
+from pipeline.planning.plan import Plan
+from server.cli.printing.steps import bar
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What ``runs`` warm runs took, each from rest. Spreads have min, median, p95 and max."""
+
+    runs: int
+    delay_ms: Mapping[str, float]
+    stall_ms: float
+    cpu_seconds: float
+    energy_joules: Mapping[str, float] | None
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Repeats":
+        joules = [energy.joules for energy in samples.energies if energy.joules is not None]
+        return cls(
+            runs=len(samples.delays),
+            delay_ms=_spread([seconds * 1e3 for seconds in samples.delays]),
+            stall_ms=statistics.median(samples.stalls) * 1e3,
+            cpu_seconds=statistics.median(samples.cpu),
+            energy_joules=None if missing_energy([samples]) else _spread(joules),
+        )
+
+
+def repeated(
+    engine: Engine,
+    plan: Plan,
+    inputs: Mapping[str, NDArray[Any]],
+    runs: int,
+    meter: EnergyMeter,
+) -> Repeats:
+    """Run ``engine``, which has answered once, ``runs`` times more after a warm-up.
+
+    Raises:
+        LoaderError, DeviceError: a sweep fails.
+    """
+    configuration = Configuration(plan.architecture.name, plan.architecture)
+    contender = Streamed(Planned(configuration, plan), engine, inputs)
+    contender.settle()
+    with bar(f"{runs} runs") as shown:
+        (samples,) = take_turns([contender], runs, meter, lambda done: shown.step(done, runs))
+    return Repeats.of(samples)
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"min": min(values), **spread(values)}

@@ -1,0 +1,42 @@
+"""Datatypes of the Open Inference Protocol, version 2, and how large its requests may be."""
+
+import math
+from collections.abc import Iterable
+
+from models.packs.manifest import STRINGS, Port
+
+DATATYPES = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BYTES": STRINGS,
+}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+
+_SLACK_BYTES = 1 << 20
+_BYTES_A_NUMBER = 64
+_BYTES_A_STRING = 64 << 10
+
+
+def datatype(dtype: str) -> str:
+    """Return the protocol's name of a dtype ("FP32" for "float32"; strings are objects in NumPy)."""
+    if dtype == "object":
+        return "BYTES"
+    return _NAMES.get(dtype, dtype.upper())
+
+
+def body_limit(ports: Iterable[Port]) -> int:
+    """Return how many bytes an infer request for ``ports`` may have: generous, yet bounded."""
+    return _SLACK_BYTES + sum(
+        math.prod(port.shape) * (_BYTES_A_STRING if port.dtype == STRINGS else _BYTES_A_NUMBER)
+        for port in ports
+    )

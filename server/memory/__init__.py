@@ -1,0 +1,1 @@
+"""One budget: what models hold of it, and what requests do."""

@@ -1,0 +1,233 @@
+"""The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
+
+Invariant: what is held never exceeds the capacity. Who finds too little waits: before all others who holds
+some already, then whose client (by address) holds least, then who came first. What takes next to nothing
+waits for nobody: a part is kept for it. A deadline around the call ends the wait. The line has a limit: if
+it is full, the last of the client with most requests in it is turned away, even the one that comes.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from server.errors import BusyError, TooLargeError
+from server.settings.sizes import format_size
+
+#: What takes no more may take it from all that is free, and at once.
+SMALL_BYTES = 128 << 10
+# Kept for that: others leave so much free, or an eighth of a small pool.
+_KEPT_BYTES = 256 << 10
+_KEPT_SHARE = 8
+
+
+def kept_bytes(capacity_bytes: int) -> int:
+    """Return what is kept of a pool for what takes next to nothing."""
+    return min(_KEPT_BYTES, capacity_bytes // _KEPT_SHARE)
+
+
+def capacity_for(n_bytes: int) -> int:
+    """Return the smallest pool in which one request can hold ``n_bytes``."""
+    return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)
+
+
+@dataclass(eq=False)
+class _Waiter:
+    n_bytes: int
+    client: str
+    holds: bool
+    granted: asyncio.Future[None]
+
+
+class RequestMemory:
+    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing."""
+
+    def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._limit = limit
+        self.used_bytes = 0
+        self._held: Counter[str] = Counter()
+        self._line: list[_Waiter] = []
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for memory."""
+        return len(self._line)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What is not free of what the next in line wants; 0 where nobody waits."""
+        if not self._line:
+            return 0
+        free = self.capacity_bytes - self.used_bytes - kept_bytes(self.capacity_bytes)
+        return max(self._next().n_bytes - free, 0)
+
+    def held_by(self, client: str) -> int:
+        """Return what all requests of ``client`` hold."""
+        return self._held[client]
+
+    @property
+    def room_bytes(self) -> int:
+        """The most that one request can ever hold."""
+        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
+
+    def has(self, n_bytes: int, holds: bool) -> bool:
+        """Return whether ``take`` would give ``n_bytes`` at once."""
+        passes = n_bytes <= SMALL_BYTES or holds or not self._line
+        return passes and self._is_free(n_bytes)
+
+    def check_room(self, client: str) -> None:
+        """Check that a request of ``client`` that had to wait would find a place in line.
+
+        Raises:
+            BusyError: it would be turned away.
+        """
+        if self._is_full and self._victim(client) is None:
+            raise _busy()
+
+    async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
+        """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not.
+
+        Raises:
+            BusyError: too many wait.
+        """
+        if self.has(n_bytes, holds):
+            self._grant(n_bytes, client)
+            return
+        if not holds:
+            self._make_room(client)
+        waiter = _Waiter(n_bytes, client, holds, asyncio.get_running_loop().create_future())
+        self._line.append(waiter)
+        try:
+            await waiter.granted
+        except asyncio.CancelledError:
+            if not waiter.granted.cancelled():
+                if waiter.granted.exception() is None:
+                    self.give(n_bytes, client)
+            elif waiter in self._line:  # and not already taken out by somebody who gave memory back
+                self._line.remove(waiter)
+                self._serve()
+            raise
+
+    def give(self, n_bytes: int, client: str = "") -> None:
+        """Give ``n_bytes`` back."""
+        self.used_bytes -= n_bytes
+        self._held[client] -= n_bytes
+        if not self._held[client]:
+            del self._held[client]
+        self._serve()
+
+    @property
+    def _newcomers(self) -> list[_Waiter]:
+        """Who holds nothing yet: those for whom the line has a limit."""
+        return [waiter for waiter in self._line if not waiter.holds]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._line) >= self._limit and len(self._newcomers) >= self._limit
+
+    def _make_room(self, client: str) -> None:
+        """Where the line is full, turn somebody away for ``client``.
+
+        Raises:
+            BusyError: nobody has more in line than it.
+        """
+        if not self._is_full:
+            return
+        victim = self._victim(client)
+        if victim is None:
+            raise _busy()
+        self._line.remove(victim)
+        if not victim.granted.done():
+            victim.granted.set_exception(_busy())
+
+    def _victim(self, client: str) -> _Waiter | None:
+        """Return the last of the client with most in line, if that is more than ``client`` would have."""
+        newcomers = self._newcomers
+        waiting = Counter(waiter.client for waiter in newcomers)
+        for greediest, count in waiting.most_common(1):
+            if count > waiting[client] + 1:
+                return next(each for each in reversed(newcomers) if each.client == greediest)
+        return None
+
+    def _is_free(self, n_bytes: int) -> bool:
+        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
+        return self.used_bytes + n_bytes + kept <= self.capacity_bytes
+
+    def _grant(self, n_bytes: int, client: str) -> None:
+        self.used_bytes += n_bytes
+        self._held[client] += n_bytes
+
+    def _next(self) -> _Waiter:
+        return min(self._line, key=lambda each: (not each.holds, self._held[each.client]))
+
+    def _serve(self) -> None:
+        while self._line:
+            waiter = self._next()
+            if not self._is_free(waiter.n_bytes):
+                return  # nobody behind may pass, or what needs much would never come
+            self._line.remove(waiter)
+            if not waiter.granted.done():
+                self._grant(waiter.n_bytes, waiter.client)
+                waiter.granted.set_result(None)
+
+
+def _busy() -> BusyError:
+    return BusyError("too many requests wait for memory (setting request_memory)")
+
+
+class Lease:
+    """What one request holds of ``memory``, until it is closed."""
+
+    def __init__(self, memory: RequestMemory, client: str = "") -> None:
+        self._memory = memory
+        self.client = client
+        self.held_bytes = 0
+        #: It waits for more.
+        self.waiting = False
+
+    def close(self) -> None:
+        """Give back all that is held."""
+        if self.held_bytes:
+            self._memory.give(self.held_bytes, self.client)
+            self.held_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """The most that this lease could ever hold."""
+        return self._memory.room_bytes
+
+    def check_room(self) -> None:
+        """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
+        self._memory.check_room(self.client)
+
+    def fits(self, n_bytes: int) -> bool:
+        """Return whether ``n_bytes`` can be held without waiting."""
+        return n_bytes <= self.held_bytes or self._memory.has(
+            n_bytes - self.held_bytes, self._holds
+        )
+
+    @property
+    def _holds(self) -> bool:
+        return self.held_bytes > 0
+
+    async def hold(self, n_bytes: int) -> None:
+        """Hold ``n_bytes`` from now on, waiting for what is missing.
+
+        Raises:
+            TooLargeError: more than there is for all requests together. BusyError: too many wait.
+        """
+        if n_bytes > self.room_bytes:
+            raise TooLargeError(
+                f"the request needs {format_size(n_bytes)} of memory; all requests together may "
+                f"take {format_size(self.room_bytes)} (setting request_memory)"
+            )
+        if n_bytes <= self.held_bytes:
+            self._memory.give(self.held_bytes - n_bytes, self.client)
+        else:
+            more = n_bytes - self.held_bytes
+            self.waiting = True
+            try:
+                await self._memory.take(more, self.client, self._holds)
+            finally:
+                self.waiting = False
+        self.held_bytes = n_bytes

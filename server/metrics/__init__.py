@@ -1,0 +1,1 @@
+"""Prometheus metrics: counted by requests, read when scraped."""

@@ -1,0 +1,188 @@
+"""Metrics that are read when scraped: the state of models, of the budget, and of reading."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from loader.pool.pool import ReadPool
+from pipeline.devices.base import Device, DeviceLostError
+from server.memory.budget import Budget
+from server.metrics.families import counter, gauge, summary
+from server.repository.entry import Absence, Entry
+from server.repository.repository import Repository
+from server.requests.exchanges import Exchanges
+
+_LOST = "1 when the device works again only after a restart of the process"
+
+
+class ModelCollector(Collector):
+    """Turns the state of repository and budget into gauges."""
+
+    def __init__(self, repository: Repository, budget: Budget) -> None:
+        self._repository = repository
+        self._budget = budget
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield gauges of the budget and of every model."""
+        yield gauge("budget_bytes", "The budget", value=self._budget.total_bytes)
+        yield gauge("budget_used_bytes", "Reserved of it", value=self._budget.used_bytes)
+        aside = self._budget.request_bytes
+        yield gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
+        entries = self._repository.entries()
+        yield from self._states(entries)
+        yield from _held(entries)
+        yield from _expected(entries)
+        yield _swept(entries)
+        yield _readers(entries)
+
+    def _states(self, entries: Sequence[Entry]) -> Iterator[Metric]:
+        ready = gauge("model_ready", "1: it serves", "model")
+        absent = gauge("model_absent", "1: why it does not serve", "model", "reason")
+        weights = gauge("model_weight_bytes", "All weights of the model", "model")
+        queue = gauge("queue_length", "Requests that wait", "model")
+        refusals = counter("model_refusals", "Loads refused for want of budget", "model")
+        for entry in entries:
+            ready.add_metric([entry.name], float(entry.serves))
+            for reason in get_args(Absence):
+                absent.add_metric([entry.name, reason], float(entry.absence == reason))
+            refusals.add_metric([entry.name], self._repository.refusals.get(entry.name, 0))
+            if entry.pack is not None:
+                weights.add_metric([entry.name], entry.pack.manifest.weight_bytes)
+            if entry.worker is not None:
+                queue.add_metric([entry.name], entry.worker.waiting)
+        yield from (ready, absent, weights, queue, refusals)
+
+
+class TrafficCollector(Collector):
+    """What requests in flight hold, and how many were ended because their clients stalled."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield figures of the pool and of the exchanges."""
+        memory = self._exchanges.memory
+        yield gauge("request_memory_used_bytes", "Held by requests", value=memory.used_bytes)
+        yield gauge("request_memory_waiting", "Requests that wait for it", value=memory.waiting)
+        yield gauge("requests_in_flight", "Requests, whatever they ask", value=len(self._exchanges))
+        ended = self._exchanges.stalled
+        yield counter("stalled_requests", "Ended: their clients made no progress", value=ended)
+
+
+class ReadCollector(Collector):
+    """What reading took for all models since the start, and what hangs."""
+
+    def __init__(self, pool: ReadPool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield figures of the pool, labelled with how it reads."""
+        found = self._pool.statistics()
+        figures = found.figures
+        for name, text, value in (
+            ("disk_read_bytes", "Bytes read well, resident weights included", figures.n_bytes),
+            ("disk_reads", "Reads that ended", figures.reads),
+            ("disk_read_failures", "Of them with an error", figures.failures),
+            ("disk_read_seconds", "Time of reads, which overlap", figures.seconds),
+            ("disk_read_cpu_seconds", "CPU time of reads, no checksums", figures.cpu_seconds),
+        ):
+            family = counter(name, text, "reader")
+            family.add_metric([found.kind], value)
+            yield family
+        yield gauge("disk_reads_hung", "Reads that do not end", value=found.hung)
+
+
+def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
+    memory = gauge(
+        "memory_bytes",
+        "Bytes that the engine of a model holds (scratch: its bound)",
+        "model",
+        "kind",
+    )
+    ahead = gauge("ahead_bytes", "Read for a request before it comes", "model")
+    huge = gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
+    for entry in entries:
+        if entry.worker is None:
+            continue
+        plan = entry.worker.engine.plan
+        for kind, n_bytes in entry.worker.engine.statistics().memory.items():
+            memory.add_metric([entry.name, kind], n_bytes)
+        huge.add_metric([entry.name], entry.worker.engine.huge_page_bytes())
+        count = plan.stages[0].ahead
+        ahead.add_metric([entry.name], sum(group.length for group in plan.groups[:count]))
+    yield from (memory, ahead, huge)
+
+
+class DeviceCollector(Collector):
+    """Memory of a device that counts its own, all processes together, and whether it still works."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._seen: tuple[int, int] | None = None
+        self._lost = False
+
+    def look(self) -> None:
+        """Ask the device; its driver may make the caller wait, so not on the event loop."""
+        try:
+            self._seen = self._device.memory_info()
+        except DeviceLostError:
+            self._lost = True
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what was seen last; nothing of a device without an account of its own."""
+        if self._lost:
+            yield gauge("device_lost", _LOST, value=1.0)
+            return
+        if self._seen is None:
+            return
+        free, total = self._seen
+        memory = gauge("device_memory_bytes", "Memory of the device, of all processes", "state")
+        memory.add_metric(["free"], free)
+        memory.add_metric(["used"], total - free)
+        yield memory
+        yield gauge("device_lost", _LOST, value=0.0)
+
+
+def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
+    """Yield what the profile expects, and what the watch over the bound counted."""
+    predicted = gauge("predicted_seconds", "Delay of a sweep by the profile", "model")
+    bound = gauge("bound_seconds", "Bound on the delay of a sweep by the profile", "model")
+    exceeded = counter("bound_exceeded", "Sweeps that took longer than the bound", "model")
+    violations = counter(
+        "bound_violations", "Of them, those whose reads and kernels kept to the profile", "model"
+    )
+    for entry in entries:
+        if entry.worker is None or entry.fitted is None:
+            continue
+        for family, seconds in (
+            (predicted, entry.fitted.predicted_seconds),
+            (bound, entry.fitted.bound_seconds),
+        ):
+            if seconds is not None:
+                family.add_metric([entry.name], seconds)
+        watch = entry.worker.watch
+        exceeded.add_metric([entry.name], watch.exceeded if watch else 0)
+        violations.add_metric([entry.name], watch.violations if watch else 0)
+    yield from (predicted, bound, exceeded, violations)
+
+
+def _swept(entries: Sequence[Entry]) -> Metric:
+    sweeps = summary(
+        "sweep_seconds", "Answered sweeps; while n run at once, an n-th counts", "model"
+    )
+    for entry in entries:
+        if entry.worker is not None:
+            sweeps.add_metric([entry.name], entry.worker.sweeps, entry.worker.sweep_seconds)
+    return sweeps
+
+
+def _readers(entries: Sequence[Entry]) -> Metric:
+    info = gauge(
+        "reader_info", "How the weights are read: around the page cache or not", "model", "reader"
+    )
+    for entry in entries:
+        if entry.worker is not None:
+            info.add_metric([entry.name, entry.worker.reader_kind], 1.0)
+    return info

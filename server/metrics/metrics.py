@@ -1,0 +1,204 @@
+"""Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
+
+import asyncio
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from loader.pool.pool import ReadPool
+from pipeline.devices.base import Device
+from pipeline.execution.statistics import SweepStatistics
+from server.memory.budget import Budget
+from server.metrics.collectors import (
+    DeviceCollector,
+    ModelCollector,
+    ReadCollector,
+    TrafficCollector,
+)
+from server.metrics.process_collectors import ConnectionCollector, MemoryCollector
+from server.metrics.stages import StageCollector
+from server.operation.process import process_memory
+from server.repository.repository import Repository
+from server.requests.exchanges import Exchanges
+from server.transport.registry import Registry
+
+#: Every metric of our own, by the name that queries use (histograms without suffix).
+METRIC_NAMES = frozenset(
+    {
+        "layerstream_memory_bytes",
+        "layerstream_budget_bytes",
+        "layerstream_budget_used_bytes",
+        "layerstream_request_memory_bytes",
+        "layerstream_request_memory_used_bytes",
+        "layerstream_request_memory_waiting",
+        "layerstream_requests_in_flight",
+        "layerstream_stalled_requests_total",
+        "layerstream_process_base_bytes",
+        "layerstream_process_base_anonymous_bytes",
+        "layerstream_process_anonymous_bytes",
+        "layerstream_process_file_bytes",
+        "layerstream_cgroup_limit_bytes",
+        "layerstream_cgroup_held_bytes",
+        "layerstream_connections",
+        "layerstream_connections_dropped_total",
+        "layerstream_request_seconds",
+        "layerstream_stage_seconds",
+        "layerstream_read_bytes_total",
+        "layerstream_requests_total",
+        "layerstream_model_refusals_total",
+        "layerstream_queue_length",
+        "layerstream_model_ready",
+        "layerstream_model_absent",
+        "layerstream_model_weight_bytes",
+        "layerstream_ahead_bytes",
+        "layerstream_huge_page_bytes",
+        "layerstream_sweep_seconds",
+        "layerstream_predicted_seconds",
+        "layerstream_bound_seconds",
+        "layerstream_bound_exceeded_total",
+        "layerstream_bound_violations_total",
+        "layerstream_reader_info",
+        "layerstream_disk_read_bytes_total",
+        "layerstream_disk_reads_total",
+        "layerstream_disk_read_failures_total",
+        "layerstream_disk_read_seconds_total",
+        "layerstream_disk_read_cpu_seconds_total",
+        "layerstream_disk_reads_hung",
+        "layerstream_device_memory_bytes",
+        "layerstream_device_lost",
+    }
+)
+#: Those that need a profile: without one there is nothing to show.
+PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
+#: Those of a device with memory of its own account: none with the CPU.
+DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"})
+#: Those of a control group with a memory limit.
+LIMITED = frozenset({"layerstream_cgroup_limit_bytes", "layerstream_cgroup_held_bytes"})
+#: Those of the transport, which tests of the application alone do without.
+CONNECTIONS = frozenset({"layerstream_connections", "layerstream_connections_dropped_total"})
+OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
+
+_DELAY_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
+    *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The series of one model."""
+
+    outcomes: dict[str, Counter]
+    seconds: Histogram
+    read: Counter
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models: dict[str, _Series] = {}
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._requests = Counter(
+            "layerstream_requests",
+            "Requests by outcome",
+            ["model", "outcome"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "layerstream_request_seconds",
+            "Delay of an answered request, end to end",
+            ["model"],
+            buckets=_DELAY_BUCKETS,
+            registry=self.registry,
+        )
+        self._stages = StageCollector()
+        self.registry.register(self._stages)
+        self._read = Counter(
+            "layerstream_read_bytes",
+            "Weight bytes read from the disk",
+            ["model"],
+            registry=self.registry,
+        )
+        self._memory = MemoryCollector()
+        self.registry.register(self._memory)
+
+    def watch(
+        self,
+        repository: Repository,
+        budget: Budget,
+        exchanges: Exchanges,
+        pool: ReadPool,
+        device: Device,
+    ) -> None:
+        """Read memory, states, traffic and what reading took at each scrape."""
+        self.registry.register(ModelCollector(repository, budget))
+        self.registry.register(TrafficCollector(exchanges))
+        self.registry.register(ReadCollector(pool))
+        self._device = DeviceCollector(device)
+        self.registry.register(self._device)
+
+    def watch_connections(self, connections: Registry) -> None:
+        """Count connections at each scrape."""
+        self.registry.register(ConnectionCollector(connections))
+
+    def models_follow(self) -> None:
+        """Take what the process holds now for what it holds beside its models."""
+        self._memory.base = process_memory()
+
+    def expect(self, model: str) -> None:
+        """Make the series of ``model`` exist before its first request, so that rates start at 0."""
+        self._series(model)
+        self._stages.expect(model)
+
+    def outcome(self, model: str, outcome: str, seconds: float) -> None:
+        """Count one request of a known model; ``outcome`` is one of OUTCOMES.
+
+        Only answers count as delays: quick refusals under load would make them look better.
+        """
+        series = self._series(model)
+        series.outcomes[outcome].inc()
+        if outcome == "ok":
+            series.seconds.observe(seconds)
+
+    def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
+        """Observe the stages of an answered request."""
+        times = {
+            "queue": queue_seconds,
+            "read": statistics.read_seconds,
+            "copy": statistics.copy_seconds,
+            "kernel": statistics.kernel_seconds,
+            "stall": statistics.stall_seconds,
+        }
+        self._stages.add(model, times)
+        if statistics.read_bytes:
+            self._series(model).read.inc(statistics.read_bytes)
+
+    def preprocess(self, model: str, seconds: float) -> None:
+        """Observe how long an image took to become a tensor."""
+        self._stages.add(model, {"preprocess": seconds})
+
+    def _series(self, model: str) -> "_Series":
+        """Return the series of ``model``: looked up by label once, not a dozen times a request."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = _Series(
+                {outcome: self._requests.labels(model, outcome) for outcome in OUTCOMES},
+                self._seconds.labels(model),
+                self._read.labels(model),
+            )
+        return found
+
+    async def render(self) -> bytes:
+        """Return the exposition text, after a look at the device."""
+        await asyncio.to_thread(self._device.look)
+        return generate_latest(self.registry)

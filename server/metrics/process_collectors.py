@@ -1,0 +1,56 @@
+"""Metrics of the process that are read when scraped: its memory, the limit on it, its connections."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from server.metrics.families import counter, gauge
+from server.operation.cgroup import MemoryLimit, memory_limit
+from server.operation.process import ProcessMemory, process_memory
+from server.transport.registry import Registry
+
+
+class MemoryCollector(Collector):
+    """What the process holds beside what it held before any model was loaded, and what it may hold."""
+
+    def __init__(
+        self,
+        held: Callable[[], ProcessMemory] = process_memory,
+        limit: Callable[[], MemoryLimit | None] = memory_limit,
+    ) -> None:
+        self.base = held()
+        self._held = held
+        self._limit = limit
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the process's own figures, and those of its control group where that has a limit."""
+        base, now, limit = self.base, self._held(), self._limit()
+        figures = [
+            ("process_base_bytes", "Interpreter and libraries before models load", base.resident),
+            ("process_base_anonymous_bytes", "Of them, what no file backs", base.anonymous),
+            ("process_anonymous_bytes", "Held, and no file backs it", now.anonymous),
+            ("process_file_bytes", "Pages of libraries, which the kernel may drop", now.file),
+        ]
+        if limit is not None:
+            figures += [
+                ("cgroup_limit_bytes", "Memory limit of the control group", limit.limit_bytes),
+                ("cgroup_held_bytes", "Of it, what the kernel cannot drop", limit.held_bytes),
+            ]
+        for name, text, value in figures:
+            yield gauge(name, text, value=value)
+
+
+class ConnectionCollector(Collector):
+    """How many connections there are, and how many had to go."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures of the registry."""
+        yield gauge("connections", "Open connections", value=len(self._registry))
+        dropped = self._registry.dropped
+        yield counter(
+            "connections_dropped", "Closed while silent: no place was left", value=dropped
+        )

@@ -1,0 +1,198 @@
+"""What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
+
+Nothing is parsed or checked by these: they say in one place what ``tensors``, the handlers and ``errors``
+take and give. A test holds answers of a running server against them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+
+from server.codec.datatypes import DATATYPES
+
+Datatype = Annotated[str, Field(json_schema_extra={"enum": list(DATATYPES)})]
+Parameters = dict[str, bool | int | float | str]
+
+
+class Schema(BaseModel):
+    """Has the fields that it names and no other."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class OpenSchema(BaseModel):
+    """May have fields that nobody looks at."""
+
+
+class Error(Schema):
+    """Why there is no answer, in one line."""
+
+    error: str
+
+
+class RequestInput(Schema):
+    """One input of the model."""
+
+    name: str
+    shape: list[NonNegativeInt] = Field(max_length=16)
+    datatype: Datatype
+    data: list[Any] = Field(description="flat or nested, row-major; of BYTES: strings")
+    parameters: Parameters = {}
+
+
+class RequestOutput(OpenSchema):
+    """One output that is asked for."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(OpenSchema):
+    """Every input of the model once; without ``outputs`` all of them are answered."""
+
+    id: str | None = None
+    inputs: list[RequestInput]
+    outputs: list[RequestOutput] | None = None
+    parameters: Parameters = {}
+
+
+class ResponseOutput(Schema):
+    """One output of the model."""
+
+    name: str
+    shape: list[NonNegativeInt]
+    datatype: Datatype
+    data: list[bool | int | float | str] = Field(description="flat, row-major")
+
+
+class InferResponse(Schema):
+    """Outputs as they were asked for; ``id`` as it was sent."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[ResponseOutput]
+
+
+class ImageForm(OpenSchema):
+    """A form with one file, under any name."""
+
+    image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
+
+
+class Prediction(Schema):
+    """A class and how probable it is."""
+
+    label: str
+    probability: float
+    index: NonNegativeInt
+
+
+class Classification(Schema):
+    """The most probable classes, best first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    predictions: list[Prediction]
+    delay_ms: float
+
+
+class ImageSize(Schema):
+    """Of the upright photograph, in pixels."""
+
+    width: int
+    height: int
+
+
+class Detection(Schema):
+    """What is in a box: x_min, y_min, x_max, y_max in pixels of the upright photograph."""
+
+    label: str
+    index: NonNegativeInt
+    score: float
+    box: list[float] = Field(min_length=4, max_length=4)
+
+
+class Detections(Schema):
+    """Objects, best score first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    image: ImageSize
+    detections: list[Detection]
+    delay_ms: float
+
+
+class ServerMetadata(Schema):
+    """Name, version and extensions."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ServerLive(Schema):
+    """The process answers."""
+
+    live: bool
+
+
+class ServerReady(Schema):
+    """Whether models serve."""
+
+    ready: bool
+
+
+class Tensor(Schema):
+    """An input or output; a length of -1 is known only when it runs."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelParameters(Schema):
+    """How the model is held in memory (None: it is not), and what its profile says of its delay."""
+
+    weight_bytes: NonNegativeInt
+    architecture: str | None
+    memory_bytes: dict[str, NonNegativeInt] | None
+    predicted_ms: float | None
+    bound_ms: float | None
+
+
+class ModelMetadata(Schema):
+    """Inputs and outputs of a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    parameters: ModelParameters
+
+
+class ModelReady(Schema):
+    """The model serves."""
+
+    name: str
+    ready: bool
+
+
+State = Literal["READY", "LOADING", "UNAVAILABLE"]
+
+
+class IndexEntry(Schema):
+    """A model on disk or loaded; ``reason``: why it does not serve."""
+
+    name: str
+    version: str | None
+    state: State
+    reason: str
+
+
+class ModelState(Schema):
+    """What loading or unloading came to."""
+
+    name: str
+    state: State

@@ -1,0 +1,1 @@
+"""The models of the service: found, opened, served by a thread each."""

@@ -1,0 +1,65 @@
+"""One model as the service knows it: loaded or not, serving or not, and why."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.packs.pack import Pack
+from pipeline.fitting.fit import Fitted
+from server.repository.worker import Worker
+
+State = Literal["READY", "LOADING", "UNAVAILABLE"]
+#: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
+Absence = Literal["loading", "refused", "unloaded", "failed"]
+
+
+@dataclass
+class Entry:
+    """One model by name.
+
+    ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``may_pass``: for a
+    reason that may be gone at the next try, without anybody changing a file or a setting.
+    ``lost``: why its memory, which a disk may still write to, can never be used again.
+    """
+
+    name: str
+    loading: bool = False
+    why: str = "not loaded"
+    refused: bool = False
+    unloaded: bool = False
+    may_pass: bool = False
+    lost: str = ""
+    pack: Pack | None = None
+    fitted: Fitted | None = None
+    worker: Worker | None = None
+
+    @property
+    def serves(self) -> bool:
+        return self.worker is not None and not self.worker.fault
+
+    @property
+    def state(self) -> State:
+        if self.loading:
+            return "LOADING"
+        return "READY" if self.serves else "UNAVAILABLE"
+
+    @property
+    def absence(self) -> Absence | None:
+        """Why it does not serve; None while it does."""
+        if self.loading:
+            return "loading"
+        if self.worker is not None:
+            return "failed" if self.worker.fault else None
+        if self.refused:
+            return "refused"
+        return "unloaded" if self.unloaded else "failed"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not serve; empty while it does."""
+        return self.why if self.worker is None else self.worker.fault
+
+    @property
+    def message(self) -> str:
+        """Why it does not serve, with its name."""
+        named = f"model {self.name!r}"
+        return self.reason if self.reason.startswith(named) else f"{named}: {self.reason}"

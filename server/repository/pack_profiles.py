@@ -1,0 +1,40 @@
+"""The profile that planning may use: the pack's own, when it is of this machine."""
+
+import logging
+
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import FILE, load_profile
+
+_log = logging.getLogger(__name__)
+
+
+def prepared(pack: Pack, device: Device) -> tuple[Pack, Profile | None]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    profile = find_profile(pack, device)
+    if profile is not None:
+        device.tune(profile.tuning)
+    return device.fitted(pack), profile
+
+
+def find_profile(pack: Pack, device: Device) -> Profile | None:
+    """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
+
+    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    if not (pack.folder / FILE).exists():
+        return None
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, device))
+    except ProfileError as exc:
+        _log.warning("planned without a profile: %s", exc)
+        return None

@@ -1,0 +1,185 @@
+"""The models of the service: which packs there are, which are loaded, and what each holds.
+
+Invariant: a model is loaded exactly when it has a worker, and then its plan is reserved in the budget.
+Loaded is not serving: its worker may have met a fault that lasts (the file was changed, the disk is gone).
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from loader.errors import LoaderError
+from loader.pool.pool import ReadPool
+from models.errors import ModelError
+from models.packs.leftovers import clear_repository
+from models.packs.pack import Pack
+from models.runtime.heap import trim_heap
+from pipeline.devices.base import Device, DeviceError
+from pipeline.planning.plan import PlanError
+from server.errors import NotFoundError, NotServingError, RefusedError, shown
+from server.memory.budget import Budget
+from server.memory.minima import Minima
+from server.memory.request_needs import Need
+from server.memory.sharing import even_share
+from server.repository.entry import Entry
+from server.repository.model_folders import model_names
+from server.repository.opening import Opener
+from server.repository.presence import Presence, is_folder
+from server.repository.worker import Worker
+from server.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+# What is wrong with one pack, or with the disk or the device under it.
+_FAILURES = (ModelError, LoaderError, PlanError, DeviceError)
+# Of the disk and of the system's memory: at the next try these may be gone.
+_MAY_PASS = (LoaderError, NotServingError)
+
+
+class Repository:
+    """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
+
+    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._opener = Opener(settings, budget, device, pool)
+        self._entries: dict[str, Entry] = {}
+        self._lock = asyncio.Lock()
+        self._minima = Minima(self._opener.least_bytes)
+        self.presence = Presence(settings.repository)
+        self.refusals: dict[str, int] = {}
+
+    def entries(self) -> list[Entry]:
+        return list(self._entries.values())
+
+    def names(self) -> list[str]:
+        """Return the models on disk, by name.
+
+        Raises:
+            NotFoundError: the repository does not exist.
+        """
+        return model_names(self._settings.repository)
+
+    def request_needs(self) -> list[Need]:
+        """Return what requests to each model take; blocks."""
+        needs = []
+        for name in self._served():
+            with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
+                needs.append(self._opener.need(self._settings.repository / name))
+        return needs
+
+    async def load_all(self) -> None:
+        """Load the models that the settings name; one that fails is noted and the others go on."""
+        for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
+            _log.warning("%s: removed: left by a compilation that was killed", folder)
+        for name in self._served():
+            try:
+                await self.load(name)
+            except (*_FAILURES, RefusedError, NotServingError):
+                _log.error("not served: %s", self._entries[name].message)
+
+    async def load(self, name: str) -> Entry:
+        """Load the latest version of ``name`` within its share of the budget.
+
+        The other models that are served and not loaded keep what they need at least; what is left is
+        shared evenly.
+
+        Raises:
+            NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
+            not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack is
+            damaged. What was loaded before stays as it is.
+        """
+        async with self._lock:
+            folder = self._settings.repository / name
+            if not name or name[0] == "." or "/" in name or not is_folder(folder):
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
+            entry = self._entries.setdefault(name, Entry(name))
+            if entry.serves:
+                return entry
+            # What left service holds its memory until here.
+            await self._close(entry, entry.reason)
+            if entry.lost:
+                raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
+            entry.loading, entry.why, entry.refused = True, "loading", False
+            entry.unloaded = False
+            try:
+                share, beside = await asyncio.to_thread(self._room, name)
+                opened = await self._opener.open(name, folder, share, beside)
+            except (Exception, asyncio.CancelledError) as exc:
+                entry.why = str(exc) or "loading was cancelled"
+                entry.refused = isinstance(exc, RefusedError)
+                entry.may_pass = isinstance(exc, _MAY_PASS)
+                if entry.refused:
+                    self.refusals[name] = self.refusals.get(name, 0) + 1
+                raise
+            finally:
+                entry.loading = False
+            entry.pack, entry.fitted, entry.worker = opened
+            return entry
+
+    async def unload(self, name: str) -> None:
+        """Let ``name`` finish its requests and give its memory back.
+
+        Raises:
+            NotFoundError: no such model is known.
+        """
+        async with self._lock:
+            if name not in self._entries:
+                raise NotFoundError(f"model {shown(name)}: not in the repository")
+            await self._close(self._entries[name], "unloaded")
+            self._entries[name].unloaded = True
+
+    async def _close(self, entry: Entry, why: str) -> None:
+        """Let ``entry``, if it is loaded, finish its requests, and give its memory back."""
+        worker, entry.worker, entry.why = entry.worker, None, why
+        entry.refused = False
+        if worker is None:
+            return
+        await worker.close()
+        entry.fitted = None
+        # The memory of a broken engine is still the disk's: it stays reserved.
+        entry.lost = worker.engine.broken
+        if not entry.lost:
+            self._budget.release(entry.name)
+        trim_heap()
+
+    def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
+        """Return a model that has been loaded or tried, and its pack.
+
+        Raises:
+            NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise NotFoundError(f"model {shown(name)}: not found")
+        if version is not None and entry.pack is not None and version != entry.pack.version:
+            raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
+        if not entry.serves or entry.pack is None:
+            raise (RefusedError if entry.refused else NotServingError)(entry.message)
+        return entry, entry.pack
+
+    def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
+        """Return the worker and pack of a ready model; raises as ``get``."""
+        entry, pack = self.get(name, version)
+        assert entry.worker is not None
+        return entry.worker, pack
+
+    async def close(self) -> None:
+        """Drain and close every model."""
+        for entry in self.entries():
+            await self.unload(entry.name)
+
+    def _served(self) -> list[str]:
+        """Return the models that the settings name, or all on disk."""
+        return list(self._settings.models) or self.names()
+
+    def _room(self, name: str) -> tuple[int, int]:
+        """Return how many bytes ``name`` may take, and how many the other models need; blocks."""
+        held = self._budget.held()
+        root = self._settings.repository
+        others = dict.fromkeys((*self._served(), *held))
+        others.pop(name, None)
+        least = {each: self._minima.of(root / each) for each in (name, *others)}
+        waiting = [n_bytes for each, n_bytes in least.items() if each not in held]
+        share = even_share(self._budget.free_bytes, waiting)
+        return share, sum(least.values()) - least[name]

@@ -1,0 +1,57 @@
+"""All requests in flight: each has its exchange, and those that stall are ended here."""
+
+from starlette.types import Receive, Scope, Send
+
+from server.errors import BusyError, StalledError
+from server.memory.request_memory import Lease, RequestMemory
+from server.requests.exchange import GRACE_SECONDS, Exchange
+
+
+class Exchanges:
+    """All exchanges that run; ends those that stall."""
+
+    def __init__(self, memory: RequestMemory, max_body: int, stall_seconds: float) -> None:
+        self.memory = memory
+        self.max_body = max_body
+        self._stall_seconds = stall_seconds
+        self._open: set[Exchange] = set()
+        #: Ended for want of progress.
+        self.stalled = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """Return the exchange of one request, a context manager: at its end all that is held is free."""
+        client = scope.get("client")
+        lease = Lease(self.memory, client[0] if client else "")
+        exchange = Exchange(scope, receive, send, lease, self.max_body, self._open.discard)
+        self._open.add(exchange)
+        return exchange
+
+    def sweep(self, now: float, hurry: bool) -> None:
+        """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
+        hurry = hurry or self.memory.waiting > 0
+        limit = GRACE_SECONDS if hurry else self._stall_seconds
+        for exchange in self._open:
+            if exchange.stalled_seconds(now) >= limit:
+                self.stalled += 1
+                exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
+        self._untie()
+
+    def _untie(self) -> None:
+        """Where all wait who have what others wait for, some give way: none of them would ever go on.
+
+        Those of the client that holds most come first, the last of them before the others.
+        """
+        holders = [exchange for exchange in self._open if exchange.has_what_others_want]
+        if not all(exchange.lease.waiting for exchange in holders):
+            return
+        holders.sort(key=lambda each: (self.memory.held_by(each.client), each.opened_at))
+        missing = max(self.memory.missing_bytes, 1)
+        while len(holders) > 1 and missing > 0:
+            last = holders.pop()
+            missing -= last.lease.held_bytes
+            last.end(
+                BusyError("the memory of requests is taken by others (setting request_memory)")
+            )

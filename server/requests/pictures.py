@@ -1,0 +1,177 @@
+"""Pictures that come over HTTP, opened by Pillow within limits of pixels and memory."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
+
+from models.images.placement import Size
+from server.errors import InvalidRequestError
+from server.settings.sizes import format_size
+
+# Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+# Bytes a pixel as Pillow has it, and as RGB: floats become grey on the way.
+_MODE_BYTES = {"RGB": 4, "F": 9}
+
+# EXIF orientations of pictures whose rows are columns.
+_LYING = (5, 6, 7, 8)
+
+
+@dataclass(frozen=True)
+class PictureLimits:
+    """What decoding one picture may take."""
+
+    max_pixels: int
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A picture as RGB, upright; ``size`` is what it has in its file, where ``image`` may have less."""
+
+    image: Image.Image
+    size: Size
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Return ``image`` as RGB; sixteen bits become eight, where Pillow would clip them."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+    if image.mode == "RGB":
+        image.load()
+        return image
+    return image.convert("RGB")
+
+
+def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
+    """Return the most that a pixel of ``image`` takes while it is decoded and turned.
+
+    Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
+    holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own, and Pillow
+    a copy of one; libtiff a strip, which may be all of the picture; what Pillow decodes in Python is there
+    as bytes, twice. The file itself is counted by whoever received it.
+    """
+    n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        n_bytes += 4
+    match image.format:
+        case "JPEG" if not _has_one_scan(image):
+            n_bytes += 2 * len(image.getbands())
+        case "WEBP":
+            n_bytes += 12
+        case "TIFF" if image.info.get("compression") != "raw":
+            n_bytes += max(4, 2 * len(image.getbands()))
+        case "PPM" if image.tile and image.tile[0].codec_name != "raw":
+            n_bytes += 2 * len(image.getbands())
+    return n_bytes
+
+
+def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:
+    pixels = -(-image.width // scale) * -(-image.height // scale)
+    return pixels <= limits.max_pixels and pixels * _bytes_a_pixel(image) <= limits.max_bytes
+
+
+def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
+    """Have a JPEG that is over ``limits`` decoded at a half, a quarter or an eighth, if that helps.
+
+    libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
+    file has one scan; of a progressive photograph it holds all, so nothing would be saved.
+    """
+    if _fits(image, 1, limits) or not _has_one_scan(image):
+        return
+    for scale in (2, 4, 8):
+        if _fits(image, scale, limits):
+            image.draft(None, (image.width // scale, image.height // scale))
+            return
+
+
+def _has_one_scan(image: ImageFile.ImageFile) -> bool:
+    """Return whether the scan up to whose header Pillow read has all components of a JPEG."""
+    if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
+        return False
+    length = 6 + 2 * image.layers
+    position = image.fp.tell()
+    image.fp.seek(max(0, position - length - 2))
+    header = image.fp.read(5)
+    image.fp.seek(position)  # whoever asks again is told the same
+    return header == bytes((0xFF, 0xDA, 0, length, image.layers))
+
+
+def decoding_bytes(path: Path, limits: PictureLimits) -> int:
+    """Return the memory that ``decode`` will take; reads the header alone; raises as ``decode``."""
+    with _opened(path) as image:
+        size = image.size
+        _shrink(image, limits)
+        _check(image, size, limits)
+        return image.width * image.height * _bytes_a_pixel(image)
+
+
+def decode(path: Path, limits: PictureLimits) -> Photograph:
+    """Return the picture in ``path``, turned as its EXIF orientation says; blocks.
+
+    Raises:
+        InvalidRequestError: it is not a picture, is damaged, or decoding would take more than ``limits``.
+    """
+    with _opened(path) as image:
+        return _decoded(image, limits)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+    """Yield the picture in ``path``; what its decoder raises inside becomes an InvalidRequestError."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
+            # written; the size is checked below, before a pixel is decoded.
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=_FORMATS) as image:
+                yield image
+    except InvalidRequestError:
+        raise
+    except UnidentifiedImageError as exc:
+        raise InvalidRequestError("not an image that can be read") from exc
+    except Image.DecompressionBombError as exc:
+        raise InvalidRequestError(f"the image has too many pixels: {exc}") from exc
+    except Exception as exc:  # decoders raise whatever their parsing stumbles over
+        raise InvalidRequestError(
+            f"the image is damaged: {str(exc) or type(exc).__name__}"
+        ) from exc
+
+
+def _decoded(image: ImageFile.ImageFile, limits: PictureLimits) -> Photograph:
+    size = image.size
+    _shrink(image, limits)
+    is_whole = image.size == size
+    _check(image, size, limits)
+    if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
+        size = size[1], size[0]
+    ImageOps.exif_transpose(image, in_place=True)
+    rgb = _rgb(image)
+    return Photograph(rgb, rgb.size if is_whole else size)
+
+
+def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> None:
+    """Refuse a picture that is over ``limits``; ``size`` is what it has in its file.
+
+    Raises:
+        InvalidRequestError: it is.
+    """
+    if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
+        raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
+    if image.width * image.height > limits.max_pixels:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all"
+        )
+    needed = image.width * image.height * _bytes_a_pixel(image)
+    if needed > limits.max_bytes:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "
+            f"there are {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
+        )

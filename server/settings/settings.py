@@ -1,0 +1,222 @@
+"""Settings of the service: flags first, then LAYERSTREAM_* variables, then a TOML file, then defaults.
+
+A setting has one name: flag, variable and key of the file are made of it. What is said of it anywhere is
+its description here (server/settings/table.py).
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.find import check_name
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.settings.sizes import Size, parse_size
+from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
+
+_log = logging.getLogger(__name__)
+
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: More than any machine has use for.
+MOST_THREADS = 1024
+#: A year: what waits for longer waits for ever, and timers end somewhere.
+Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+_SIZES = ("budget", "request_memory", "max_body")
+
+
+class SettingsError(Exception):
+    """A setting is missing or not what it should be; the message names it, and where it was given."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where a setting stands in ``serve --help`` and in the table of settings."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Default:
+    """What an absent value means, in words."""
+
+    words: str
+
+
+_MEMORY = Panel("Memory")
+_MODELS = Panel("Models")
+_NETWORK = Panel("Network")
+_LIMITS = Panel("Limits")
+_LOGS = Panel("Logs")
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in ``text``, which commas separate."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+class Settings(BaseSettings):
+    """Everything an operator can choose. Sizes take units, times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    budget: Annotated[Size, _MEMORY] = Field(
+        description="Memory for all models and their requests."
+    )
+    request_memory: Annotated[
+        Size | None,
+        _MEMORY,
+        Default("an eighth of the budget up to 64MiB, more where models need it"),
+    ] = Field(None, description="Part of the budget for requests in flight.")
+
+    repository: Annotated[Path, _MODELS] = Field(
+        description="Folder of packs: REPOSITORY/NAME/VERSION."
+    )
+    models: Annotated[tuple[str, ...], NoDecode, _MODELS, Default("all")] = Field(
+        (), description="Serve only these; names separated by commas."
+    )
+    architecture: Annotated[str, _MODELS] = Field(
+        "auto", description=f"How weights stream: {', '.join(ARCHITECTURES)}."
+    )
+    threads: Annotated[int | None, _MODELS, Default("one a core")] = Field(
+        None, ge=1, le=MOST_THREADS, description="Compute threads."
+    )
+    verify: Annotated[Literal["first", "always"], _MODELS] = Field(
+        "first", description="Checksums of weights: on the first sweep, or on every one."
+    )
+    exit_on_error: Annotated[bool, _MODELS] = Field(
+        False, description="End when one of the models cannot be served."
+    )
+    device: Annotated[str, _MODELS] = Field(
+        "cpu", description="What computes: cpu, cuda, cuda:1, ..."
+    )
+    memory_kind: Annotated[Kind | None, _MODELS, Default("as the profile found fastest")] = Field(
+        None, description="CUDA: how weights reach kernels."
+    )
+    precision: Annotated[Precision, _MODELS] = Field(
+        "fp32", description="CUDA: precision of convolutions."
+    )
+    recompile: Annotated[bool, _MODELS] = Field(
+        False, description="CUDA: take packs for another compute capability, compile their kernels."
+    )
+
+    host: Annotated[str, _NETWORK] = Field(
+        "127.0.0.1", description="Address to listen on; 0.0.0.0: every network of the machine."
+    )
+    port: Annotated[int, _NETWORK] = Field(
+        8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
+    )
+    allow_admin: Annotated[bool, _NETWORK] = Field(
+        False, description="Let other machines load and unload models, too."
+    )
+
+    queue_limit: Annotated[PositiveInt, _LIMITS] = Field(
+        16, description="Requests that may wait for a model, for memory, for a photograph's turn."
+    )
+    request_timeout: Annotated[Seconds, _LIMITS] = Field(
+        30.0, description="For reading a request, and for answering it."
+    )
+    drain_timeout: Annotated[Seconds, _LIMITS] = Field(
+        30.0, description="For requests in flight after SIGTERM."
+    )
+    header_timeout: Annotated[Seconds, _LIMITS] = Field(
+        10.0, description="For the header of a request."
+    )
+    idle_timeout: Annotated[Seconds, _LIMITS] = Field(
+        75.0, description="Between requests of a connection."
+    )
+    stall_timeout: Annotated[Seconds, _LIMITS] = Field(
+        10.0, description="Without progress of a body or an answer."
+    )
+    max_connections: Annotated[PositiveInt, _LIMITS] = Field(
+        256, description="Connections at a time."
+    )
+    max_connections_per_address: Annotated[
+        PositiveInt | None, _LIMITS, Default("half of max_connections")
+    ] = Field(None, description="Connections at a time from one address.")
+    max_body: Annotated[Size, _LIMITS] = Field(
+        64 << 20, validate_default=True, description="Largest body of a request."
+    )
+    max_image_pixels: Annotated[PositiveInt, _LIMITS] = Field(
+        64_000_000, description="Largest image, in pixels; a larger JPEG is decoded smaller."
+    )
+
+    access_log: Annotated[Literal["errors", "all"], _LOGS] = Field(
+        "errors",
+        description="Requests that get a line: those that failed, or all but probes and scrapes.",
+    )
+    log_format: Annotated[Literal["auto", "json", "text"], _LOGS] = Field(
+        "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: object, info: ValidationInfo) -> object:
+        is_switch = cls.model_fields[info.field_name or ""].annotation is bool
+        if isinstance(value, bool) and not is_switch:
+            raise ValueError("true or false is for switches")
+        return value
+
+    @field_validator(*_SIZES, mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return split_names(value) if isinstance(value, str) else value
+
+    @field_validator("host")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError(
+                "empty; 127.0.0.1 is this machine only, 0.0.0.0 every network it is in"
+            )
+        return value.strip()
+
+    @field_validator("architecture")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in ARCHITECTURES:
+            raise ValueError(f"{value!r} is not one of {', '.join(ARCHITECTURES)}")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        return check_name(value)
+
+
+def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
+    """Return the settings from ``flags`` (None values count as absent), environment and file.
+
+    The file is ``config``, or what LAYERSTREAM_CONFIG names.
+
+    Raises:
+        SettingsError: values are missing or wrong, or the file cannot be read.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    named = os.environ.get(CONFIG_VARIABLE, "") if config is None else str(config)
+    try:
+        file = read_file(Path(named)) if named else None
+    except ValueError as exc:
+        raise SettingsError(str(exc)) from exc
+    sources = Sources(given, variables(os.environ, Settings.model_fields), file)
+    try:
+        return Settings(**sources.beside_variables(_SIZES))
+    except ValidationError as exc:
+        raise SettingsError(sources.faults(exc.errors(), Settings.model_fields)) from exc
+
+
+def warn_of_variables() -> None:
+    """Log a warning where the environment has LAYERSTREAM_* variables that are no setting."""
+    unknown = unknown_variables(Settings.model_fields)
+    if unknown:
+        _log.warning("%s", unknown)

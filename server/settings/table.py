@@ -1,0 +1,109 @@
+"""The table of settings, made of Settings: what ``serve --help`` and docs/settings.md show.
+
+``python -m server.settings.table`` prints it as Markdown.
+"""
+
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ByteSize
+from pydantic.fields import FieldInfo
+
+from server.settings.settings import Default, Panel, Settings
+from server.settings.sources import flag, variable
+
+# What a value is, by its type.
+_VALUES: dict[Any, str] = {
+    ByteSize: "SIZE",
+    float: "SECONDS",
+    int: "NUMBER",
+    Path: "FOLDER",
+    tuple: "NAMES",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting as people see it. ``value``: what it takes: SIZE, first|always; empty: nothing."""
+
+    name: str
+    panel: str
+    value: str
+    default: str
+    meaning: str
+
+    @property
+    def flag(self) -> str:
+        return flag(self.name)
+
+    @property
+    def variable(self) -> str:
+        return variable(self.name)
+
+    @property
+    def help(self) -> str:
+        """The meaning, and the default where there is one."""
+        default = f" Default: {self.default}." if self.value and self.default else ""
+        return self.meaning + default
+
+
+def settings_table() -> tuple[Setting, ...]:
+    """Return all settings, in the order of ``Settings``."""
+    return tuple(map(setting, Settings.model_fields))
+
+
+def setting(name: str) -> Setting:
+    """Return the setting called ``name``."""
+    field = Settings.model_fields[name]
+    panel = next(item.title for item in field.metadata if isinstance(item, Panel))
+    return Setting(name, panel, _value(field.annotation), _default(field), field.description or "")
+
+
+def _value(annotation: Any) -> str:
+    if annotation is bool:
+        return ""
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    named = (_VALUES.get(part) for part in (annotation, get_origin(annotation)))
+    of_parts = map(_value, get_args(annotation))  # of what is beside None
+    return next(filter(None, (*named, *of_parts)), "NAME")
+
+
+def _default(field: FieldInfo) -> str:
+    """Return the default as one writes it; empty where there is none."""
+    if field.is_required():
+        return ""
+    words = next((item.words for item in field.metadata if isinstance(item, Default)), None)
+    value = field.default
+    if words is not None:
+        return words
+    if isinstance(value, bool):
+        return str(value).lower()
+    if _value(field.annotation) == "SIZE":
+        return f"{value >> 20}MiB"
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def markdown() -> str:
+    """Return the table of settings as Markdown, a part for each panel."""
+    parts = []
+    for panel, settings in groupby(settings_table(), lambda each: each.panel):
+        rows = "\n".join(_row(each) for each in settings)
+        parts.append(f"## {panel}\n\n{_HEAD}\n{rows}\n")
+    return "\n".join(parts)
+
+
+_HEAD = "| setting | flag | variable | default | |\n|---|---|---|---|---|"
+
+
+def _row(item: Setting) -> str:
+    given = f"{item.flag} {item.value}".rstrip().replace("|", r"\|")
+    default = item.default or "must be given"
+    return f"| `{item.name}` | `{given}` | `{item.variable}` | {default} | {item.meaning} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,248 @@
+"""The read pool and the reader in memory: every job is answered once, whatever happens."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.in_memory import MemoryReader
+from tests.loader.support import CONTENT, PART, WAIT_SECONDS, Gate, Jobs, in_thread, raising, ranges
+
+
+@pytest.fixture
+def pool() -> Iterator[ReadPool]:
+    pool = ReadPool(2)
+    yield pool
+    pool.close()
+
+
+# The reader in memory
+
+
+@given(content=st.binary(max_size=50), offset=st.integers(0, 60), length=st.integers(0, 60))
+def test_memory_reader_reads_or_falls_short(content: bytes, offset: int, length: int) -> None:
+    reader = MemoryReader(content)
+    target = bytearray(length)
+    if length and offset + length > len(content):
+        with pytest.raises(ReadError, match="bytes short"):
+            reader.read_into(offset, memoryview(target))
+    else:
+        reader.read_into(offset, memoryview(target))
+        assert target == content[offset : offset + length]
+    assert reader.in_progress == 0
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.read_into(0, memoryview(target))
+
+
+def test_hook_sees_every_read_before_it_happens() -> None:
+    seen: list[tuple[int, int]] = []
+    reader = MemoryReader(CONTENT, lambda offset, length: seen.append((offset, length)))
+    target = bytearray(8)
+    reader.read_into(16, memoryview(target))
+    assert seen == [(16, 8)]
+    assert target == CONTENT[16:24]
+
+
+@pytest.mark.parametrize("error", [ReadError("bad block"), ValueError("a bug")])
+def test_hook_may_fail_a_read(error: Exception) -> None:
+    reader = MemoryReader(CONTENT, raising(error))
+    with pytest.raises(type(error)):
+        reader.read_into(0, memoryview(bytearray(8)))
+    assert reader.in_progress == 0
+
+
+def test_closing_during_a_read_is_a_fault_of_the_test() -> None:
+    reader = MemoryReader(CONTENT)
+    reader.hook = lambda _offset, _length: reader.close()
+    with pytest.raises(AssertionError, match="1 reads in progress"):
+        reader.read_into(0, memoryview(bytearray(8)))
+
+
+# The pool
+
+
+def test_bytes_arrive_and_the_job_is_answered(pool: ReadPool) -> None:
+    jobs = Jobs()
+    pool.submit(jobs.job(0, MemoryReader(CONTENT), ranges(512, 256, 64, 1)))
+    number, error, seconds = jobs.next()
+    assert (number, error) == (0, None)
+    assert seconds >= 0
+    assert jobs.targets[0] == CONTENT[512 : 512 + 321]
+
+
+@given(
+    threads=st.integers(1, 4),
+    kinds=st.lists(st.sampled_from(["good", "damaged", "short", "broken", "closed"]), max_size=30),
+)
+def test_every_job_is_answered_exactly_once(threads: int, kinds: list[str]) -> None:
+    closed = MemoryReader(CONTENT)
+    closed.close()
+    readers = {
+        "good": MemoryReader(CONTENT),
+        "damaged": MemoryReader(bytes(len(CONTENT))),
+        "short": MemoryReader(CONTENT[:100]),
+        "broken": MemoryReader(CONTENT, raising(RuntimeError("a bug"))),
+        "closed": closed,
+    }
+    expected = {
+        "good": type(None),
+        "damaged": ChecksumError,
+        "short": ReadError,
+        "broken": LoaderError,
+        "closed": ClosedError,
+    }
+    pool, jobs = ReadPool(threads), Jobs()
+    for number, kind in enumerate(kinds):
+        pool.submit(jobs.job(number, readers[kind], ranges(PART, PART)))
+    pool.close()  # finishes what it accepted
+    answers = [jobs.ended.get_nowait() for _ in kinds]
+    assert jobs.ended.empty()
+    assert Counter(number for number, _, _ in answers) == Counter(range(len(kinds)))
+    for number, error, _ in answers:
+        assert type(error) is expected[kinds[number]]
+    assert all(reader.in_progress == 0 for reader in readers.values())
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_damaged_range_is_named(bad: int, pool: ReadPool) -> None:
+    damaged = bytearray(CONTENT)
+    damaged[bad * PART + 7] ^= 4
+    jobs = Jobs()
+    parts = ranges(0, PART, PART, PART)
+    pool.submit(jobs.job(0, MemoryReader(bytes(damaged)), parts))
+    _, error, _ = jobs.next()
+    assert type(error) is ChecksumError
+    assert str(error).startswith(
+        f"weights.bin: bytes [{bad * PART}, {(bad + 1) * PART}) are damaged"
+    )
+    pool.submit(jobs.job(1, MemoryReader(bytes(damaged)), parts, verify=False))
+    assert jobs.next()[:2] == (1, None)
+
+
+def test_fault_of_a_reader_is_an_answer_and_no_end(pool: ReadPool) -> None:
+    jobs = Jobs()
+    for number in range(5):  # more than there are threads
+        pool.submit(jobs.job(number, MemoryReader(CONTENT, raising(KeyError("x"))), ranges(0, 8)))
+        _, error, _ = jobs.next()
+        assert type(error) is LoaderError
+        assert "KeyError('x')" in str(error)
+    pool.submit(jobs.job(9, MemoryReader(CONTENT), ranges(0, 8)))
+    assert jobs.next()[:2] == (9, None)
+
+
+def test_fault_of_a_callback_ends_no_thread(
+    pool: ReadPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(_error: LoaderError | None, _seconds: float) -> None:
+        raise RuntimeError("a bug in the caller")
+
+    jobs = Jobs()
+    for _ in range(4):  # more than there are threads
+        target = memoryview(bytearray(8))
+        pool.submit(ReadJob(MemoryReader(CONTENT), ranges(0, 8), target, False, faulty))
+    pool.submit(jobs.job(1, MemoryReader(CONTENT), ranges(0, 8)))
+    assert jobs.next()[:2] == (1, None)
+    pool.close()
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 4
+
+
+def test_as_many_reads_at_once_as_there_are_threads() -> None:
+    pool, jobs, gate = ReadPool(3), Jobs(), Gate()
+    reader = MemoryReader(CONTENT, gate)
+    for number in range(5):
+        pool.submit(jobs.job(number, reader, ranges(0, 8)))
+    for _ in range(3):
+        assert gate.arrived.acquire(timeout=WAIT_SECONDS)
+    assert reader.in_progress == 3
+    assert not gate.arrived.acquire(blocking=False)
+    gate.open.set()
+    pool.close()
+    assert sorted(jobs.next()[0] for _ in range(5)) == list(range(5))
+
+
+def test_one_thread_reads_in_order() -> None:
+    pool, jobs = ReadPool(1), Jobs()
+    for number in range(20):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(number, 8)))
+    assert [jobs.next()[0] for _ in range(20)] == list(range(20))
+    pool.close()
+
+
+def test_close_finishes_what_was_accepted_and_refuses_more() -> None:
+    pool, jobs, gate = ReadPool(2), Jobs(), Gate()
+    reader = MemoryReader(CONTENT, gate)
+    for number in range(10):
+        pool.submit(jobs.job(number, reader, ranges(0, 8)))
+    assert gate.arrived.acquire(timeout=WAIT_SECONDS)
+    closing = in_thread(pool.close)
+    gate.open.set()
+    closing.join(WAIT_SECONDS)
+    assert not closing.is_alive()
+    assert sorted(jobs.next()[0] for _ in range(10)) == list(range(10))
+    with pytest.raises(ClosedError, match="read pool closed"):
+        pool.submit(jobs.job(11, reader, ranges(0, 8)))
+    assert jobs.ended.empty()
+    pool.close()
+
+
+def test_threads_end_with_the_pool() -> None:
+    before = set(threading.enumerate())
+    pool, jobs = ReadPool(3), Jobs()
+    for number in range(3):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8)))
+    ours = set(threading.enumerate()) - before
+    assert len(ours) == 4  # and the one that watches
+    assert all(thread.daemon for thread in ours)
+    pool.close()
+    assert not any(thread.is_alive() for thread in ours)
+
+
+def test_threads_wake_for_jobs_alone() -> None:
+    """Once a job: nothing polls, and once more to begin to look for reads that hang."""
+    pool, jobs = ReadPool(2, hung_seconds=1e6), Jobs()
+    for number in range(20):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8)))
+        jobs.next()
+    pool.close()
+    assert 20 <= pool.statistics().wake_ups <= 20 + 2  # the last is the end
+
+
+def test_waiting_threads_keep_no_buffer_alive() -> None:
+    """What a finished job refers to goes with it, also while the thread waits for the next."""
+    import weakref
+
+    class Target(bytearray):
+        pass
+
+    pool, ended = ReadPool(1), threading.Semaphore(0)
+    target = Target(8)
+    alive = weakref.ref(target)
+    pool.submit(
+        ReadJob(
+            MemoryReader(CONTENT),
+            ranges(0, 8),
+            memoryview(target),
+            True,
+            lambda _error, _seconds: ended.release(),
+        )
+    )
+    assert ended.acquire(timeout=WAIT_SECONDS)
+    del target
+    pool.submit(
+        ReadJob(
+            MemoryReader(CONTENT),
+            ranges(0, 8),
+            memoryview(bytearray(8)),
+            True,
+            lambda _error, _seconds: ended.release(),
+        )
+    )
+    assert ended.acquire(timeout=WAIT_SECONDS)  # the first job is out of the thread's hands
+    assert alive() is None
+    pool.close()

@@ -1,0 +1,58 @@
+"""Nodes that ONNX Runtime refuses with weights as inputs become resident pieces, and no others."""
+
+from pathlib import Path
+
+import onnx
+
+from models.compiler.cutting.partition import Partition, partition
+from models.compiler.optimising.optimise import optimise
+from models.graphs.reader import read_onnx
+from models.packs.target import host_target
+from models.runtime.sessions import SessionError, open_piece
+from tests.models.nets import parsed, written
+
+
+def strict(data: bytes) -> object:
+    """Load a piece, but take the slope of PRelu only as a constant."""
+    graph = onnx.load_model_from_string(data).graph
+    inputs = {value.name for value in graph.input}
+    if any(node.op_type == "PRelu" and node.input[1] in inputs for node in graph.node):
+        raise SessionError("PRelu: the slope must be a constant")
+    return open_piece(data)
+
+
+def parts(tmp_path: Path) -> Partition:
+    model = parsed(
+        """slopes (float[1,64] x) => (float[1,64] y) {
+            a = Gemm<transB=1>(x, w)
+            b = Neg(a)
+            c = PRelu(b, s)
+            d = Abs(c)
+            y = Gemm<transB=1>(d, v)
+        }""",
+        {"w": (64, 64), "v": (64, 64), "s": (64,)},
+    )
+    source = written(model, tmp_path / "m.onnx")
+    (tmp_path / "work").mkdir()
+    _, graph = optimise(read_onnx(source), source, tmp_path / "work")
+    return partition(graph, host_target(), 1 << 20, source, strict)
+
+
+def test_only_the_refused_node_is_resident(tmp_path: Path) -> None:
+    found = parts(tmp_path)
+    (piece,) = [piece for piece in found.pieces if piece.region is not None]
+    nodes = found.graph.nodes[piece.first_node : piece.end_node]
+    assert [node.op_type for node in nodes] == ["PRelu"]
+    assert piece.region is not None
+    (reason,) = piece.region.reasons
+    assert "(PRelu)" in reason
+    assert "only as constants" in reason
+
+
+def test_every_node_is_in_one_piece(tmp_path: Path) -> None:
+    found = parts(tmp_path)
+    covered = [i for piece in found.pieces for i in range(piece.first_node, piece.end_node)]
+    assert covered == list(range(len(found.graph.nodes)))
+    assert len(found.graph_of) == len(found.pieces)
+    firsts = list(found.graphs.values())
+    assert [firsts[number] for number in found.graph_of] == found.pieces

@@ -1,0 +1,75 @@
+"""Rewritten operators compute the same, and nothing else is rewritten."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from models.compiler.optimising.rewrite import rewrite
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => '
+MISH = "y = Mish(x)"
+PARTS = "a = Softplus(x)\n b = Tanh(a)\n y = Mul(x, b)"
+REVERSED = "a = Softplus(x)\n b = Tanh(a)\n y = Mul(b, x)"
+
+
+def model(body: str, outputs: str = "(float[n] y)") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"{HEAD}{outputs} {{ {body} }}")
+
+
+def operators(given_model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in given_model.graph.node]
+
+
+def run(given_model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    session = ort.InferenceSession(
+        given_model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    answer: list[np.ndarray] = session.run(None, {"x": x})
+    return answer
+
+
+VECTORS = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e4, 1e4, width=32))
+
+
+@pytest.mark.parametrize("body", [MISH, PARTS, REVERSED])
+@given(x=VECTORS)
+def test_mish_is_mish(body: str, x: np.ndarray) -> None:
+    rewritten = model(body)
+    rewrite(rewritten)
+    onnx.checker.check_model(rewritten)
+    assert operators(rewritten) == ["Neg", "Sigmoid", "Mul", "HardSigmoid", "Div", "Sub"]
+    exact = x * np.tanh(np.logaddexp(0, x.astype(np.float64)))
+    np.testing.assert_allclose(
+        run(rewritten, x)[0], exact, rtol=1e-6, atol=1e-6 * max(1, abs(x).max())
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs"),
+    [
+        ("a = Softplus(x)\n b = Tanh(a)\n y = Mul(x, b)", "(float[n] y, float[n] b)"),
+        ("a = Softplus(x)\n b = Tanh(a)\n z = Mul(x, b)\n y = Add(z, a)", "(float[n] y)"),
+        ("c = Abs(x)\n a = Softplus(c)\n b = Tanh(a)\n y = Mul(x, b)", "(float[n] y)"),
+        ("a = Softplus(x)\n b = Sigmoid(a)\n y = Mul(x, b)", "(float[n] y)"),
+        ("a = Relu(x)\n b = Tanh(a)\n y = Mul(x, b)", "(float[n] y)"),
+    ],
+)
+def test_what_is_no_mish_stays(body: str, outputs: str) -> None:
+    original = model(body, outputs)
+    rewritten = model(body, outputs)
+    rewrite(rewritten)
+    assert rewritten == original
+
+
+def test_two_in_a_row_and_names_that_are_taken() -> None:
+    x = np.linspace(-5, 5, 11, dtype=np.float32)
+    body = "z = Mish(x)\n w = Mish(z)\n y = Mish(w)"
+    expected, rewritten = run(model(body), x)[0], model(body)
+    rewritten.graph.node[1].name = "z/t"
+    rewrite(rewritten)
+    onnx.checker.check_model(rewritten)
+    np.testing.assert_allclose(run(rewritten, x)[0], expected, atol=1e-6)

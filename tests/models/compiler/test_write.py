@@ -1,0 +1,353 @@
+"""A pack appears whole or not at all: full disks, kills at every step, what they leave."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.compiler import CompileOptions, compile_onnx
+from models.errors import CompileError, PackError
+from models.packs.leftovers import clear_repository, locked_folder
+from models.packs.manifest import Manifest
+from models.packs.pack import find_pack, open_pack, versions
+from tests.models.nets import CHUNK_BYTES, residual, written
+from tests.models.refusal import refuses
+
+OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
+FORCED = CompileOptions(chunk_bytes=CHUNK_BYTES, force=True)
+STEPS = ("read", "optimise", "cut", "write", "check")
+
+
+def content(pack: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in pack.iterdir()}
+
+
+# No space left
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, n_bytes: int) -> Iterator[Path]:
+    """Mount a file system of ``n_bytes`` on ``folder``; skip where that is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("tenths", [0, 5, 9, 13, 16, 19])
+def test_full_disk_leaves_nothing(
+    tenths: int, tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at another step each time: it has room for ``tenths`` of ten models."""
+    size = tiny_onnx.stat().st_size * tenths // 10
+    with small_disk(tmp_path / "disk", max(size, 1 << 14)) as disk:
+        monkeypatch.setattr("models.compiler.compile._check_space", lambda *_: None)
+        with refuses(CompileError, disk / "repository" / "m", "No space left"):
+            compile_onnx(tiny_onnx, disk / "repository" / "m", OPTIONS)
+        assert not any((disk / "repository").iterdir())
+
+
+@pytest.mark.disk
+def test_full_disk_is_foreseen_and_keeps_what_was_there(tiny_onnx: Path, tmp_path: Path) -> None:
+    model_bytes = tiny_onnx.stat().st_size
+    with small_disk(tmp_path / "disk", 5 * model_bytes) as disk:
+        pack = compile_onnx(tiny_onnx, disk / "m", OPTIONS)
+        before = content(pack)
+        (disk / "filler").write_bytes(bytes(model_bytes * 5 // 2))
+        with refuses(CompileError, disk / "m", "no space to compile"):
+            compile_onnx(tiny_onnx, disk / "m", FORCED)
+        assert content(pack) == before
+        assert list(pack.parent.iterdir()) == [pack]
+
+
+def test_too_little_space_is_refused_before_any_work(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    steps: list[str] = []
+    free = tiny_onnx.stat().st_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, free))
+    with refuses(CompileError, tmp_path / "m", "no space", f"{free / 2**20:.1f} MiB are free"):
+        compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, lambda step, detail="": steps.append(step))
+    assert steps == ["read"]
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("function", ["fsync", "write_bytes", "rename", "mkdir"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_write_that_fails_leaves_nothing(
+    function: str, existing: bool, tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = tmp_path / "repository" / "m"
+    before = None
+    if existing:
+        before = content(compile_onnx(tiny_onnx, destination, OPTIONS))
+
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(destination / "file"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if function == "fsync" else Path, function, full)
+        options = CompileOptions(version=2) if function == "rename" else FORCED
+        with refuses(CompileError, destination, "No space left on device"):
+            compile_onnx(tiny_onnx, destination, options)
+    if before is None:
+        assert not destination.exists()
+    else:
+        assert content(destination / "1") == before
+        assert [path.name for path in destination.iterdir()] == ["1"]
+
+
+def test_failing_exchange_keeps_the_old_version(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+    before = content(pack)
+    monkeypatch.setattr(
+        "models.compiler.writing.write._RENAME_EXCHANGE", 1 << 30
+    )  # an unknown flag
+    with refuses(CompileError, pack, "Invalid argument"):
+        compile_onnx(tiny_onnx, tmp_path / "m", FORCED)
+    assert content(pack) == before
+    assert list(pack.parent.iterdir()) == [pack]
+
+
+def test_every_file_reaches_the_disk_before_the_name(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append(path.name if path.is_file() else "folder" if path != tmp_path / "m" else "m")
+        assert (tmp_path / "m" / "1").exists() == (synced[-1] == "m")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+    files = ["manifest.json", "model.onnx", "pieces.bin", "weights.bin"]
+    assert sorted(synced[:-2]) == files
+    assert synced[-2:] == ["folder", "m"]
+
+
+def test_interruption_leaves_nothing(tiny_onnx: Path, tmp_path: Path) -> None:
+    def interrupt(step: str, detail: str = "") -> None:
+        if step == "write":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, interrupt)
+    assert not (tmp_path / "m").exists()
+
+
+# Killed while compiling
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+
+from models.compiler import CompileOptions, compile_onnx
+
+source, destination, point, force = sys.argv[1:]
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def progress(step, detail=""):
+    if step == point:
+        die()
+
+
+def before(owner, name, when=lambda *args: True):
+    original = getattr(owner, name)
+
+    def replaced(*args, **kwargs):
+        if when(*args):
+            die()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, replaced)
+
+
+if point == "manifest":
+    import models.compiler.compile as module
+    before(module, "write_manifest")
+elif point == "fsync":
+    before(os, "fsync")
+elif point == "rename":
+    import models.compiler.writing.write as module
+    before(module, "_replace")
+elif point == "after":
+    import models.compiler.writing.write as module
+    before(module, "_fsync", lambda path: path == Path(destination))
+options = CompileOptions(chunk_bytes=int(40_000), force=force == "force")
+compile_onnx(Path(source), Path(destination), options, progress)
+"""
+
+
+def compile_and_die(source: Path, destination: Path, point: str, force: bool) -> None:
+    command = [sys.executable, "-c", CHILD, str(source), str(destination), point]
+    done = subprocess.run(
+        [*command, "force" if force else ""], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def killed(point: str) -> Any:
+    """What is left behind is the same for all steps between reading and writing: one is enough."""
+    return pytest.param(point, marks=pytest.mark.slow if point in {"optimise", "cut"} else ())
+
+
+@pytest.mark.parametrize("point", [*map(killed, STEPS), "manifest", "fsync", "rename", "after"])
+def test_kill_leaves_no_half_pack(point: str, tiny_onnx: Path, tmp_path: Path) -> None:
+    destination = tmp_path / "repository" / "m"
+    compile_and_die(tiny_onnx, destination, point, force=False)
+    if point == "after":
+        assert versions(destination) == [destination / "1"]
+        open_pack(destination)
+        return
+    if point == "read":
+        assert not destination.exists()
+        destination.mkdir(parents=True)
+    else:
+        (left,) = destination.iterdir()
+        assert left.name.startswith(".")
+        with pytest.raises(PackError):
+            find_pack(left)
+    assert versions(destination) == []
+    with pytest.raises(PackError):
+        find_pack(destination)
+    pack = compile_onnx(tiny_onnx, destination, OPTIONS)
+    assert list(destination.iterdir()) == [pack]
+    open_pack(pack)
+
+
+@pytest.mark.parametrize("point", ["write", "rename", "after"])
+def test_kill_keeps_the_old_version_or_has_the_new_one(
+    point: str, tiny_onnx: Path, tmp_path: Path
+) -> None:
+    destination = tmp_path / "repository" / "m"
+    old = compile_onnx(tiny_onnx, destination, CompileOptions(chunk_bytes=1 << 20))
+    before = content(old)
+    compile_and_die(tiny_onnx, destination, point, force=True)
+    assert versions(destination) == [old]
+    assert (content(old) == before) == (point != "after")
+    assert len(list(destination.iterdir())) == 2  # the other of the two, hidden
+    assert isinstance(open_pack(destination).manifest, Manifest)
+    compile_onnx(tiny_onnx, destination, FORCED)
+    assert list(destination.iterdir()) == [old]
+
+
+def test_folder_of_a_running_compilation_is_left_alone(tiny_onnx: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    with locked_folder(tmp_path / "m", "7") as other:
+        pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+        assert clear_repository(tmp_path) == []
+        assert sorted(tmp_path.joinpath("m").iterdir()) == sorted([other, pack])
+    assert list(tmp_path.joinpath("m").iterdir()) == [pack]
+
+
+def test_the_steps_of_a_running_compilation_are_left_alone(tiny_onnx: Path, tmp_path: Path) -> None:
+    """Whoever lists the repository, at any step, from another process."""
+    command = [sys.executable, "-c", CLEAR, str(tmp_path)]
+
+    def clear(step: str, detail: str = "") -> None:
+        if detail:
+            return
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.strip() == "[]"
+
+    open_pack(compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, clear))
+
+
+CLEAR = """
+import sys
+from pathlib import Path
+
+from models.packs.leftovers import clear_repository
+
+print(clear_repository(Path(sys.argv[1])))
+"""
+
+
+def test_what_killed_compilations_left_is_cleared(tiny_onnx: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    compile_and_die(tiny_onnx, repository / "m", "write", force=False)
+    pack = compile_onnx(tiny_onnx, repository / "n", OPTIONS)
+    compile_and_die(tiny_onnx, repository / "n", "after", force=True)
+    (repository / ".compiling-of-old-1-4711").mkdir()
+    kept = [repository / ".hidden", repository / "m" / ".keep", repository / "n" / "2"]
+    for folder in kept:
+        folder.mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (repository / "m" / ".compiling-link").symlink_to(outside)
+    gone = clear_repository(repository)
+    assert len(gone) == 3
+    assert not any(path.exists() for path in gone)
+    assert all(path.is_dir() for path in (*kept, outside))
+    open_pack(pack)
+    assert clear_repository(repository) == []
+
+
+def test_without_locks_nothing_is_taken_for_left_over(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    left = tmp_path / "m" / ".compiling-1-1"
+    left.mkdir(parents=True)
+    monkeypatch.setattr("models.packs.leftovers.fcntl.flock", refuse)
+    pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+    assert clear_repository(tmp_path) == []
+    assert sorted(pack.parent.iterdir()) == [left, pack]
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+    taken: list[Path] = []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not taken:
+            monkeypatch.setattr("models.packs.leftovers.fcntl.flock", flock)
+            taken.extend(clear_repository(tmp_path))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("models.packs.leftovers.fcntl.flock", late)
+    with locked_folder(tmp_path, "1") as folder:
+        assert len(taken) == 1
+        assert folder.is_dir()
+        assert clear_repository(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_source_is_not_touched(tmp_path: Path) -> None:
+    source = written(residual(), tmp_path / "m.onnx")
+    before = (source.read_bytes(), source.stat().st_mtime_ns)
+    compile_onnx(source, tmp_path / "repository" / "m", OPTIONS)
+    assert (source.read_bytes(), source.stat().st_mtime_ns) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "repository"]

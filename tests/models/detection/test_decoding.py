@@ -1,0 +1,213 @@
+"""Heads to boxes: Darknet's formulas, and heads that hold nonsense."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from models.detection.boxes import Box, Limits, find_boxes
+from models.detection.decoding import MAX_CANDIDATES, candidates
+from models.detection.recipe import Detection, Head, head_fault, read_detection
+from models.errors import ModelError
+from models.images.preprocess import Preprocess
+from tests.models.detection import box_oracle as oracle
+from tests.models.refusal import refuses
+
+NET = (96, 64)
+ANCHORS = ((10.0, 14.0), (23.0, 27.0))
+CELLS = ((1.3, 1.7), (3.2, 2.4))
+HEADS: dict[str, Head] = {
+    f"{name}-{'activated' if done else 'raw'}": head.model_copy(update={"activated": done})
+    for done in (True, False)
+    for name, head in {
+        "yolo": Head(output="a", kind="yolo", anchors=ANCHORS, classes=3),
+        "scaled": Head(output="a", kind="yolo", anchors=ANCHORS, classes=3, scale_x_y=1.2),
+        "new": Head(
+            output="a", kind="yolo", anchors=ANCHORS, classes=3, scale_x_y=2.0, new_coords=True
+        ),
+        "region": Head(output="a", kind="region", anchors=CELLS, classes=3),
+        "region without softmax": Head(
+            output="a", kind="region", anchors=CELLS, classes=3, softmax=False
+        ),
+    }.items()
+}
+
+
+def values(head: Head, generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
+    """What such a layer may give: numbers from 0 to 1 where they are activated, any other elsewhere."""
+    shape = (1, len(head.anchors) * (5 + head.classes), rows, columns)
+    raw = generator.normal(0, 1.5, shape).astype(np.float32)
+    if head.activated or head.new_coords:
+        planes = raw.reshape(len(head.anchors), 5 + head.classes, rows, columns)
+        planes[:, :2] = generator.random(planes[:, :2].shape)
+        planes[:, 4:] = generator.random(planes[:, 4:].shape)
+    return raw
+
+
+def agrees(found: list[Box], expected: list[tuple[int, float, tuple[float, ...]]]) -> None:
+    """Check the same objects; those of almost equal score in any order."""
+    assert len(found) == len(expected) > 0
+    rows = sorted((box.index, box.score, *box.edges) for box in found)
+    right = sorted((number, score, *edges) for number, score, edges in expected)
+    np.testing.assert_allclose(rows, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("resize", ["letterbox", "stretch"])
+@pytest.mark.parametrize("nms", ["greedy", "diou"])
+@pytest.mark.parametrize("name", HEADS)
+def test_boxes_are_darknets(
+    name: str, nms: Literal["greedy", "diou"], resize: Literal["letterbox", "stretch"]
+) -> None:
+    """Two heads of different grids together, images wide and tall."""
+    generator = np.random.default_rng(7)
+    head = HEADS[name]
+    detection = Detection(
+        heads=(head, head.model_copy(update={"output": "b"})), nms=nms, score_threshold=0.2
+    )
+    recipe = Preprocess(size=NET, resize=resize)
+    for image in ((301, 97), (45, 160), (96, 64), (3, 1)):
+        outputs = {"a": values(head, generator, 4, 6), "b": values(head, generator, 3, 2)}
+        found = find_boxes(outputs, detection, recipe, image, Limits(clip=False))
+        letterbox = resize == "letterbox"
+        agrees(found, oracle.detect(outputs, detection, NET, image, letterbox))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_request_has_its_own_limits(name: str) -> None:
+    head = HEADS[name]
+    outputs = {"a": values(head, np.random.default_rng(1), 5, 5)}
+    detection = Detection(heads=(head,), labels=("ant", "bee", "cat"))
+    recipe = Preprocess(size=NET)
+    limits = {"score_threshold": 0.05, "iou_threshold": 0.7}
+    own = find_boxes(outputs, detection, recipe, (50, 50), Limits(score=0.05, iou=0.7))
+    assert own == find_boxes(outputs, detection.model_copy(update=limits), recipe, (50, 50))
+    assert own[:3] == find_boxes(outputs, detection, recipe, (50, 50), Limits(0.05, 0.7, 3))
+    assert {(box.index, box.label) for box in own} <= {(0, "ant"), (1, "bee"), (2, "cat")}
+    for box in own:
+        x_min, y_min, x_max, y_max = box.edges
+        assert 0 <= x_min <= x_max <= 50
+        assert 0 <= y_min <= y_max <= 50
+
+
+def test_classes_without_labels_are_numbers() -> None:
+    head = HEADS["yolo-activated"]
+    outputs = {"a": values(head, np.random.default_rng(1), 5, 5)}
+    found = find_boxes(outputs, Detection(heads=(head,)), Preprocess(size=NET), (9, 9))
+    assert found
+    assert all(box.label == str(box.index) for box in found)
+
+
+NUMBERS = st.sampled_from(
+    [float("nan"), float("inf"), float("-inf"), 3e38, -3e38, 1e-40, 89.0, 800.0, 0.0, 1.0, -7.0]
+)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@given(data=st.data())
+def test_nonsense_is_left_out(name: str, data: st.DataObject) -> None:
+    """Whatever a network gives, an answer is finite; no warning either."""
+    head = HEADS[name]
+    outputs = {"a": data.draw(arrays.arrays(np.float32, (1, head.planes, 2, 2), elements=NUMBERS))}
+    detection = Detection(heads=(head,), nms="diou", score_threshold=0)
+    recipe = Preprocess(size=NET, resize="letterbox")
+    for clip in (True, False):
+        for box in find_boxes(outputs, detection, recipe, (30, 200), Limits(clip=clip)):
+            assert np.isfinite([box.score, *box.edges]).all()
+
+
+def test_all_boxes_of_all_classes_are_few_candidates() -> None:
+    """A request may ask for everything a large detector has: the best of 1.8 million remain."""
+    head = Head(output="a", kind="yolo", anchors=((10, 10),) * 3, classes=80)
+    generator = np.random.default_rng(0)
+    outputs = {"a": generator.random((1, head.planes, 76, 76), np.float32)}
+    found = candidates(outputs, (head,), (608, 608), 0.0)
+    assert len(found.scores) == len(found.boxes) == len(found.classes) == MAX_CANDIDATES
+    planes = outputs["a"].reshape(3, 85, 76 * 76)
+    scores = np.sort((planes[:, 4:5] * planes[:, 5:]).ravel())[::-1]
+    np.testing.assert_array_equal(found.scores, scores[:MAX_CANDIDATES])
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"heads": ()}, "heads"),
+        ({"labels": ("a",)}, "1 labels for 3 classes"),
+        ({"heads": (HEADS["yolo-raw"], Head(output="b", kind="yolo", anchors=ANCHORS, classes=4))},
+         "3 and 4 classes"),
+        ({"heads": (HEADS["yolo-raw"], HEADS["yolo-activated"])}, "two heads are of output 'a'"),
+        ({"score_threshold": float("nan")}, "score_threshold"),
+        ({"iou_threshold": 1.5}, "iou_threshold"),
+        ({"beta": 0}, "beta"),
+        ({"nms": "soft"}, "nms"),
+    ],
+)  # fmt: skip
+def test_recipes_that_make_no_sense(fields: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValidationError, match=word):
+        Detection(**{"heads": (HEADS["yolo-raw"],), **fields})
+
+
+TOML = """
+score_threshold = 0.3
+[[heads]]
+output = "a"
+kind = "yolo"
+anchors = [[10, 14], [23, 27]]
+classes = 3
+activated = false
+"""
+
+
+def test_recipe_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "detection.toml"
+    path.write_text(TOML)
+    expected = Detection(heads=(HEADS["yolo-raw"],), score_threshold=0.3)
+    assert read_detection(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("classes = 3", "classes = 0", ["heads.0.classes"]),
+        ("classes = 3", "", ["heads.0.classes"]),
+        ("[10, 14]", "[10, 0]", ["heads.0.anchors.0.1"]),
+        ("[10, 14]", "[10, inf]", ["heads.0.anchors.0.1"]),
+        ("[10, 14]", "[10]", ["heads.0.anchors.0"]),
+        ("kind =", "sort =", ["heads.0."]),
+        ('"yolo"', '"ssd"', ["heads.0.kind"]),
+        ("0.3", "2", ["score_threshold"]),
+        ("[[heads]]", "[[heads", ["not TOML"]),
+    ],
+)
+def test_recipe_that_is_wrong_is_named(
+    tmp_path: Path, old: str, new: str, words: list[str]
+) -> None:
+    path = tmp_path / "detection.toml"
+    path.write_text(TOML.replace(old, new))
+    with refuses(ModelError, path, *words):
+        read_detection(path)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ({"a": ("float32", (1, 16, 4, 4))}, None),
+        ({"b": ("float32", (1, 16, 4, 4))}, ["heads.0", "'a'", "'b'"]),
+        ({"a": ("float16", (1, 16, 4, 4))}, ["heads.0", "'a'", "float16", "float32"]),
+        ({"a": ("float32", (1, 18, 4, 4))}, ["[1, 18, 4, 4]", "[1, 16,"]),
+        ({"a": ("float32", (2, 16, 4, 4))}, ["[2, 16, 4, 4]"]),
+        ({"a": ("float32", (1, 16, 0, 4))}, ["[1, 16, 0, 4]"]),
+        ({"a": ("float32", (1, 16, -1, 4))}, ["[1, 16, -1, 4]"]),
+        ({"a": ("float32", (1, 16, 16))}, ["[1, 16, 16]"]),
+    ],
+)
+def test_heads_must_fit_the_outputs(outputs: Any, words: list[str] | None) -> None:
+    fault = head_fault(Detection(heads=(HEADS["yolo-raw"],)), outputs)
+    assert (fault is None) == (words is None)
+    for word in words or []:
+        assert word in str(fault)

@@ -1,0 +1,280 @@
+"""What ONNX Runtime runs and the ONNX standard has otherwise: read, compiled and streamed the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node
+
+from models.errors import OnnxError
+from models.graphs.reader import read_onnx
+from tests.models.nets import answers, inputs_for, parsed, written
+from tests.models.refusal import refuses
+from tests.models.streamed import compiled, same, streamed
+
+VALUES = np.array([1, 2, 3], np.float32)
+
+
+def relu_and_neg(**imports: int) -> onnx.ModelProto:
+    model = parsed("two (float[1,64] x) => (float[1,64] y) { z = Relu(x)\n y = Neg(z) }")
+    del model.opset_import[:]
+    for domain, version in imports.items():
+        model.opset_import.add(domain=domain.replace("_", "."), version=version)
+    return model
+
+
+def long_domain() -> onnx.ModelProto:
+    model = relu_and_neg(ai_onnx=17)
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    return model
+
+
+def both_domains() -> onnx.ModelProto:
+    model = relu_and_neg(ai_onnx=17)
+    model.opset_import.add(domain="", version=17)
+    model.graph.node[0].domain = "ai.onnx"
+    return model
+
+
+def unsorted() -> onnx.ModelProto:
+    model = parsed("two (float[1,64] x) => (float[1,64] y) { z = Relu(x)\n y = Neg(z) }")
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+    return model
+
+
+def nameless() -> onnx.ModelProto:
+    model = relu_and_neg(**{"": 17})
+    model.graph.name = ""
+    return model
+
+
+def twice_the_same_weight() -> onnx.ModelProto:
+    model = parsed("sum (float[1,64] x) => (float[1,64] y) { y = Add(x, w) }", {"w": (64,)})
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(64, np.float32), "w"))
+    return model
+
+
+def untyped_output() -> onnx.ModelProto:
+    model = relu_and_neg(**{"": 17})
+    model.graph.output[0].ClearField("type")
+    return model
+
+
+def only_onnx_runtime_has_it() -> onnx.ModelProto:
+    """Exporters of language models write it into ONNX's own set, where the standard has none."""
+    text = "n (float[1,4,64] x) => (float[1,4,64] y) { y = SimplifiedLayerNormalization<axis=-1>(x, w) }"
+    return parsed(text, {"w": (64,)})
+
+
+def sparse(indices: list[int] | list[list[int]], dims: tuple[int, ...]) -> onnx.SparseTensorProto:
+    return onnx.SparseTensorProto(
+        values=numpy_helper.from_array(VALUES, "w"),
+        indices=numpy_helper.from_array(np.array(indices, np.int64), "places"),
+        dims=dims,
+    )
+
+
+def sparse_weight(*args: object) -> onnx.ModelProto:
+    model = parsed("m (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }")
+    model.graph.sparse_initializer.append(sparse([0, 65, 200], (64, 64)))
+    return model
+
+
+def sparse_weight_by_axes() -> onnx.ModelProto:
+    model = sparse_weight()
+    model.graph.sparse_initializer[0].CopyFrom(sparse([[0, 0], [1, 1], [3, 8]], (64, 64)))
+    return model
+
+
+def sparse_constant() -> onnx.ModelProto:
+    model = parsed("m (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }")
+    made = make_node("Constant", [], ["w"], sparse_value=sparse([0, 65, 200], (64, 64)))
+    model.graph.node.insert(0, made)
+    return model
+
+
+def dropping() -> onnx.ModelProto:
+    """Dropout that is told to drop everything is no copy."""
+    model = parsed(
+        "d (float[1,64] x) => (float[1,64] y) { z = Exp(x)\n y = Dropout<seed=3>(z, ratio, yes) }"
+    )
+    for name, value in (("ratio", np.float32(0.9999999)), ("yes", np.True_)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    return model
+
+
+def named_like_ours() -> onnx.ModelProto:
+    """A name that the compiler would give a value of its own."""
+    model = parsed("n (float[1,4] x) => (float s, float t) { s = ReduceSum<keepdims=0>(x) }")
+    model.graph.node.append(make_node("Identity", ["s"], ["s/rank"]))
+    model.graph.output[1].name = "s/rank"
+    return model
+
+
+def typed_as_a_scalar() -> onnx.ModelProto:
+    """A declared output shape that is wrong: ONNX Runtime goes by what it infers."""
+    return parsed("r (float[1,64] x) => (float y) { y = Relu(x) }")
+
+
+def taken_inside() -> onnx.ModelProto:
+    """A branch reads what lies inside a Mish that is written as three operators."""
+    return parsed(
+        """m (float[1,64] x) => (float[1,64] y, float[1,64] z) {
+            a = Softplus(x)
+            b = Tanh(a)
+            y = Mul(x, b)
+            c = ReduceMax<keepdims=0>(x)
+            d = Greater(c, c)
+            z = If(d) <then_branch = t () => (float[1,64] p) { p = Exp(a) },
+                       else_branch = e () => (float[1,64] q) { q = Neg(a) }>
+        }"""
+    )
+
+
+def stale_branches() -> onnx.ModelProto:
+    """Branches that declare shapes of another rank and size than they have."""
+    return parsed(
+        """s (float[1,64] x) => (float[1,n] y) {
+            c = ReduceMax<keepdims=0>(x)
+            d = Greater(c, c)
+            y = If(d) <then_branch = t () => (float p) { p = Neg(x) },
+                       else_branch = e () => (float[1,32] q) { q = Concat<axis=1>(x, x) }>
+        }"""
+    )
+
+
+def times_a_constant() -> onnx.ModelProto:
+    """A factor that a node without inputs makes: no Mish."""
+    return parsed(
+        """c (float[1,64] x) => (float[1,64] y) {
+            k = Constant<value = float[1] {2.0}>()
+            y = Mul(x, k)
+        }"""
+    )
+
+
+MODELS: list[Callable[[], onnx.ModelProto]] = [
+    long_domain,
+    both_domains,
+    unsorted,
+    nameless,
+    twice_the_same_weight,
+    untyped_output,
+    only_onnx_runtime_has_it,
+    sparse_weight,
+    sparse_weight_by_axes,
+    sparse_constant,
+    dropping,
+    named_like_ours,
+    typed_as_a_scalar,
+    taken_inside,
+    stale_branches,
+    times_a_constant,
+]
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_it_runs_as_in_onnx_runtime(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    model = make()
+    source = written(model, tmp_path / "m.onnx")
+    inputs = inputs_for(
+        {
+            v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim)
+            for v in model.graph.input
+        }
+    )
+    same(streamed(compiled(source, tmp_path), inputs), answers(source, inputs), 1e-5, 1e-5)
+
+
+def test_sorting_changes_as_little_as_it_can(tmp_path: Path) -> None:
+    order = ["d", "a", "c", "b"]
+    needs = {"a": "x", "b": "a", "c": "x", "d": "b"}
+    model = parsed("s (float[4] x) => (float[4] d) { d = Relu(x) }")
+    del model.graph.node[:]
+    model.graph.node.extend(make_node("Relu", [needs[name]], [name]) for name in order)
+    read = read_onnx(written(model, tmp_path / "m.onnx"))
+    assert [node.output[0] for node in read.graph.node] == ["a", "c", "b", "d"]
+
+
+def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
+    model = parsed("c (float[4] x) => (float[4] y) { y = Add(x, z)\n z = Relu(y) }")
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, "not valid", "sorted"):
+        compiled(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (sparse([0, 1, 4096], (64, 64)), "an index lies outside of [64, 64]"),
+        (sparse([-1, 1, 2], (64, 64)), "an index lies outside"),
+        (sparse([[0, 0], [1, 64], [2, 2]], (64, 64)), "an index lies outside"),
+        (sparse([0, 1], (64, 64)), "indices [2] do not fit values [3]"),
+        (sparse([[0], [1], [2]], (64, 64)), "indices [3, 1] do not fit"),
+        (sparse([0, 1, 2], (-64, 64)), "negative dimension"),
+        (sparse([0, 1, 2], (1 << 20, 1 << 20)), "at most 1 GiB"),
+        (onnx.SparseTensorProto(dims=[64, 64]), "unknown data type 0"),
+    ],
+)
+def test_impossible_sparse_weights_are_refused(
+    changed: onnx.SparseTensorProto, reason: str, tmp_path: Path
+) -> None:
+    model = sparse_weight()
+    model.graph.sparse_initializer[0].CopyFrom(changed)
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, reason):
+        read_onnx(source)
+
+
+def test_sparse_constants_cannot_read_other_files(tmp_path: Path) -> None:
+    model = sparse_constant()
+    values = model.graph.node[0].attribute[0].sparse_tensor.values
+    values.ClearField("raw_data")
+    values.data_location = TensorProto.EXTERNAL
+    values.external_data.add(key="location", value="../../etc/passwd")
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, "leaves the model's folder"):
+        read_onnx(source)
+
+
+@pytest.mark.parametrize("inside", ["then_branch", "graph"])
+def test_names_of_graphs_must_be_text(inside: str, tmp_path: Path) -> None:
+    branch = helper.make_graph([make_node("Neg", ["x"], ["b"])], "Q1Q1", [], [])
+    node = make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = relu_and_neg(**{"": 17})
+    if inside == "graph":
+        model.graph.name = "Q1Q1"
+    else:
+        model.graph.node.append(node)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"Q1Q1", b"Q\xc2Q1"))
+    with refuses(OnnxError, path, "not UTF-8"):
+        read_onnx(path)
+
+
+def test_messages_do_not_name_working_files(tmp_path: Path) -> None:
+    source = written(parsed("r (float[1] x) => (double[1] y) { y = Relu(x) }"), tmp_path / "m.onnx")
+    with pytest.raises(OnnxError) as caught:
+        compiled(source, tmp_path)
+    assert "source.onnx" not in str(caught.value)
+    assert "Type" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "outputs"),
+    [("Mish", [], ["y"]), ("Mish", ["x"], []), ("Mul", ["x"], ["y"])],
+)
+def test_nodes_without_what_they_need_are_refused(
+    operator: str, inputs: list[str], outputs: list[str], tmp_path: Path
+) -> None:
+    model = relu_and_neg(**{"": 18})
+    model.graph.node.append(make_node(operator, inputs, outputs))
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, "not valid", operator):
+        compiled(source, tmp_path)

@@ -1,0 +1,197 @@
+"""Layers in coarser chunks: what can be chosen, and that every choice gives the same bits."""
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable
+
+import onnx
+import pytest
+
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.choice import (
+    choose_pieces,
+    chunk_sizes,
+    finest_positions,
+    largest_unit_bytes,
+    scratch_bytes,
+    session_bytes,
+    streamed_bytes,
+    with_alternatives,
+)
+from models.packs.pack import Pack, open_pack
+from tests.models.chosen import WholeMemory
+from tests.models.nets import NETS, inputs_for, parsed, written
+
+
+def strided() -> onnx.ModelProto:
+    """3x3 with strides and an activation, 1x1, and channels that are no multiple of a block."""
+    return parsed(
+        """strided (float[1,40,13,13] x) => (float[1,75,7,7] y) {
+            a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, wa, ba)
+            b = LeakyRelu<alpha=0.1>(a)
+            c = Conv(b, wc, bc)
+            d = Sigmoid(c)
+            y = Conv(d, wy, by)
+        }""",
+        {"wa": (208, 40, 3, 3), "ba": (208,), "wc": (144, 208, 1, 1), "bc": (144,)}
+        | {"wy": (75, 144, 1, 1), "by": (75,)},
+    )
+
+
+def summed() -> onnx.ModelProto:
+    """A convolution that adds a tensor and then activates, which ONNX Runtime makes one node."""
+    return parsed(
+        """summed (float[1,64,7,7] x) => (float[1,160,7,7] y) {
+            a = Conv(x, wa)
+            b = Conv<pads=[1,1,1,1]>(x, wb, bb)
+            s = Add(a, b)
+            y = Relu(s)
+        }""",
+        {"wa": (160, 64, 1, 1), "wb": (160, 64, 3, 3), "bb": (160,)},
+    )
+
+
+def row() -> onnx.ModelProto:
+    """Fully connected layers whose rows are no multiple of anything."""
+    return parsed(
+        """row (float[1,300] x) => (float[1,301] y) {
+            a = Gemm<transB=1>(x, wa, ba)
+            b = Relu(a)
+            y = Gemm<transB=1>(b, wy)
+        }""",
+        {"wa": (1024, 300), "ba": (1024,), "wy": (301, 1024)},
+    )
+
+
+def plain() -> onnx.ModelProto:
+    """One-dimensional convolutions: the blocked layout has none."""
+    return parsed(
+        """plain (float[1,24,40] x) => (float[1,140,5] y) {
+            a = Conv<pads=[1,1]>(x, wa, ba)
+            b = Relu(a)
+            y = Conv<strides=[8]>(b, wy)
+        }""",
+        {"wa": (256, 24, 3), "ba": (256,), "wy": (140, 256, 3)},
+    )
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{
+        name: NETS[name]
+        for name in ("residual", "gemm_by_column", "matmul", "shared_weight", "concat")
+    },
+    **{item.__name__: item for item in (strided, summed, row, plain)},
+}
+FINE = (4_000, 20_000)
+#: What is computed as a plain product of matrices is joined only where it gave the same bits.
+CERTAIN = ("residual", "gemm_by_column", "matmul", "shared_weight", "strided", "summed", "row")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pack]:
+    folder = tmp_path_factory.mktemp("choice")
+
+    @functools.cache
+    def compile_one(name: str, chunk_bytes: int) -> Pack:
+        source = written(MODELS[name](), folder / f"{name}.onnx")
+        options = CompileOptions(chunk_bytes=chunk_bytes, version=chunk_bytes)
+        return open_pack(compile_onnx(source, folder / "repository" / name, options))
+
+    return compile_one
+
+
+@pytest.fixture(params=itertools.product(MODELS, FINE), ids=lambda item: f"{item[0]}-{item[1]}")
+def pack(request: pytest.FixtureRequest, compiled: Callable[[str, int], Pack]) -> Pack:
+    return compiled(*request.param)
+
+
+def test_every_choice_gives_the_same_bits(pack: Pack) -> None:
+    manifest = pack.manifest
+    inputs = inputs_for({port.name: port.shape for port in manifest.inputs})
+    with contextlib.closing(WholeMemory(pack)) as memory:
+        finest = memory.run(manifest.pieces, inputs)
+        for limit in (*chunk_sizes(manifest), None):
+            assert memory.run(choose_pieces(manifest, limit), inputs) == finest, limit
+        for alternative in manifest.alternatives:
+            assert memory.run(with_alternatives(manifest, [alternative]), inputs) == finest
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_every_layer_in_chunks_can_be_whole(
+    name: str, compiled: Callable[[str, int], Pack]
+) -> None:
+    manifest = compiled(name, FINE[0]).manifest
+    cut = [layer for layer in manifest.layers if layer.end_piece - layer.first_piece > 1]
+    assert cut
+    whole = {
+        (item.first_piece, item.end_piece)
+        for item in manifest.alternatives
+        if len(item.joined) == 1
+    }
+    assert whole == {(layer.first_piece, layer.end_piece) for layer in cut}
+    uncut = len(manifest.pieces) - sum(layer.end_piece - layer.first_piece for layer in cut)
+    assert len(choose_pieces(manifest, None)) == uncut + len(cut)
+
+
+def test_no_piece_is_larger_than_was_asked(pack: Pack) -> None:
+    manifest = pack.manifest
+    sizes = chunk_sizes(manifest)
+    for limit in sizes:
+        largest = largest_unit_bytes(manifest, choose_pieces(manifest, limit))
+        assert largest <= max(limit, manifest.largest_chunk_bytes)
+    counts = [len(choose_pieces(manifest, limit)) for limit in (0, *sizes)]
+    assert counts == sorted(set(counts), reverse=True)
+    assert choose_pieces(manifest, 0) == manifest.pieces
+    for limit in sizes:
+        assert choose_pieces(manifest, limit - 1) != choose_pieces(manifest, limit)
+    assert choose_pieces(manifest, None) == choose_pieces(manifest, max(sizes, default=0))
+
+
+def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
+    manifest = pack.manifest
+    streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]
+    for limit in (*chunk_sizes(manifest), None):
+        pieces = choose_pieces(manifest, limit)
+        spans = [
+            number
+            for piece in pieces
+            if piece.span is not None
+            for number in range(piece.span, piece.span + piece.n_spans)
+        ]
+        assert spans == streamed
+        assert sum(streamed_bytes(manifest, piece) for piece in pieces) == sum(
+            manifest.spans[number].length for number in streamed
+        )
+        positions = finest_positions(pieces)
+        assert [i for run in positions for i in run] == list(range(len(manifest.pieces)))
+        for piece, run in zip(pieces, positions, strict=True):
+            assert manifest.pieces[run.start].span == piece.span
+
+
+def test_joined_operands_have_the_shapes_of_their_graph(pack: Pack) -> None:
+    for limit in (*chunk_sizes(pack.manifest), None):
+        for piece in choose_pieces(pack.manifest, limit):
+            graph = onnx.load_model_from_string(pack.graphs[piece.graph]).graph
+            for values, operands in ((graph.input, piece.inputs), (graph.output, piece.outputs)):
+                shapes = [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values]
+                assert shapes == [operand.shape for operand in operands]
+
+
+def test_figures_follow_the_choice(compiled: Callable[[str, int], Pack]) -> None:
+    manifest = compiled("residual", FINE[0]).manifest
+    coarse = choose_pieces(manifest, None)
+    assert len(coarse) < len(manifest.pieces)
+    assert session_bytes(manifest, coarse) < session_bytes(manifest, manifest.pieces)
+    assert scratch_bytes(coarse) == scratch_bytes(manifest.pieces)
+    assert largest_unit_bytes(manifest, manifest.pieces) == manifest.largest_chunk_bytes
+    assert largest_unit_bytes(manifest, coarse) == chunk_sizes(manifest)[-1]
+
+
+def test_one_layer_can_be_joined_alone(compiled: Callable[[str, int], Pack]) -> None:
+    manifest = compiled("residual", FINE[0]).manifest
+    alternative = manifest.alternatives[-1]
+    pieces = with_alternatives(manifest, [alternative])
+    gone = alternative.end_piece - alternative.first_piece - len(alternative.joined)
+    assert len(pieces) == len(manifest.pieces) - gone
+    assert pieces[: alternative.first_piece] == manifest.pieces[: alternative.first_piece]

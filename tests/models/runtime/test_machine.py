@@ -1,0 +1,84 @@
+"""What models/ knows of the machine: target, heap, sessions."""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from models.packs import target
+from models.packs.target import Target, host_target
+from models.runtime.heap import heap_bytes, trim_heap
+from models.runtime.sessions import SessionError, open_piece, open_resident, use_threads
+from tests.models.nets import one_layer
+
+
+@pytest.mark.parametrize(
+    ("flags", "extension", "block"),
+    [
+        ("sse2 avx avx2 fma avx512f avx512bw avx512dq avx512vl", "avx512", 16),
+        ("sse2 avx avx2 fma avx512f", "avx2", 8),
+        ("sse2 avx avx2", "avx", 8),
+        ("sse2", "sse2", 1),
+        ("", "sse2", 1),
+    ],
+)
+def test_target_follows_the_instruction_set(
+    flags: str, extension: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(target, "_cpu_flags", lambda: frozenset(flags.split()))
+    found = host_target.__wrapped__()
+    assert (found.isa, found.block) == (f"x86_64-{extension}", block)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    arm = host_target.__wrapped__()
+    assert (arm.isa, arm.block) == ("aarch64-generic", 1)
+    assert not arm.runs_on(found)
+
+
+def test_target_is_of_this_machine() -> None:
+    assert host_target().runs_on(host_target())
+    assert host_target().runs_on(Target(**{**host_target().model_dump(), "onnxruntime": "0"}))
+
+
+def test_heap_counts_what_c_allocates() -> None:
+    before = heap_bytes()
+    if before is None:
+        pytest.skip("the C library does not tell")
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    memory = libc.malloc(50 << 20)
+    after = heap_bytes()
+    libc.free(memory)
+    assert after is not None
+    assert after - before > 49 << 20
+    trim_heap()
+
+
+def test_heap_of_another_c_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_name: str | None) -> object:
+        return object()
+
+    monkeypatch.setattr(ctypes, "CDLL", nothing)
+    assert heap_bytes() is None
+    trim_heap()
+
+
+def test_sessions_share_their_threads(tmp_path: Path) -> None:
+    threads = use_threads()
+    assert use_threads(threads + 1) == threads
+    onnx.save(one_layer(), tmp_path / "m.onnx")
+    inputs = {"x": np.ones((1, 4, 5, 5), np.float32)}
+    (one,) = open_piece(one_layer().SerializeToString()).run(None, inputs)
+    (other,) = open_resident(str(tmp_path / "m.onnx")).run(None, inputs)
+    assert np.abs(one - other).max() <= 1e-6
+
+
+def test_what_is_no_graph_is_refused_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SessionError):
+        open_piece(b"not a graph")
+    with pytest.raises(SessionError):
+        open_resident("/none.onnx")
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,109 @@
+"""The zoo's Darknet families are the networks of the published cfg files, which a clone does not have."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from models import zoo
+from models.darknet.cfg.section import Section
+from models.darknet.cfg.text import format_cfg, parse_cfg, read_cfg
+from models.darknet.layers.network import Layer, Network, build_network
+from models.darknet.layers.sizes import parameter_count, source_sizes
+from models.darknet.seeded import random_weights
+from models.zoo.darknet import FAMILIES, Family
+from tests.models.darknet.cfgs import ZOO
+from tests.shared import shared
+
+CFG_FILES = {
+    "darknet-tiny": "tiny",
+    "resnet50-darknet": "resnet50",
+    "resnet152-darknet": "resnet152",
+    "densenet201-darknet": "densenet201",
+    "vgg16-darknet": "vgg-16",
+    "efficientnet-b0-darknet": "efficientnet_b0",
+}
+# Table I of the Demand Layering paper: layers, weights and largest layer in MiB.
+TABLE_I = {
+    "yolov3": (107, 236.5, 18.0),
+    "yolov4": (162, 245.8, 18.0),
+    "yolov4-p6": (305, 487.2, 36.0),
+    "resnet152-darknet": (206, 219.6, 9.0),
+    "densenet201-darknet": (306, 65.6, 5.9),
+}
+everyone = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+def built(family: Family) -> Network:
+    return build_network(family.sections(), family.name)
+
+
+def anonymous(layer: Layer) -> Layer:
+    """The layer without the section it came from: offsets and defaults may be written otherwise."""
+    return replace(layer, section=Section(layer.kind, {}))
+
+
+def test_definitions_are_the_networks_of_the_cfg_files() -> None:
+    files = {path.stem: path for path in shared("data", "darknet").glob("*.cfg")}
+    assert set(files) == {CFG_FILES.get(name, name) for name in ZOO}
+    for name, family in ZOO.items():
+        path = files[CFG_FILES.get(name, name)]
+        sections = read_cfg(path)
+        again = parse_cfg(format_cfg(sections), name)
+        assert [(s.kind, s.options) for s in again] == [(s.kind, s.options) for s in sections]
+        published = build_network(sections, path.name, resolution=family.resolution)
+        ours = built(family)
+        assert [anonymous(a) for a in ours.layers] == [anonymous(b) for b in published.layers], name
+        assert ours.outputs == published.outputs, name
+        size = (published.width, published.height, published.channels)
+        assert (ours.width, ours.height, ours.channels) == size, name
+
+
+@pytest.mark.parametrize("name", TABLE_I)
+def test_sizes_are_those_of_table_i(name: str) -> None:
+    sizes = source_sizes(built(ZOO[name]))
+    mebibytes = (sizes.weight_bytes / 2**20, sizes.largest_layer_bytes / 2**20)
+    assert (sizes.layers, *(round(size, 1) for size in mebibytes)) == TABLE_I[name]
+
+
+@everyone
+def test_parameters_are_those_that_training_changes(family: Family) -> None:
+    assert parameter_count(built(family)) == family.parameters
+
+
+@everyone
+def test_any_resolution_of_its_multiple_keeps_the_weights(family: Family) -> None:
+    default = built(family)
+    smaller = build_network(family.sections(), resolution=family.resolution - family.multiple)
+    if any(layer.kind == "connected" for layer in default.layers):
+        assert smaller.layers != default.layers
+        return
+    assert [layer.arrays for layer in smaller.layers] == [layer.arrays for layer in default.layers]
+
+
+@pytest.mark.parametrize(
+    ("name", "grids"),
+    [
+        ("yolov2", [13]),
+        ("yolov3", [13, 26, 52]),
+        ("yolov3-tiny", [13, 26]),
+        ("yolov4", [76, 38, 19]),
+        ("yolov4-csp", [64, 32, 16]),
+        ("yolov4-p6", [80, 40, 20, 10]),
+    ],
+)
+def test_a_detector_has_its_grids(name: str, grids: list[int]) -> None:
+    network = built(ZOO[name])
+    shapes = [network.layers[index].shape for index in network.outputs]
+    assert [rows for _, rows, _ in shapes] == grids
+    assert all(rows == columns for _, rows, columns in shapes)
+
+
+def test_weights_are_those_that_the_importer_draws(tmp_path: Path) -> None:
+    built_file = zoo.build("Darknet_Tiny", tmp_path / "tiny.onnx", resolution=96, seed=3).file
+    stored = {tensor.name: tensor for tensor in onnx.load(built_file).graph.initializer}
+    drawn = random_weights(built(ZOO["darknet-tiny"]), seed=3)
+    assert drawn
+    for name, array in drawn.items():
+        assert onnx.numpy_helper.to_array(stored[name]).tobytes() == array.tobytes()

@@ -1,0 +1,157 @@
+"""The check of a compiled pack: it agrees with ONNX Runtime, or there is no pack."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models.compiler import CompileOptions, compile_onnx
+from models.errors import CompileError
+from models.packs.pack import Pack, read_pack
+from pipeline.checking.check import Reference, check_pack
+from pipeline.checking.compare import Tolerance, difference
+from pipeline.devices.cpu import CpuDevice
+from tests.models.compiler.test_resident import branches, loop, selection, strings
+from tests.models.nets import gemm, parsed, residual, written
+from tests.models.refusal import refuses
+
+
+def checked(
+    model: onnx.ModelProto,
+    folder: Path,
+    damage: Callable[[Path], None] = lambda folder: None,
+    on_device: bool = True,
+) -> list[str]:
+    """Compile ``model`` with the check, after ``damage`` to the pack; return its notes."""
+    source = written(model, folder / "m.onnx")
+    notes: list[str] = []
+
+    def accept(pack: Path, reference: Path) -> None:
+        damage(pack)
+        device = CpuDevice() if on_device else None
+        notes.extend(check_pack(read_pack(pack), Reference(reference, source), device))
+
+    compile_onnx(source, folder / "r" / "m", CompileOptions(accept=accept))
+    return notes
+
+
+def no_pack(folder: Path) -> bool:
+    return not (folder / "r" / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        residual,
+        gemm,
+        *((lambda case=case: case()[0]) for case in (branches, loop, selection, strings)),
+    ],
+)
+def test_sound_models_pass_without_a_note(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    assert checked(make(), tmp_path) == []
+    assert isinstance(read_pack(tmp_path / "r" / "m"), Pack)
+
+
+def _other_weights(pack: Path) -> None:
+    """Scale the biggest tensor of the pack: what a wrong compiler could do; checksums are made anew."""
+    from models.packs.checksum import checksum
+    from models.packs.manifest import Manifest, write_manifest
+
+    file = pack / "weights.bin"
+    numbers = np.fromfile(file, np.float32) * np.float32(1.01)
+    numbers.tofile(file)
+    manifest = Manifest.model_validate_json((pack / "manifest.json").read_bytes())
+    data = file.read_bytes()
+    spans = tuple(
+        span.model_copy(
+            update={"checksum": checksum(data[span.offset : span.offset + span.length])}
+        )
+        for span in manifest.spans
+    )
+    write_manifest(manifest.model_copy(update={"spans": spans}), pack / "manifest.json")
+
+
+def test_another_answer_is_refused_with_output_and_distance(tmp_path: Path) -> None:
+    with refuses(CompileError, tmp_path / "m.onnx", "output 'y' is off by", "--no-check"):
+        checked(gemm(), tmp_path, _other_weights)
+    assert no_pack(tmp_path)
+
+
+def test_without_the_device_only_the_source_is_run(tmp_path: Path) -> None:
+    assert checked(gemm(), tmp_path, _other_weights, on_device=False) == []
+
+
+def _with_indices(*values: int) -> onnx.ModelProto:
+    model = parsed("g (float[3,4] x) => (float y) { y = Gather(x, i) }")
+    array = np.array(values, np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(array, "i"))
+    model.graph.node[0].name = "picks"
+    return model
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_what_onnx_runtime_cannot_run_is_refused_with_its_reason(
+    on_device: bool, tmp_path: Path
+) -> None:
+    with refuses(CompileError, tmp_path / "m.onnx", "Gather", "'picks'", "idx=5"):
+        checked(_with_indices(0, 5), tmp_path, on_device=on_device)
+    assert no_pack(tmp_path)
+
+
+def test_inputs_that_must_be_sensible_are_found(tmp_path: Path) -> None:
+    """A scale is no normal number: some kind of input is one that ONNX Runtime takes."""
+    model = parsed(
+        """s (float[1,2,3,3] x, float[4] scales) => (float[1,2,3,3] y, float z) {
+            y = Relu(x)
+            z = Resize<mode="nearest">(x, , scales)
+        }"""
+    )
+    assert checked(model, tmp_path) == []
+
+
+def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
+    model = parsed("r (float[4] x) => (float[4] y) { n = RandomNormalLike(x)\n y = Add(x, n) }")
+    model.graph.node[0].name = "noise"
+    (note,) = checked(model, tmp_path)
+    assert "not compared" in note
+    assert "'noise' (RandomNormalLike)" in note
+
+
+FLOATS = functools.partial(np.array, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "words"),
+    [
+        (FLOATS([1, 2]), FLOATS([1, 2.0001]), ""),
+        (FLOATS([1, 2]), FLOATS([1, 2.001]), "off by 0.001, where its largest value is 2"),
+        (FLOATS([0, 100]), FLOATS([0.001, 100]), ""),
+        (FLOATS([1e-8, 0]), FLOATS([0, 0]), ""),
+        (FLOATS([np.nan, 1]), FLOATS([np.nan, 1]), ""),
+        (FLOATS([np.inf, 1]), FLOATS([-np.inf, 1]), "other NaN or infinite"),
+        (FLOATS([1, np.nan]), FLOATS([np.nan, 1]), "NaN"),
+        (FLOATS([1, np.inf]), FLOATS([1, 1]), "NaN or infinite"),
+        (FLOATS([1]), FLOATS([1, 1]), "is float32[1], not float32[2]"),
+        (FLOATS([1]), np.array([1]), "is float32[1], not int64[1]"),
+        (np.array([1, 2]), np.array([1, 3]), "differs in 1 of 2 values"),
+        (np.array([True]), np.array([False]), "differs in 1 of 1"),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), "differs in 1 of 2"),
+        (np.array([7], np.uint8), np.array([8], np.uint8), "differs in 1 of 1"),
+        (FLOATS([]), FLOATS([]), ""),
+    ],
+)
+def test_what_counts_as_the_same(got: np.ndarray, expected: np.ndarray, words: str) -> None:
+    fault = difference({"y": got}, {"y": expected}, Tolerance())
+    assert (words in fault) if words else not fault, fault
+
+
+def test_quantised_integers_may_differ_by_one_step() -> None:
+    one, two, three = (np.array([n], np.uint8) for n in (1, 2, 3))
+    assert not difference({"y": one}, {"y": two}, Tolerance(steps=1))
+    assert difference({"y": one}, {"y": three}, Tolerance(steps=1))

@@ -1,0 +1,113 @@
+"""Resize and Upsample: lowered, beside ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.devices.cuda.lowering import NotCoveredError
+from pipeline.devices.cuda.lowering.handlers.resize_tables import Axis, nearest
+from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, reference
+from tests.pipeline.devices.nodes import drawn, numbers, piece
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+COORDINATES = [
+    *("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+]
+ROUNDINGS = ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
+X = numbers(2, 3, 5, 7)
+
+
+def floats(*values: float) -> Array:
+    return np.array(values, np.float32)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+lengths = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@given(st.sampled_from(COORDINATES), st.sampled_from(ROUNDINGS), lengths, lengths)
+@drawn
+def test_nearest_to_sizes(
+    coordinates: str, rounding: str, size: tuple[int, int], result: tuple[int, int]
+) -> None:
+    attributes = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+    inputs = [numbers(1, 2, *size), None, None, ints(1, 2, *result)]
+    agree("Resize", inputs, attributes | {"mode": "nearest"}, opset=19)
+
+
+@given(
+    st.sampled_from(COORDINATES),
+    st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0, 3.0]),
+    st.sampled_from([0.4, 1.0, 1.3, 2.0]),
+    st.sampled_from(["nearest", "linear", "cubic"]),
+)
+@drawn
+def test_scales(coordinates: str, height: float, width: float, mode: str) -> None:
+    attributes: dict[str, Any] = {"coordinate_transformation_mode": coordinates, "mode": mode}
+    agree("Resize", [X, None, floats(1, 1, height, width)], attributes, opset=19)
+
+
+@given(st.sampled_from(COORDINATES), st.sampled_from(["linear", "cubic"]), lengths, lengths)
+@drawn
+def test_interpolation_to_sizes(
+    coordinates: str, mode: str, size: tuple[int, int], result: tuple[int, int]
+) -> None:
+    attributes = {"coordinate_transformation_mode": coordinates, "mode": mode}
+    inputs = [numbers(1, 2, *size), None, None, ints(1, 2, *result)]
+    agree("Resize", inputs, attributes, opset=19)
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_what_is_nearest(coordinates: str, rounding: str) -> None:
+    """Every length to every other one: ties, and what rounding makes of them."""
+    attributes: dict[str, Any] = {"mode": "nearest", "nearest_mode": rounding}
+    attributes["coordinate_transformation_mode"] = coordinates
+    for length in range(1, 15):
+        x = np.arange(length, dtype=np.float32)
+        for result in range(1, 15):
+            piece_of_one = piece("Resize", [x, None, None, ints(result)], attributes, opset=19)
+            (expected,) = reference(piece_of_one, [x])
+            table = nearest(Axis(length, result, result / length), coordinates, rounding)
+            assert table.tolist() == expected.tolist(), (length, result)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_the_same_size_is_a_copy(mode: str) -> None:
+    agree("Resize", [X, None, floats(1, 1, 1.15, 1.1)], {"mode": mode})
+
+
+def test_cubic_options() -> None:
+    attributes = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}
+    agree("Resize", [X, None, floats(1, 1, 2, 1.5)], attributes)
+
+
+@pytest.mark.parametrize("scales", [(2, 3), (1.5, 1.2), (0.6, 2), (0.4, 0.7)])
+def test_old_opsets(scales: tuple[float, float]) -> None:
+    agree("Resize", [X, floats(1, 1, *scales)], {"mode": "nearest"}, opset=10)
+    agree("Resize", [X, floats(1, 1, *scales)], {"mode": "linear"}, opset=10)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_upsample(mode: str) -> None:
+    agree("Upsample", [X, floats(1, 1, 2, 3)], {"mode": mode}, opset=9)
+    agree("Upsample", [X], {"mode": mode, "scales": [1.0, 1.0, 2.0, 1.5]}, opset=8)
+
+
+def test_fewer_axes() -> None:
+    agree("Resize", [numbers(2, 3, 5), None, floats(1, 1, 2)], {"mode": "nearest"})
+    agree("Resize", [X, None, None, ints(4, 9)], {"mode": "nearest", "axes": [2, 3]}, opset=18)
+
+
+def test_not_covered() -> None:
+    with pytest.raises(NotCoveredError, match="Resize: scales"):
+        agree("Resize", [X, None, floats(1, 2, 1, 1)], {"mode": "nearest"})
+    with pytest.raises(NotCoveredError, match="Resize: antialias 1"):
+        agree("Resize", [X, None, floats(1, 1, 2, 2)], {"mode": "linear", "antialias": 1}, opset=18)

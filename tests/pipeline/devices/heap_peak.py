@@ -1,0 +1,86 @@
+"""How much the C heap holds at most while something runs. A process of its own: it changes malloc.
+
+Every block of a page and more is mapped, and glibc remembers the most that was ever mapped at once. Held
+up to that mark before, the heap moves it by exactly what the call adds.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from models.packs.manifest import Operand
+from models.packs.pack import open_pack
+from models.runtime.heap import heap_bytes
+from models.runtime.sessions import session_options
+
+_MMAP_THRESHOLD = -3  # malloc.h
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+
+
+def _mapped_at_most() -> int:
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        _libc.malloc_stats()
+        _libc.fflush(None)
+        os.dup2(kept, 2)
+        os.close(kept)
+        file.seek(0)
+        return int(file.read().split(b"max mmap bytes")[1].split(b"=")[1].split()[0])
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Return the most that mapped blocks grow by while ``work`` runs."""
+    held = [_libc.malloc(_mapped_at_most())]
+    before = _mapped_at_most()
+    work()
+    _libc.free(held[0])
+    return _mapped_at_most() - before
+
+
+def _piece(
+    graph: bytes, inputs: Sequence[Operand], outputs: Sequence[Operand], threads: int
+) -> int:
+    options = session_options(optimise=False)
+    options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    held = []
+    for letter, operands in (("x", inputs), ("y", outputs)):
+        for number, operand in enumerate(operands):
+            array = np.ones(operand.shape, operand.dtype)
+            held.append(array)
+            bind = binding.bind_input if letter == "x" else binding.bind_output
+            bind(f"{letter}{number}", "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    return peak_bytes(lambda: session.run_with_iobinding(binding))
+
+
+def main(pack: Path, threads: Sequence[int]) -> None:
+    """Print the peaks of each piece of ``pack``, by number of threads."""
+    _libc.mallopt(_MMAP_THRESHOLD, 4096)
+    assert heap_bytes() is not None
+    opened = open_pack(pack)
+    found = {
+        count: [
+            _piece(opened.graphs[piece.graph], piece.inputs, piece.outputs, count)
+            for piece in opened.manifest.pieces
+        ]
+        for count in threads
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [int(count) for count in sys.argv[2:]])

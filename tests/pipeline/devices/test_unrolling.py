@@ -1,0 +1,79 @@
+"""What plain convolutions allocate is bounded for any number of threads, not for the compiler's alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from loader.buffers import PAGE_BYTES
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.pack import Pack, open_pack
+from models.runtime.heap import heap_bytes
+from pipeline.devices.cpu import CpuDevice
+from tests.models.nets import parsed
+
+THREADS = (1, 2, 5, 16, 40)
+
+
+def plain() -> onnx.ModelProto:
+    """Convolutions that have no blocked kernel: odd groups, more groups than cores, along one axis."""
+    return parsed(
+        """plain (float[1,3,64,64] x, float[1,3,20000] v) => (float[1,9,31,31] y, float[1,8,19996] z) {
+            a = Conv<kernel_shape=[3,3]>(x, wa)
+            b = Conv<kernel_shape=[3,3], group=5>(a, wb)
+            c = Conv<kernel_shape=[5,5]>(b, wc)
+            d = Conv<kernel_shape=[3,3], group=42>(c, wd)
+            e = Conv<kernel_shape=[1,1], strides=[2,2], group=3>(d, we)
+            f = ConvTranspose<kernel_shape=[2,2]>(e, wf)
+            y = Conv<kernel_shape=[1,1]>(f, wg)
+            w = Conv<kernel_shape=[3]>(v, wh)
+            z = Conv<kernel_shape=[3]>(w, wi)
+        }""",
+        {
+            "wa": (5, 3, 3, 3),
+            "wb": (10, 1, 3, 3),
+            "wc": (42, 10, 5, 5),
+            "wd": (42, 1, 3, 3),
+            "we": (6, 14, 1, 1),
+            "wf": (6, 6, 2, 2),
+            "wg": (9, 6, 1, 1),
+            "wh": (5, 3, 3),
+            "wi": (8, 5, 3),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    folder = tmp_path_factory.mktemp("plain")
+    onnx.save(plain(), folder / "plain.onnx")
+    return open_pack(compile_onnx(folder / "plain.onnx", folder / "pack", CompileOptions()))
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="the C library does not count its heap")
+def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
+    script = Path(__file__).with_name("heap_peak.py")
+    command = [sys.executable, "-m", "tests.pipeline.devices.heap_peak", str(pack.folder)]
+    done = subprocess.run(
+        [*command, *map(str, THREADS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=script.parents[3],
+    )
+    peaks = json.loads(done.stdout)
+    device = CpuDevice(1)
+    more_than_compiled = 0
+    for threads in THREADS:
+        device.threads = threads
+        pieces = device.fitted(pack).manifest.pieces
+        for piece, peak, compiled in zip(
+            pieces, peaks[str(threads)], pack.manifest.pieces, strict=True
+        ):
+            # A block has a header, and both lie on whole pages.
+            assert peak <= piece.scratch_bytes + 2 * PAGE_BYTES, (threads, piece.outputs)
+            more_than_compiled += peak > compiled.scratch_bytes + 2 * PAGE_BYTES
+    assert more_than_compiled > 2  # or the bound need not know the threads

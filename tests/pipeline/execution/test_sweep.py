@@ -1,0 +1,247 @@
+"""Sweeps that fail, are cancelled or come too late: nothing stays in flight, errors are right."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from loader.errors import LoaderError, ReadError
+from pipeline.devices.base import Done, KernelError
+from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.sweep import Sweeper
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import violations
+from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.writes import writes
+
+SOURCE = manifest([2, 3, 1, 4, 2], [True, True, False, True, True, True])
+PLAN = make_plan(SOURCE, ARCHITECTURES["2s"], 6 * PAGE)
+AHEAD = make_plan(
+    SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead="tail")
+)
+PLANS = {
+    **{name: make_plan(SOURCE, item) for name, item in ARCHITECTURES.items()},
+    "ring": PLAN,
+    "ahead": AHEAD,
+}
+
+
+class Moves:
+    """Starts operations that a test ends: at once, or later from another thread; counts those open."""
+
+    def __init__(self, fail_at: int | None = None, by_thread: bool = False) -> None:
+        self.fail_at = fail_at
+        self.by_thread = by_thread
+        self.open = 0
+        self.started: list[int] = []
+        self.held: list[Callable[[], None]] = []
+        self.hold_from = sys.maxsize
+        self._lock = threading.Lock()
+
+    def __call__(self, index: int, done: Done) -> None:
+        with self._lock:
+            self.open += 1
+            self.started.append(index)
+
+        def end() -> None:
+            with self._lock:
+                self.open -= 1
+            error = ReadError(f"read {index}: Input/output error")
+            done(error if index == self.fail_at else None, 0.25)
+
+        if index >= self.hold_from:
+            self.held.append(end)
+        elif self.by_thread:
+            threading.Thread(target=end).start()
+        else:
+            end()
+
+
+def sweeper(
+    reads: Moves, kernels: list[Callable[[], None]], plan: Plan = PLAN, copies: Moves | None = None
+) -> Sweeper:
+    starts = (reads, copies or Moves(by_thread=reads.by_thread))
+    return Sweeper(plan.stages, starts[: len(plan.stages) - 1], kernels)
+
+
+def kernels(ran: list[int]) -> list[Callable[[], None]]:
+    return [lambda i=i: ran.append(i) for i in range(len(SOURCE.pieces))]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_kernels_run_once_in_order_and_the_trace_is_valid(name: str, by_thread: bool) -> None:
+    plan, ran, reads = PLANS[name], list[int](), Moves(by_thread=by_thread)
+    sweeps = sweeper(reads, kernels(ran), plan)
+    for _ in range(3):
+        trace: list[TraceEvent] = []
+        result = sweeps.run(record=trace.append)
+        assert ran == list(range(len(SOURCE.pieces)))
+        assert violations(trace, writes(plan), len(SOURCE.pieces)) == []
+        assert [event.at for event in trace] == sorted(event.at for event in trace)
+        assert 0 <= result.kernel_seconds + result.stall_seconds <= result.delay_seconds
+        ran.clear()
+    sweeps.settle()
+    assert reads.open == 0
+    # What was read ahead was not read again.
+    assert len(reads.started) == 3 * len(plan.groups) + plan.stages[0].ahead
+
+
+def test_reads_ahead_may_end_in_the_next_sweep() -> None:
+    ran: list[int] = []
+    reads = Moves()
+    reads.hold_from = len(AHEAD.groups)
+    sweeps = sweeper(reads, kernels(ran), AHEAD)
+    sweeps.run()
+    late, reads.held = reads.held, []
+    assert len(late) == reads.open == AHEAD.stages[0].ahead
+    thread = threading.Thread(target=lambda: [end() for end in late])
+    thread.start()
+    trace: list[TraceEvent] = []
+    sweeps.run(record=trace.append)
+    thread.join()
+    assert violations(trace, writes(AHEAD), len(SOURCE.pieces)) == []
+    assert ran == 2 * list(range(len(SOURCE.pieces)))
+
+
+@pytest.mark.parametrize("failing", range(AHEAD.stages[0].ahead))
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_a_read_ahead_that_fails_is_tried_again_in_its_sweep(failing: int, by_thread: bool) -> None:
+    ran: list[int] = []
+    reads = Moves(len(AHEAD.groups) + failing, by_thread)
+    sweeps = sweeper(reads, kernels(ran), AHEAD)
+    sweeps.run()
+    sweeps.settle()
+    reads.started.clear()
+    reads.fail_at = None
+    sweeps.run()
+    assert ran == 2 * list(range(len(SOURCE.pieces)))
+    assert reads.started[: len(AHEAD.groups)] == list(range(len(AHEAD.groups)))
+    sweeps.settle()
+    assert reads.open == 0
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("fail_at", range(len(PLANS["async"].groups)))
+def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
+    ran: list[int] = []
+    reads, copies = Moves(by_thread=by_thread), Moves(fail_at, by_thread)
+    with pytest.raises(ReadError, match=f"read {fail_at}"):
+        sweeper(reads, kernels(ran), PLANS["async"], copies).run()
+    assert (reads.open, copies.open) == (0, 0)
+    assert all(index < PLANS["async"].users[fail_at].start for index in ran)
+
+
+@pytest.mark.parametrize("fail_at", range(len(PLAN.groups)))
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_a_failed_read_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
+    ran: list[int] = []
+    reads = Moves(fail_at, by_thread)
+    with pytest.raises(ReadError, match=f"read {fail_at}: Input/output error"):
+        sweeper(reads, kernels(ran)).run()
+    assert reads.open == 0
+    first_user = PLAN.users[fail_at].start
+    assert all(index < first_user for index in ran)
+
+
+@pytest.mark.parametrize("at", range(len(SOURCE.pieces)))
+def test_a_failed_kernel_ends_the_sweep_and_drains(at: int) -> None:
+    def fail() -> None:
+        raise KernelError("no")
+
+    ran: list[int] = []
+    row = kernels(ran)
+    row[at] = fail
+    reads = Moves(by_thread=True)
+    with pytest.raises(KernelError):
+        sweeper(reads, row).run()
+    assert reads.open == 0
+    assert ran == list(range(at))
+
+
+@pytest.mark.parametrize("after", range(len(SOURCE.pieces)))
+def test_cancellation_is_seen_before_every_kernel(after: int) -> None:
+    ran: list[int] = []
+    reads = Moves(by_thread=True)
+    with pytest.raises(CancelledError):
+        sweeper(reads, kernels(ran)).run(cancelled=lambda: len(ran) >= after)
+    assert ran == list(range(after))
+    assert reads.open == 0
+
+
+def test_a_deadline_that_passed_stops_before_the_first_kernel() -> None:
+    ran: list[int] = []
+    with pytest.raises(DeadlineError):
+        sweeper(Moves(), kernels(ran)).run(deadline=time.monotonic() - 1)
+    assert ran == []
+
+
+def test_a_deadline_that_passes_during_a_read_still_waits_for_that_read() -> None:
+    """The disk writes into the ring until the read ends: it must not be left behind."""
+    reads = Moves()
+    reads.hold_from = 0
+    waiting = threading.Event()
+
+    def end_reads() -> None:
+        waiting.wait()
+        for end in reads.held:
+            end()
+
+    def cancelled() -> bool:  # asked when all reads that may start have started
+        waiting.set()
+        return False
+
+    thread = threading.Thread(target=end_reads)
+    thread.start()
+    with pytest.raises(DeadlineError):
+        sweeper(reads, kernels([])).run(deadline=0.0, cancelled=cancelled)
+    assert reads.started
+    assert reads.open == 0
+    thread.join()
+
+
+def test_a_pool_that_refuses_a_read_leaves_nothing_in_flight() -> None:
+    def refuse(index: int, done: Done) -> None:
+        raise LoaderError("read pool closed")
+
+    sweeps = Sweeper(PLAN.stages, (refuse,), kernels([]))
+    for _ in range(2):
+        with pytest.raises(LoaderError, match="closed"):
+            sweeps.run()
+    sweeps.settle()
+
+
+def test_a_read_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
+    reads = Moves()
+    reads.hold_from = 0
+    with pytest.raises(DrainError, match="have not ended"):
+        sweeper(reads, kernels([])).run()
+
+
+def test_kernels_in_flight_have_ended_before_an_error_is_raised() -> None:
+    ended: list[int] = []
+
+    def finish(done: Done) -> None:
+        def end() -> None:
+            ended.append(len(ran))
+            done(None, 0.0)
+
+        threading.Thread(target=end).start()
+
+    def fail() -> None:
+        raise KernelError("no such instruction")
+
+    ran: list[int] = []
+    launches = kernels(ran)
+    launches[2] = fail
+    plan = PLANS["pre"]
+    sweeps = Sweeper(plan.stages, [Moves()], launches, finish=finish)
+    with pytest.raises(KernelError):
+        sweeps.run()
+    assert (ran, ended) == ([0, 1], [2])

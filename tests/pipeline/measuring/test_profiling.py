@@ -1,0 +1,95 @@
+"""Profiling a real pack: whatever can be planned can be predicted, and sweeps stay within their limits."""
+
+from pathlib import Path
+
+import pytest
+
+from models.packs.pack import Pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.fitting.predict import Wanted, find_plan, predict
+from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.measuring.engines import cache_bytes
+from pipeline.measuring.plan_limits import measure_limits
+from pipeline.measuring.profiling import profile_pack
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.whole_files import check_writable
+from pipeline.schedule.architectures import ARCHITECTURES
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_pack: Pack) -> Profile:
+    return profile_pack(tiny_pack, CpuDevice(), iterations=2)
+
+
+def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> None:
+    assert len(measured.spans) == len(tiny_pack.manifest.spans)
+    assert {item.depth for item in measured.reads} == {1, 2, 4}
+    assert measured.copies
+    assert all(item.count >= 2 and item.median > 0 for item in measured.kernels.values())
+    assert measured.machine == this_machine(tiny_pack.weights_path, CpuDevice())
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile, name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    for limit in (None, tiny_pack.manifest.weight_bytes // 2):
+        found = find_plan(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
+        prediction = predict(found.plan, measured)
+        assert prediction.bound_seconds is not None
+        assert 0 < prediction.delay_seconds <= prediction.bound_seconds
+        assert bool(found.reasons) == (architecture.tuned == "auto")
+        assert bool(found.curve) == (architecture.tuned == "search")
+
+
+def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -> None:
+    for level in chunk_levels(tiny_pack.manifest):
+        plan = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"], choice=Choice(chunk_bytes=level))
+        delay = predict(plan, measured).simulated.delay_seconds
+        assert delay == pytest.approx(sum(measured.durations(plan).stages[-1]))
+
+
+@pytest.mark.parametrize("name", ["pre", "seq", "async", "2s", "auto"])
+def test_limits_bound_the_plan_that_they_are_of(
+    tiny_pack: Pack, measured: Profile, name: str
+) -> None:
+    half = tiny_pack.manifest.weight_bytes // 2
+    wanted = Wanted(weight_bytes=half)
+    plan = find_plan(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
+    steps: list[tuple[int, int]] = []
+    limits = measure_limits(
+        tiny_pack, plan, CpuDevice(), 5, lambda done, total: steps.append((done, total))
+    )
+    assert steps == [(number, 5) for number in range(1, 6)]
+    known = measured.with_limits(plan, limits)
+    assert known.bound_seconds(plan) == limits.bound_seconds(plan) > 0
+    assert Profile.model_validate_json(known.model_dump_json()) == known
+
+
+def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
+    steps: list[tuple[int, int]] = []
+    said: list[str] = []
+    profile_pack(tiny_pack, CpuDevice(), 1, lambda *step: steps.append(step), said.append)
+    assert steps[-1][0] == steps[-1][1] == len(steps)
+    for what in ("reads", "kernels, round 1 of 1", "beside"):
+        assert any(what in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [(["32K", "1024K", "4096K"], 4 << 20), (["512000K"], 64 << 20), ([], 8 << 20), ([""], 8 << 20)],
+)
+def test_the_largest_cache_is_found(tmp_path: Path, sizes: list[str], expected: int) -> None:
+    for number, size in enumerate(sizes):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(size + "\n")
+    assert cache_bytes(tmp_path) == expected
+
+
+def test_where_a_file_can_be_made_none_is_left(tmp_path: Path) -> None:
+    check_writable(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No such file"):
+        check_writable(tmp_path / "none")

@@ -1,0 +1,73 @@
+"""The arena planner against its brute-force validator."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.packs.manifest import Port
+from pipeline.planning.arena import (
+    ALIGNMENT,
+    ArenaPlan,
+    Lifetime,
+    arena_violations,
+    lifetimes,
+    plan_arena,
+)
+from tests.examples import examples
+from tests.pipeline.synthetic import chain
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Lifetime]:
+    steps = st.integers(0, 12)
+    drawn = draw(st.lists(st.tuples(st.integers(0, 5000), steps, steps), max_size=24))
+    return [Lifetime(size, min(a, b), max(a, b) + 1) for size, a, b in drawn]
+
+
+@examples(100, many=3000)
+@given(lives())
+def test_no_two_values_that_live_together_overlap(values: list[Lifetime]) -> None:
+    plan = plan_arena(tuple(values))
+    assert arena_violations(values, plan) == []
+    assert all(offset % ALIGNMENT == 0 for offset in plan.offsets)
+
+
+@given(lives())
+def test_the_arena_is_between_the_peak_and_the_sum(values: list[Lifetime]) -> None:
+    def aligned(value: Lifetime) -> int:
+        return -(-value.n_bytes // ALIGNMENT) * ALIGNMENT
+
+    plan = plan_arena(tuple(values))
+    peak = max(
+        (sum(aligned(v) for v in values if v.start <= step < v.end) for step in range(14)),
+        default=0,
+    )
+    assert peak <= plan.n_bytes <= sum(aligned(value) for value in values)
+
+
+def test_the_validator_sees_overlaps_and_ends() -> None:
+    values = [Lifetime(64, 0, 2), Lifetime(64, 1, 3)]
+    assert arena_violations(values, ArenaPlan((0, 0), 64)) == ["values 1 and 0 overlap"]
+    assert arena_violations(values, ArenaPlan((0, 64), 64)) == ["value 1 ends beyond the arena"]
+    assert arena_violations(values, ArenaPlan((0, 64), 128)) == []
+
+
+def test_a_chain_needs_its_two_largest_neighbours() -> None:
+    manifest = chain([64, 640, 1280, 64], [[0], [1], [2]])
+    assert plan_arena(lifetimes(manifest)).n_bytes == 640 + 1280
+
+
+def test_inputs_live_from_the_start_and_outputs_to_the_end() -> None:
+    manifest = chain([64, 64, 64, 64], [[0], [1], [0, 2]])
+    ports = [Port(name=f"p{i}", dtype="uint8", shape=(64,), value=i) for i in (0, 1)]
+    found = lifetimes(manifest.model_copy(update={"inputs": (ports[0],), "outputs": (ports[1],)}))
+    assert (found[0].start, found[0].end) == (0, 3)
+    assert (found[1].start, found[1].end) == (0, 4)
+
+
+def test_a_value_inside_another_keeps_it_alive() -> None:
+    manifest = chain([64, 64, 128, 64], [[0], [1], [1]])
+    inner = manifest.values[1].model_copy(update={"parent": 2, "offset": 64})
+    values = (manifest.values[0], inner, *manifest.values[2:])
+    found = lifetimes(manifest.model_copy(update={"values": values}))
+    assert found[1].n_bytes == 0 or found[1].start == found[1].end
+    assert (found[2].start, found[2].end) == (0, 3)

@@ -1,0 +1,196 @@
+"""The planner of auto: within its limit, no slower than simpler plans, near what is possible."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.auto import AutoPlan, plan_auto
+from pipeline.planning.draft import Drafts
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
+from pipeline.planning.residents import critical_reads, keep_critical
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from pipeline.timing.timeline import back_to_back, timeline
+from tests.examples import examples
+from tests.pipeline.networks import Network, heavy_tail, network, networks
+from tests.pipeline.synthetic import PAGE, manifest
+
+drawn = examples(8, many=150)
+# What the search may miss.
+NEARLY = 1.02
+
+
+def planned(net: Network, limit: int | None, target: float | None = None) -> AutoPlan:
+    return plan_auto(net.manifest, limit, target, net.durations)
+
+
+def smallest(net: Network) -> int:
+    return PAGE + net.manifest.largest_chunk_bytes
+
+
+def kernel_seconds(net: Network, plan: AutoPlan) -> float:
+    return sum(net.durations(plan.plan).stages[-1])
+
+
+@drawn
+@given(net=networks(), part=st.floats(0, 1))
+def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
+    net: Network, part: float
+) -> None:
+    limit = smallest(net) + int(part * (net.all_bytes - smallest(net)))
+    plan = planned(net, limit)
+    assert plan.plan.weight_bytes <= limit
+    ring = (limit - PAGE) // PAGE * PAGE
+    other = make_plan(net.manifest, ARCHITECTURES["2s"], ring)
+    assert other.weight_bytes <= limit
+    simple = simulate(other.stages, net.durations(other)).delay_seconds
+    assert plan.predicted.delay_seconds <= simple * NEARLY
+
+
+@drawn
+@given(net=networks(), part=st.floats(0, 1))
+def test_reading_ahead_delays_no_request_right_after_another(net: Network, part: float) -> None:
+    plan = planned(net, smallest(net) + int(part * net.streamable_bytes))
+    choice = plan.plan.choice
+    cold = Drafts(net.manifest, net.durations).draft(
+        Choice(
+            choice.ring_bytes, choice.chunk_bytes, choice.read_bytes, choice.depth, choice.resident
+        )
+    )
+    assert plan.back_to_back_seconds <= cold.idle.delay_seconds * NEARLY
+    assert plan.predicted.delay_seconds <= plan.back_to_back_seconds * NEARLY
+
+
+@examples(2, many=30)
+@given(net=networks())
+def test_more_memory_is_never_much_slower(net: Network) -> None:
+    room = net.all_bytes - smallest(net)
+    delays = [
+        planned(net, smallest(net) + room * step // 6).predicted.delay_seconds for step in range(7)
+    ]
+    for number, delay in enumerate(delays[1:], start=1):
+        assert delay <= min(delays[:number]) * NEARLY
+
+
+@drawn
+@given(net=networks())
+def test_with_everything_resident_the_delay_is_that_of_the_kernels(net: Network) -> None:
+    plan = planned(net, None)
+    assert plan.predicted.delay_seconds <= kernel_seconds(net, plan) * 1.001
+    pre = make_plan(net.manifest, ARCHITECTURES["pre"])
+    assert plan.predicted.delay_seconds <= sum(net.durations(pre).stages[-1]) * NEARLY
+
+
+@pytest.mark.parametrize("page_seconds", [1e-5, 4e-5, 8e-5])
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.75])
+def test_a_disk_that_is_the_bottleneck_costs_no_more_than_what_must_be_read(
+    page_seconds: float, part: float
+) -> None:
+    """Weights are heavy and kernels short at the end, as in networks for small images."""
+    net = heavy_tail(page_seconds)
+    plan = planned(net, int(part * net.all_bytes))
+    reading = plan.plan.read_bytes / PAGE * page_seconds
+    least = max(kernel_seconds(net, plan), reading)
+    assert plan.predicted.delay_seconds <= 1.10 * least
+    assert plan.back_to_back_seconds <= 1.20 * least
+
+
+def test_resident_weights_lie_where_reads_are_the_bottleneck() -> None:
+    """The layers in the middle compute little: what can be kept of them is; the rest is hidden."""
+    chunks = [[16] * 4] * 30
+    speeds = [1e-4 if not 12 <= number < 18 else 1e-6 for number in range(30)]
+    net = network(chunks, speeds, 5e-5)
+    plan = planned(net, 8 * 16 * PAGE)
+    unhidden = planned(net, 3 * 16 * PAGE)
+    assert plan.predicted.stall_seconds < unhidden.predicted.stall_seconds
+    assert any("bottleneck" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 1.0])
+def test_reasons_of_a_small_network_have_no_size_of_zero(part: float) -> None:
+    net = network([[2] * 4] * 6, [1e-6] * 6, 1e-5)
+    reasons = " ".join(planned(net, smallest(net) + int(part * net.all_bytes)).reasons)
+    assert "KiB" in reasons
+    assert "0.0 MiB" not in reasons
+
+
+def test_memory_that_does_not_help_is_given_back() -> None:
+    net = heavy_tail(1e-6)
+    limit = net.all_bytes // 2
+    plan = planned(net, limit)
+    assert plan.predicted.stall_seconds <= 0.01 * plan.predicted.delay_seconds
+    assert plan.plan.weight_bytes < 0.8 * limit
+    assert "kernels are the bottleneck" in plan.reasons[0]
+
+
+def test_a_delay_is_reached_with_little_memory() -> None:
+    net = heavy_tail(3e-5)
+    fastest = planned(net, None).predicted.delay_seconds
+    slowest = planned(net, smallest(net)).predicted.delay_seconds
+    target = (fastest + slowest) / 2
+    plan = planned(net, None, target)
+    assert plan.predicted.delay_seconds <= target * 1.0001
+    assert smallest(net) <= plan.plan.weight_bytes < net.all_bytes
+    less = planned(net, int(plan.plan.weight_bytes * 0.8))
+    assert less.predicted.delay_seconds > target
+
+
+def test_a_delay_below_the_kernels_is_refused_with_the_figures() -> None:
+    net = heavy_tail(3e-5)
+    with pytest.raises(
+        PlanError, match=r"1\.0 ms cannot be reached with .*\d+ bytes.*the least is"
+    ):
+        planned(net, net.all_bytes, 1e-3)
+
+
+def test_a_limit_below_the_smallest_ring_is_refused_with_the_figures() -> None:
+    net = heavy_tail(3e-5)
+    with pytest.raises(
+        PlanError, match=rf"{smallest(net) - 1} bytes.*the least is .*\({smallest(net)} bytes"
+    ):
+        planned(net, smallest(net) - 1)
+    assert planned(net, smallest(net)).plan.weight_bytes <= smallest(net)
+
+
+def test_the_critical_path_by_hand() -> None:
+    """Kernel 2 waits for read 2, that for kernel 1, and kernel 0 for read 0; others are hidden."""
+
+    def durations_of(plan: Plan) -> Durations:
+        reads = tuple(group.length / PAGE for group in plan.groups)
+        return Durations((reads, (4.0, 1.0, 1.0, 1.0)), 1)
+
+    drafts = Drafts(manifest([2, 2, 3, 1], [True] * 4), durations_of)
+    draft = drafts.draft(Choice(4 * PAGE, PAGE, PAGE, 1))
+    assert draft.idle.delay_seconds == 12
+    assert critical_reads(draft, draft.idle) == [2, 0]
+    kept = keep_critical(drafts, draft.choice, 4 * PAGE)
+    assert kept.resident == (2,)
+    assert drafts.draft(kept).idle.delay_seconds == 9
+
+
+@drawn
+@given(net=networks(), data=st.data())
+def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject) -> None:
+    count = len(net.manifest.spans)
+    chunk = data.draw(st.sampled_from([64, 128, 384])) * PAGE
+    choice = Choice(
+        ring_bytes=chunk + data.draw(st.integers(0, 40)) * PAGE,
+        chunk_bytes=chunk,
+        read_bytes=data.draw(st.sampled_from([PAGE, 64 * PAGE])),
+        depth=data.draw(st.integers(1, 3)),
+        resident=tuple(sorted(data.draw(st.sets(st.integers(1, count - 1), max_size=8)))),
+        ahead=data.draw(st.sampled_from(get_args(Ahead))),
+    )
+    draft = Drafts(net.manifest, net.durations).draft(choice)
+    plan = make_plan(net.manifest, ARCHITECTURES["auto"], choice=choice)
+    durations = net.durations(plan)
+    warm = timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
+    assert draft.weight_bytes == plan.weight_bytes
+    assert draft.idle.delay_seconds == pytest.approx(warm)
+    assert draft.again.delay_seconds == pytest.approx(
+        back_to_back(plan.stages, durations).delay_seconds
+    )

@@ -1,0 +1,102 @@
+"""Plans that are kept beside the profile they were found on."""
+
+from pathlib import Path
+
+import pytest
+
+from models.packs.pack import Pack, open_pack
+from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.planning.found_plans import MOST_PLANS, FoundPlan, FoundPlans, Point
+from pipeline.planning.plan import Choice
+from pipeline.profiles import found_plans_file
+from pipeline.profiles.found_plans_file import KnownFile
+from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.made_profiles import MACHINE, profile
+
+OF_A, OF_B = 16 * "a", 16 * "b"
+KNOWN = FoundPlan(
+    Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail"), ("because",), (Point(1, 2, 0.5),)
+)
+
+
+def opened(path: Path, profile: str = OF_A) -> FoundPlans:
+    plans = FoundPlans()
+    plans.keep_in(KnownFile(path, profile))
+    return plans
+
+
+@pytest.fixture
+def pack(pack_folder: Path) -> Pack:
+    """A pack with a profile, of its own for the test."""
+    pack = open_pack(pack_folder)
+    made = profile(pack.manifest).model_copy(update={"manifest": manifest_checksum(pack)})
+    save_profile(made, pack)
+    return pack
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    opened(path).add("auto 1 None", KNOWN)
+    again = opened(path)
+    assert again.get("auto 1 None") == KNOWN
+    assert again.get("auto 2 None") is None
+    # Another profile is another question; what it finds replaces the rest.
+    other = opened(path, OF_B)
+    assert other.get("auto 1 None") is None
+    other.add("auto 2 None", KNOWN)
+    assert opened(path).get("auto 1 None") is None
+
+
+def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    known = opened(path)
+    for number in range(MOST_PLANS + 2):
+        known.add(str(number), KNOWN)
+    again = opened(path)
+    kept = [number for number in range(MOST_PLANS + 2) if again.get(str(number)) is not None]
+    assert kept == list(range(2, MOST_PLANS + 2))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"format_version": 2}', b"null"])
+def test_a_damaged_file_is_as_none(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    path.write_bytes(content)
+    known = opened(path)
+    assert known.get("auto 1 None") is None
+    assert str(path) in caplog.text
+    known.add("auto 1 None", KNOWN)
+    assert opened(path).get("auto 1 None") == KNOWN
+
+
+def test_what_cannot_be_written_is_known_until_the_end(tmp_path: Path) -> None:
+    known = opened(tmp_path / "missing" / "plans.json")
+    known.add("auto 1 None", KNOWN)
+    assert known.get("auto 1 None") == KNOWN
+
+
+@pytest.mark.parametrize("name", ["auto", "2s-md"])
+def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
+    first = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
+    for search in ("plan_auto", "search"):
+        monkeypatch.setattr(
+            f"pipeline.fitting.predict.{search}", lambda *_: pytest.fail("searched again")
+        )
+    again = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
+    assert again == first
+
+
+def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
+    loaded, auto = load_profile(pack, MACHINE), ARCHITECTURES["auto"]
+    wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
+    found = find_plan(pack.manifest, auto, wanted, loaded)
+    path = pack.folder / found_plans_file.FILE
+    ring = f'"ring_bytes":{found.plan.choice.ring_bytes}'
+    text = path.read_text("utf-8")
+    assert ring in text
+    path.write_text(text.replace(ring, '"ring_bytes":1'), "utf-8")
+    assert find_plan(pack.manifest, auto, wanted, load_profile(pack, MACHINE)) == found
+    assert ring in path.read_text("utf-8")

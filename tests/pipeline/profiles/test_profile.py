@@ -1,0 +1,288 @@
+"""Profiles: what they say of plans, how they are kept, and which are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.packs.choice import choose_pieces
+from models.packs.pack import Pack, open_pack
+from pipeline.fitting.predict import predict
+from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.profiles.delay_limits import SweepLimits
+from pipeline.profiles.profile import (
+    Distribution,
+    Overlap,
+    Profile,
+    ProfileError,
+    piece_key,
+    plan_key,
+)
+from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
+from tests.pipeline.made_profiles import MACHINE, always, profile
+from tests.pipeline.plans import plans
+from tests.pipeline.synthetic import manifest, manifests
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def kept(pack_folder: Path) -> tuple[Pack, Profile]:
+    """A pack of its own for the test, and a profile of it."""
+    pack = open_pack(pack_folder)
+    return pack, profile(pack.manifest).model_copy(update={"manifest": manifest_checksum(pack)})
+
+
+def test_a_distribution_says_what_the_samples_were() -> None:
+    made = Distribution.of([0.3, 0.1, 0.2])
+    assert (made.count, made.median, made.max) == (3, 0.2, 0.3)
+    assert made.median <= made.p95 <= made.max
+
+
+@given(plans())
+def test_durations_fit_their_plan(drawn: tuple[Any, Plan]) -> None:
+    source, plan = drawn
+    made = profile(source).durations(plan)
+    assert [len(row) for row in made.stages] == [len(stage) for stage in plan.stages]
+    assert made.depth == plan.choice.depth
+    count = len(plan.groups)
+    # A read for the next sweep takes as long as the same one of this sweep.
+    assert all(
+        made.stages[0][index] == made.stages[0][index % count]
+        for index in range(len(plan.stages[0]))
+    )
+    assert simulate(plan.stages, made).delay_seconds >= sum(made.stages[-1])
+
+
+def test_reads_between_sizes_and_depths_are_interpolated() -> None:
+    made = profile(manifest([1], [True]))
+    for depth in (1, 2, 3, 4, 8):
+        for n_bytes in (64 << 10, 100 << 10, MEBIBYTE, 8 * MEBIBYTE, 20 * MEBIBYTE):
+            assert made.read_seconds(n_bytes, depth) == pytest.approx(depth * n_bytes / 1e9)
+    assert made.copy_seconds(3 * MEBIBYTE) == pytest.approx(3 * MEBIBYTE / 1e9)
+
+
+def test_a_read_below_the_table_takes_what_the_smallest_takes() -> None:
+    made = profile(manifest([1], [True]))
+    assert made.read_seconds(4096) == made.read_seconds(64 << 10)
+
+
+def test_operations_take_longer_where_they_meet() -> None:
+    source = manifest([4, 4], [True, True])
+    overlaps = {
+        "2s": Overlap(read=1.5, disturbance=1e-4),
+        "auto": Overlap(read=2.0, slowdown=0.25),
+        "async": Overlap(copying=3.0),
+    }
+    made = profile(source, slowdown=0.5).model_copy(update={"overlaps": overlaps})
+    alone = made.read_seconds(4 * 4096, 2)
+
+    def durations(name: str, ring_bytes: int | None = None) -> Durations:
+        return made.durations(make_plan(source, ARCHITECTURES[name], ring_bytes))
+
+    turns, roomy = durations("2s"), durations("2s", 8 * 4096)
+    assert turns.stages[0] == pytest.approx([1.5 * alone] * 2)
+    assert (turns.slowdown, turns.disturbance) == (0.0, 1e-4)
+    assert roomy.slowdown == 0.25
+    assert durations("2s-md") == durations("auto")
+    assert roomy.stages[0][0] == pytest.approx(2 * made.read_seconds(8 * 4096, 2))
+    assert durations("async-md").stages[1] == pytest.approx([3 * made.copy_seconds(4 * 4096)] * 2)
+    # What was not measured is as beside a thread that reads.
+    assert durations("seq").slowdown == 0.5
+    assert durations("seq").stages[0] == pytest.approx([alone] * 2)
+
+
+def test_a_kernel_without_a_time_is_named() -> None:
+    source = manifest([4], [True])
+    plan = make_plan(source, ARCHITECTURES["2s"])
+    made = profile(source).model_copy(update={"kernels": {}})
+    with pytest.raises(ProfileError, match=r"no time of kernel 0:0\*1:.*layerstream profile"):
+        made.durations(plan)
+
+
+@given(manifests())
+def test_levels_run_every_kernel_that_can_be_chosen(source: Any) -> None:
+    _check_levels(source)
+
+
+def test_levels_of_a_real_pack_run_every_kernel(tiny_pack: Pack) -> None:
+    _check_levels(tiny_pack.manifest)
+    for level in chunk_levels(tiny_pack.manifest):
+        pieces = choose_pieces(tiny_pack.manifest, level)
+        assert len({piece_key(piece) for piece in pieces}) == len(pieces)
+
+
+def _check_levels(source: Any) -> None:
+    every = set(profile(source).kernels)
+    pre = ARCHITECTURES["pre"]
+    seen = {
+        piece_key(piece)
+        for level in chunk_levels(source)
+        for piece in make_plan(source, pre, choice=Choice(chunk_bytes=level)).pieces
+    }
+    assert seen == every
+
+
+def test_plans_that_differ_have_different_keys(tiny_pack: Pack) -> None:
+    source = tiny_pack.manifest
+    whole = source.largest_chunk_bytes
+    made = [
+        make_plan(source, ARCHITECTURES["2s"], choice=choice)
+        for choice in (
+            Choice(2 * whole),
+            Choice(3 * whole),
+            Choice(3 * whole, depth=1),
+            Choice(3 * whole, ahead="tail"),
+            Choice(2 * source.weight_bytes, chunk_bytes=0),
+            Choice(2 * source.weight_bytes, chunk_bytes=source.weight_bytes),
+        )
+    ]
+    assert len({plan_key(plan) for plan in made}) == len(made)
+    again = make_plan(source, ARCHITECTURES["2s"], choice=Choice(2 * whole))
+    assert plan_key(again) == plan_key(made[0])
+
+
+def test_a_profile_is_kept_beside_its_pack(kept: tuple[Pack, Profile]) -> None:
+    pack, made = kept
+    path = save_profile(made, pack)
+    assert path == pack.folder / FILE
+    assert load_profile(pack, MACHINE) == made
+    assert not [file for file in pack.folder.iterdir() if file.name.startswith(".")]
+    assert open_pack(pack.folder).manifest == pack.manifest
+
+
+def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -> None:
+    pack, made = kept
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    other = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=Choice(depth=1))
+    sweep = simulate(plan.stages, made.durations(plan))
+    served = services(plan.stages, sweep.events, plan.choice.depth)
+    limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
+    save_profile(made.with_limits(plan, limits), pack)
+    read = load_profile(pack, MACHINE)
+    assert read.bound_seconds(plan) == limits.bound_seconds(plan)
+    assert plan_key(other) not in read.limits
+
+
+def test_without_a_profile_the_remedy_is_named(tiny_pack: Pack) -> None:
+    with pytest.raises(ProfileError, match="no profile: run `layerstream profile "):
+        load_profile(tiny_pack, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("cpu", "another processor"),
+        ("threads", 4),
+        ("device", "/dev/slow"),
+        ("onnxruntime", "0.9"),
+        ("huge_pages", False),
+    ],
+)
+def test_another_machine_is_named(kept: tuple[Pack, Profile], field: str, other: object) -> None:
+    pack, made = kept
+    save_profile(made, pack)
+    value, here = getattr(MACHINE, field), MACHINE.model_copy(update={field: other})
+    words = field.replace("_", " ")
+    expected = f"measured on {words} {value}, this machine has {other}; run `layerstream profile"
+    with pytest.raises(ProfileError, match=expected):
+        load_profile(pack, here)
+
+
+@pytest.mark.parametrize(
+    ("field", "other"), [("kernel", "Linux 6.1.0-18"), ("reader_priority", "slice")]
+)
+def test_what_differs_slightly_is_planned_with_and_has_no_bound(
+    kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture, field: str, other: str
+) -> None:
+    pack, made = kept
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    served = services(
+        plan.stages, simulate(plan.stages, made.durations(plan)).events, plan.choice.depth
+    )
+    save_profile(made.with_limits(plan, SweepLimits.of(plan, [(served, 1.0)])), pack)
+    read = load_profile(pack, MACHINE.model_copy(update={field: other}))
+    assert read.durations(plan) == made.durations(plan)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    words = field.replace("_", " ")
+    assert f"{words} {getattr(MACHINE, field)}, this machine has {other}" in warning
+    assert "no bound holds" in warning
+    assert read.bound_seconds(plan) is None
+    assert read.limits_of(plan) is None
+    assert predict(plan, read).bound_seconds is None
+    # What is of this machine says nothing, and holds.
+    caplog.clear()
+    assert load_profile(pack, MACHINE).limits_of(plan) is not None
+    assert not caplog.records
+
+
+def test_every_difference_is_decisive_or_slight() -> None:
+    values = {"cores": 3, "threads": 3, "huge_pages": False, "reader_priority": "slice"}
+    for field in type(MACHINE).model_fields:
+        other = MACHINE.model_copy(update={field: values.get(field, "other")})
+        both = MACHINE.decisive_differences(other), MACHINE.slight_differences(other)
+        assert sorted(map(len, both)) == [0, 1], field
+
+
+def test_a_profile_of_another_pack_is_refused(kept: tuple[Pack, Profile]) -> None:
+    pack, made = kept
+    save_profile(made.model_copy(update={"manifest": "f" * 16}), pack)
+    with pytest.raises(ProfileError, match="profile of another pack"):
+        load_profile(pack, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word"),
+    [
+        (("reads",), [], "reads"),
+        (("slowdown",), -1, "slowdown"),
+        (("slowdown",), "NaN", "slowdown"),
+        (("outside", "median"), -1e-3, "outside.median"),
+        (("reads", 0, "n_bytes"), 0, "reads.0.n_bytes"),
+        (("format_version",), 2, "format_version"),
+        (("surprise",), 1, "surprise"),
+    ],
+)
+def test_a_damaged_profile_is_refused(
+    kept: tuple[Pack, Profile], path: tuple[Any, ...], value: object, word: str
+) -> None:
+    pack, made = kept
+    document = json.loads(made.model_dump_json())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (pack.folder / FILE).write_text(json.dumps(document))
+    with pytest.raises(ProfileError, match=word):
+        load_profile(pack, MACHINE)
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_of_a_profile_do_worse_than_an_error(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("pack")
+    (folder / FILE).write_bytes(content)
+    (folder / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(ProfileError, match=FILE):
+        load_profile(Pack(folder, manifest([1], [True]), ()), MACHINE)
+
+
+def test_quantiles_are_those_of_the_samples() -> None:
+    source = manifest([4], [True])
+    plan = make_plan(source, ARCHITECTURES["2s"])
+    spread = Distribution(count=3, median=1.0, p95=2.0, max=3.0)
+    made = profile(source)
+    made = made.model_copy(update={"kernels": dict.fromkeys(made.kernels, spread)})
+    found = [made.durations(plan, quantile).stages[-1] for quantile in ("median", "p95", "max")]
+    assert found == [(1.0,), (2.0,), (3.0,)]
+    assert always(2.0).at("p95") == 2.0

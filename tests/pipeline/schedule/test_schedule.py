@@ -1,0 +1,176 @@
+"""Random sweeps driven through the schedule and judged by the independent validator."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.packs.manifest import Manifest
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Ahead, Choice, PlanError
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import Write, violations
+from tests.examples import examples
+from tests.pipeline.synthetic import PAGE, manifest, manifests
+from tests.pipeline.writes import writes
+
+
+def drive(
+    schedule: Schedule, data: st.DataObject, stop_after: int | None = None
+) -> list[TraceEvent]:
+    """Complete what is in flight in random order (the last stages in theirs) until nothing is left."""
+    trace: list[TraceEvent] = []
+    flying: list[Action] = []
+    steps = 0
+    while True:
+        for action in schedule.release():
+            flying.append(action)
+            trace.append(TraceEvent("release", schedule.stages[action.stage].name, action.index))
+        if not flying:
+            return trace
+        choices = [action for action in flying if action.stage == 0]
+        for stage in range(1, len(schedule.stages)):
+            choices += [action for action in flying if action.stage == stage][:1]
+        action = choices[data.draw(st.integers(0, len(choices) - 1))]
+        flying.remove(action)
+        schedule.completed(action.stage, action.index)
+        trace.append(TraceEvent("complete", schedule.stages[action.stage].name, action.index))
+        steps += 1
+        if steps == stop_after:
+            schedule.stop()
+
+
+def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
+    """Draw a ring that is large enough, sizes of reads, residents, and reading ahead."""
+    ring = slots * source.largest_chunk_bytes + data.draw(st.integers(0, 30)) * PAGE
+    return Choice(
+        ring_bytes=ring,
+        chunk_bytes=source.largest_chunk_bytes,
+        read_bytes=data.draw(st.sampled_from([None, PAGE, 3 * PAGE, 100 * PAGE])),
+        resident=tuple(i for i in range(len(source.spans)) if data.draw(st.booleans())),
+        ahead=data.draw(st.sampled_from(get_args(Ahead))),
+    )
+
+
+@examples(400, many=20_000)
+@given(source=manifests(), data=st.data())
+def test_no_constraint_is_broken_and_nothing_deadlocks(
+    source: Manifest, data: st.DataObject
+) -> None:
+    architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
+    choice = choices(data, source, architecture.slots or 1)
+    plan = make_plan(source, architecture, choice=choice)
+    carried = 0
+    for _ in range(2):
+        schedule = Schedule(plan.stages, carried)
+        trace = [TraceEvent("release", "read", index) for index in range(carried)]
+        for index in range(carried):  # the sweep before may have ended before they did
+            schedule.completed(0, index)
+            trace.append(TraceEvent("complete", "read", index))
+        trace += drive(schedule, data)
+
+        assert schedule.finished, repr(schedule)
+        assert schedule.in_flight == 0
+        assert violations(trace, writes(plan), len(plan.pieces)) == []
+        carried = plan.stages[0].ahead
+
+
+@examples(100, many=3000)
+@given(source=manifests(), stop_after=st.integers(1, 20), data=st.data())
+def test_a_stopped_sweep_releases_nothing_more_and_drains(
+    source: Manifest, stop_after: int, data: st.DataObject
+) -> None:
+    plan = make_plan(source, ARCHITECTURES["2s"], source.largest_chunk_bytes)
+    schedule = Schedule(plan.stages)
+    trace = drive(schedule, data, stop_after)
+    completed = sum(event.what == "complete" for event in trace)
+    assert completed == sum(event.what == "release" for event in trace)
+    assert schedule.drained
+    assert schedule.in_flight == 0
+    assert schedule.release() == []
+
+
+@given(source=manifests(), data=st.data())
+def test_sequential_never_overlaps_stages(source: Manifest, data: st.DataObject) -> None:
+    plan = make_plan(source, ARCHITECTURES["seq"])
+    flying = {"read": 0, "copy": 0, "kernel": 0}
+    for event in drive(Schedule(plan.stages), data):
+        flying[event.stage] += 1 if event.what == "release" else -1
+        assert sum(count > 0 for count in flying.values()) <= 1
+        assert flying["read"] <= 1
+        assert flying["copy"] <= 1
+
+
+@given(source=manifests(), data=st.data())
+def test_synchronous_stages_are_never_more_than_a_cycle_apart(
+    source: Manifest, data: st.DataObject
+) -> None:
+    plan = make_plan(source, ARCHITECTURES["sync"])
+    if not plan.groups:
+        return
+    block = [
+        max((g for g, users in enumerate(plan.users) if users.start <= kernel), default=0)
+        for kernel in range(len(plan.pieces))
+    ]
+    cycles = {
+        "read": range(len(plan.groups)),
+        "copy": range(1, len(plan.groups) + 1),
+        "kernel": [number + 2 for number in block],
+    }
+    flying: list[int] = []
+    for event in drive(Schedule(plan.stages), data):
+        cycle = cycles[event.stage][event.index]
+        if event.what == "release":
+            flying.append(cycle)
+            assert min(flying) == max(flying)
+        else:
+            flying.remove(cycle)
+
+
+def test_pre_reads_nothing_in_a_sweep() -> None:
+    plan = make_plan(manifest([3, 4], [True, False, True]), ARCHITECTURES["pre"])
+    assert plan.read_bytes == 0
+    assert [action.stage for action in Schedule(plan.stages).release()] == [1] * 3
+
+
+def test_completions_of_what_is_not_in_flight_are_refused() -> None:
+    schedule = Schedule((Stage("kernel", ((0,), (0,))),))
+    with pytest.raises(ScheduleError, match="kernel 0"):
+        schedule.completed(0, 0)
+    schedule.release()
+    schedule.completed(0, 1)
+    with pytest.raises(ScheduleError, match="kernel 1"):
+        schedule.completed(0, 1)
+
+
+def test_the_validator_sees_a_schedule_that_ignores_room() -> None:
+    source = manifest([4, 4, 4], [True] * 3)
+    plan = make_plan(source, ARCHITECTURES["2s"], 4 * PAGE)
+    read, kernel = plan.stages
+    schedule = Schedule((replace(read, after=((0, 0),) * 3), kernel))
+    trace = [TraceEvent("release", "read", action.index) for action in schedule.release()]
+    found = violations(trace, writes(plan), 3)
+    assert any("which the next stage still needs" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        ([TraceEvent("release", "kernel", 0)], "before read 0 completed"),
+        ([TraceEvent("release", "read", 1)], "out of order"),
+        ([TraceEvent("complete", "read", 0)], "before its release"),
+        ([], "operations missing"),
+    ],
+)
+def test_the_validator_sees_each_kind_of_violation(trace: list[TraceEvent], message: str) -> None:
+    reads = [Write(0, PAGE, range(1)), Write(0, PAGE, range(1, 2))]
+    assert any(message in line for line in violations(trace, [("read", reads)], 2))
+
+
+def test_a_ring_below_the_largest_chunk_is_refused_with_the_figures() -> None:
+    with pytest.raises(PlanError, match=rf"{3 * PAGE} bytes\) is smaller .*\({4 * PAGE} bytes\)"):
+        make_plan(manifest([4, 2], [True, True]), ARCHITECTURES["2s"], 3 * PAGE)

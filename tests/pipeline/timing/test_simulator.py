@@ -1,0 +1,195 @@
+"""The simulator against the independent validator, closed forms, and the recurrence that planners use."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Ahead, Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.schedule import ScheduleError, Stage
+from pipeline.schedule.validator import violations
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate, simulate_back_to_back
+from pipeline.timing.timeline import back_to_back, timeline
+from tests.examples import examples
+from tests.pipeline.plans import durations, plans
+from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.writes import writes
+
+drawn = examples(30, many=1000)
+
+
+def chain_of(name: str, pages: list[int], **choice: object) -> Plan:
+    """Return the plan of a network whose every kernel has weights."""
+    source = manifest(pages, [True] * len(pages))
+    return make_plan(source, ARCHITECTURES[name], choice=replace(Choice(), **choice))  # type: ignore[arg-type]
+
+
+def steps(data: st.DataObject, count: int, rows: int) -> list[list[float]]:
+    seconds = st.integers(0, 40).map(lambda ticks: ticks / 4)
+    return [data.draw(st.lists(seconds, min_size=count, max_size=count)) for _ in range(rows)]
+
+
+@drawn
+@given(data=st.data())
+def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> None:
+    _, plan = data.draw(plans())
+    given_seconds = data.draw(durations(plan))
+    carried = data.draw(st.integers(0, plan.stages[0].ahead))
+    simulated = simulate(plan.stages, given_seconds, carried)
+    assert violations(simulated.events, writes(plan), len(plan.pieces)) == []
+    assert all(one.at <= other.at for one, other in pairwise(simulated.events))
+
+
+@drawn
+@given(data=st.data())
+def test_the_recurrence_gives_the_same_times(data: st.DataObject) -> None:
+    _, plan = data.draw(plans())
+    given_seconds = data.draw(durations(plan))
+    carried = data.draw(st.integers(0, plan.stages[0].ahead))
+    for simulated, line in (
+        (
+            simulate(plan.stages, given_seconds, carried),
+            timeline(plan.stages, given_seconds, carried),
+        ),
+        (
+            simulate_back_to_back(plan.stages, given_seconds),
+            back_to_back(plan.stages, given_seconds),
+        ),
+    ):
+        assert line.delay_seconds == pytest.approx(simulated.delay_seconds)
+        assert line.stall_seconds == pytest.approx(simulated.stall_seconds, abs=1e-9)
+        assert line.read_busy_seconds == pytest.approx(simulated.read_busy_seconds, abs=1e-9)
+        for event in simulated.events:
+            if event.what == "complete" and event.at > 0:
+                stage = [item.name for item in plan.stages].index(event.stage)
+                assert line.ends[stage][event.index] == pytest.approx(event.at)
+
+
+@drawn
+@given(data=st.data(), count=st.integers(1, 8))
+def test_preloading_takes_the_kernels_alone(data: st.DataObject, count: int) -> None:
+    """Seed 003, Eq. 1."""
+    (kernels,) = steps(data, count, 1)
+    plan = chain_of("pre", [1] * count)
+    simulated = simulate(plan.stages, Durations(((), tuple(kernels)), 2, slowdown=0.5))
+    assert simulated.delay_seconds == pytest.approx(sum(kernels))
+    assert simulated.stall_seconds == pytest.approx(0)
+
+
+@drawn
+@given(data=st.data(), count=st.integers(1, 8))
+def test_the_sequential_order_adds_everything(data: st.DataObject, count: int) -> None:
+    """Seed 003, Eq. 5."""
+    rows = steps(data, count, 3)
+    plan = chain_of("seq", data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
+    simulated = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 2))
+    assert simulated.delay_seconds == pytest.approx(sum(map(sum, rows)))
+
+
+@drawn
+@given(data=st.data(), count=st.integers(1, 8))
+def test_the_synchronous_pipeline_takes_the_longest_of_each_cycle(
+    data: st.DataObject, count: int
+) -> None:
+    """Seed 003, Eq. 7; operations that a cycle does not have take nothing."""
+    rows = steps(data, count, 3)
+    plan = chain_of("sync", data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
+    simulated = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 2))
+    cycles = [
+        [row[cycle - lag] for lag, row in enumerate(rows) if 0 <= cycle - lag < count]
+        for cycle in range(count + 2)
+    ]
+    assert simulated.delay_seconds == pytest.approx(sum(map(max, cycles)))
+
+
+@drawn
+@given(data=st.data(), count=st.integers(1, 8))
+def test_the_asynchronous_pipeline_lies_between_its_longest_stage_and_the_sequential_order(
+    data: st.DataObject, count: int
+) -> None:
+    rows = steps(data, count, 3)
+    pages = data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
+    plan = chain_of("async", pages, read_bytes=PAGE, depth=1)
+    delay = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 1)).delay_seconds
+    assert delay >= max(map(sum, rows)) - 1e-9
+    assert delay <= sum(map(sum, rows)) + 1e-9
+
+
+def test_two_stages_by_hand() -> None:
+    """A ring of four pages: read 2 waits for kernel 0, read 3 for kernel 1 and the end of the ring."""
+    plan = chain_of("2s", [2, 2, 3, 1], ring_bytes=4 * PAGE, read_bytes=PAGE, depth=1)
+    simulated = simulate(plan.stages, Durations(((2, 2, 3, 1), (4, 1, 1, 1)), 1))
+    # Reads [0, 2), [2, 4), [7, 10) after kernel 1 (three pages in a row), [10, 11).
+    assert simulated.delay_seconds == 12
+    assert simulated.stall_seconds == 2 + 3
+    assert simulated.read_busy_seconds == 8
+
+
+def test_kernels_run_slower_while_a_read_is_in_flight() -> None:
+    plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
+    simulated = simulate(plan.stages, Durations(((1, 3), (2, 4)), 1, slowdown=1.0))
+    # Kernel 0 runs [1, 4) at half its speed, then half a second; kernel 1 has the machine for itself.
+    assert simulated.delay_seconds == pytest.approx(4.5 + 4)
+
+
+def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
+    plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
+    times = Durations(((1, 1), (2, 4)), 1, disturbance=0.5)
+    assert times.kernels(plan.stages) == (2.5, 4.5)
+    assert simulate(plan.stages, times).delay_seconds == 1 + 2.5 + 4.5
+    whole = chain_of("pre", [1, 1])
+    assert Durations(((2, 4),), 1, disturbance=0.5).kernels(whole.stages) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "first", "warm"),
+    [("idle", (2.5, 4.5, 1.5), (2, 4, 1)), ("tail", (2.5, 5, 2), (2, 4.5, 1.5))],
+)
+def test_reads_disturb_nothing_while_no_kernel_runs(
+    ahead: Ahead, first: tuple[float, ...], warm: tuple[float, ...]
+) -> None:
+    plan = chain_of("2s", [1, 1, 1], ring_bytes=3 * PAGE, read_bytes=PAGE, depth=1, ahead=ahead)
+    assert plan.stages[0].ahead == 3
+    times = Durations(((1,) * 6, (2, 4, 1)), 1, disturbance=0.5)
+    assert times.kernels(plan.stages) == first
+    assert times.kernels(plan.stages, {0, 1, 2}) == warm
+
+
+def test_a_head_read_ahead_saves_its_reading() -> None:
+    plan = chain_of(
+        "2s", [2, 2, 2], ring_bytes=4 * PAGE, read_bytes=2 * PAGE, depth=1, ahead="tail"
+    )
+    times = Durations(((3,) * 5, (1, 1, 1)), 1)
+    cold = simulate(plan.stages, times).delay_seconds
+    warm = simulate(plan.stages, times, carried=2).delay_seconds
+    again = simulate_back_to_back(plan.stages, times).delay_seconds
+    assert warm <= again <= cold
+    # Cold: three reads and a kernel. Warm: kernel 0, read 2, kernel 2. Back to back: the first read of
+    # the head goes where the last weights of the sweep before lie, so nothing is won.
+    assert (cold, warm, again) == (10, 5, 10)
+
+
+def test_no_read_overtakes_another_whose_room_is_free_later() -> None:
+    stages = (Stage("read", ((0, 0), (0, 2), (0, 1)), ahead=2), Stage("kernel", ((1, 0), (1, 0))))
+    times = Durations(((1, 1, 1), (1, 1)), 2)
+    assert timeline(stages, times).starts[0] == [0, 3, 3]
+    assert simulate_back_to_back(stages, times).delay_seconds == 3
+
+
+def test_stages_that_wait_for_each_other_are_refused() -> None:
+    stages = (Stage("read", ((0, 1),)), Stage("kernel", ((1, 0),)))
+    with pytest.raises(ScheduleError, match="waits"):
+        timeline(stages, Durations(((1.0,), (1.0,)), 1))
+
+
+@pytest.mark.parametrize(
+    ("depth", "slowdown", "disturbance"), [(0, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.0, -1e-6)]
+)
+def test_impossible_durations_are_refused(depth: int, slowdown: float, disturbance: float) -> None:
+    with pytest.raises(ValueError, match="depth"):
+        Durations(((), ()), depth, slowdown, disturbance)

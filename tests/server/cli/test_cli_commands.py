@@ -1,0 +1,98 @@
+"""Commands are imported when they are asked for: what completion and --version take, and what they say."""
+
+import inspect
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from server.cli.commands import COMMANDS, loaded
+from tests.server.support import Cli
+
+# What bash does, and which modules it took; the program ends as soon as it has answered.
+COMPLETE = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
+sys.argv = ["layerstream"]
+from server.cli import main
+main()
+"""
+SLOW = {"onnx", "onnxruntime", "fastapi", "uvicorn", "openvino"}
+
+
+def completed(*words: str) -> tuple[list[str], set[str]]:
+    """What a shell gets for the last of ``words``, and what was imported for it."""
+    environment = {
+        **os.environ,
+        "_LAYERSTREAM_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    command = [sys.executable, "-c", COMPLETE]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.split(), set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_names_of_commands_are_completed_without_importing_any() -> None:
+    found, imported = completed("layerstream", "")
+    assert found == list(COMMANDS)
+    modules = {name for name in imported if name.startswith("server.cli.")}
+    assert not {f"server.cli.{command.module}" for command in COMMANDS.values()} & modules
+    assert not {*SLOW, "numpy", "server.settings.settings"} & imported
+
+
+def test_options_are_completed_with_their_command_alone() -> None:
+    found, imported = completed("layerstream", "bench", "pipeline", "--mem")
+    assert found == ["--memory-kind"]
+    assert "server.cli.bench" in imported
+    assert "server.cli.run" not in imported
+    assert not SLOW & imported
+
+
+def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
+    code = "import json, sys, server.cli, server.cli.serve, server.serve; print(json.dumps([*sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(json.loads(done.stdout))
+    assert not {"rich", "onnx", "models.compiler", "pipeline.benchmark"} & imported
+    own = {name for name in imported if name.startswith("server.cli.")}
+    printing = ("printing", "printing.output", "printing.versions")
+    assert own <= {f"server.cli.{name}" for name in ("commands", "serve", *printing)}
+
+
+def test_a_warning_of_a_package_is_one_of_the_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may quote a file of a stranger: a profile names the machine that it was measured on."""
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    assert cli("--version").code == 0
+    package = logging.getLogger("a package")
+    monkeypatch.setattr(package, "propagate", False)
+    package.warning("kernel %s", "6.1\n\x1b[31m")
+    assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_they_say(name: str) -> None:
+    said = loaded(name).help
+    assert inspect.cleandoc(said).startswith(COMMANDS[name].help)
+
+
+def test_versions(cli: Cli) -> None:
+    shown = cli("--version")
+    assert shown.code == 0
+    assert shown.out.startswith(f"layerstream {metadata.version('layerstream')} (Python 3.")
+    assert f"ONNX Runtime {metadata.version('onnxruntime')}" in shown.out
+
+
+def test_a_name_that_is_nearly_one_is_suggested(cli: Cli) -> None:
+    result = cli("lst")
+    assert re.search("'lst'.*Did you mean 'list'", result.err)

@@ -1,0 +1,209 @@
+"""``layerstream profile``, ``simulate`` and ``plan``: with a profile, without, and with what cannot be."""
+
+import errno
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.packs.pack import Pack, open_pack
+from models.runtime.sessions import use_threads
+from pipeline.devices.cpu import CpuDevice
+from pipeline.planning.thumb import smallest_plan
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import FILE, manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.settings.sizes import format_least
+from tests.pipeline.made_profiles import profile
+from tests.server.support import BAD, Cli
+
+
+@pytest.fixture
+def bare(pack_folder: Path) -> Pack:
+    """A pack without a profile."""
+    return open_pack(pack_folder)
+
+
+@pytest.fixture
+def profiled(bare: Pack) -> Pack:
+    """A pack with a profile of this machine, in which nothing was measured."""
+    here = {
+        "manifest": manifest_checksum(bare),
+        "machine": this_machine(bare.weights_path, CpuDevice()),
+    }
+    save_profile(profile(bare.manifest).model_copy(update=here), bare)
+    return bare
+
+
+def edit(pack: Pack, *path: str, value: object) -> None:
+    document: dict[str, Any] = json.loads((pack.folder / FILE).read_bytes())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (pack.folder / FILE).write_text(json.dumps(document))
+
+
+def test_profile_writes_what_simulate_and_plan_read(cli: Cli, bare: Pack) -> None:
+    summary = cli("profile", bare.folder, "--iterations", 1, "--json").document
+    assert summary["file"] == str(bare.folder / FILE)
+    assert summary["machine"]["threads"] == use_threads()
+    assert {item["depth"] for item in summary["reads"]} == {1, 2, 4}
+    assert open_pack(bare.folder).manifest == bare.manifest
+    rows = cli("simulate", bare.folder, "--json").document["rows"]
+    assert [row["architecture"] for row in rows] == list(ARCHITECTURES)
+    assert all(0 < row["delay_ms"] <= row["bound_ms"] for row in rows)
+    planned = cli("plan", bare.folder, "--budget", "64MiB", "--json").document
+    assert planned["delay_ms"] <= planned["bound_ms"]
+
+
+def test_profile_says_in_a_table_what_it_measured(cli: Cli, bare: Pack) -> None:
+    shown = cli("profile", bare.folder, "--iterations", 1)
+    assert shown.code == 0
+    assert all(word in shown.out for word in ("in flight", "GB/s", "kernels timed", FILE))
+    assert "{" not in shown.out
+    assert not re.search(r"\d\.\d{4}", shown.out)
+
+
+@pytest.mark.parametrize("options", [[], ["--bound"]])
+def test_a_folder_that_takes_no_profile_is_refused_before_measuring(
+    cli: Cli, profiled: Pack, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """As on a file system that is read-only, which stops root, too."""
+
+    def read_only(dir: Path) -> None:  # noqa: A002
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+
+    def measured(*_: object) -> None:
+        pytest.fail("measured before it was known whether it can be kept")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("pipeline.measuring.profiling.profile_pack", measured)
+    monkeypatch.setattr("pipeline.measuring.plan_limits.measure_limits", measured)
+    result = cli("profile", profiled.folder, *options)
+    result.refuses(BAD, f"{profiled.folder}: a profile is written there: Read-only file system")
+
+
+def test_a_measured_bound_is_what_plan_shows(cli: Cli, profiled: Pack) -> None:
+    wanted = ("--architecture", "2s", "--budget", "64MiB")
+    before = cli("plan", profiled.folder, *wanted, "--json").document
+    made = cli("profile", profiled.folder, "--bound", *wanted, "--runs", 3, "--json").document
+    after = cli("plan", profiled.folder, *wanted, "--json").document
+    assert made["runs"] == 3
+    assert after["bound_ms"] == pytest.approx(made["bound_ms"])
+    assert after["bound_ms"] != before["bound_ms"]
+    assert after["delay_ms"] == before["delay_ms"]
+    assert after["weight_bytes"] == made["weight_bytes"]
+
+
+def test_a_bound_needs_a_profile(cli: Cli, bare: Pack) -> None:
+    cli("profile", bare.folder, "--bound").refuses(BAD, "no profile", "layerstream profile")
+
+
+def test_simulate_needs_a_profile(cli: Cli, bare: Pack) -> None:
+    cli("simulate", bare.folder).refuses(BAD, "no profile", f"layerstream profile {bare.folder}")
+
+
+def test_simulate_writes_a_trace(cli: Cli, profiled: Pack, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    shown = cli("simulate", profiled.folder, "--architectures", "2s,async", "--trace", trace)
+    assert shown.code == 0
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    processes = {item["args"]["name"] for item in events if item["name"] == "process_name"}
+    assert len(processes) == 2
+
+
+def test_a_trace_that_cannot_be_written_is_named(cli: Cli, profiled: Pack, tmp_path: Path) -> None:
+    missing = tmp_path / "none" / "trace.json"
+    cli("simulate", profiled.folder, "--architectures", "pre", "--trace", missing).refuses(
+        1, "none"
+    )
+
+
+def test_a_profile_of_another_machine_is_refused(cli: Cli, profiled: Pack) -> None:
+    edit(profiled, "machine", "cpu", value="another processor")
+    cli("simulate", profiled.folder).refuses(BAD, "measured on cpu another processor", "run `")
+
+
+def test_memory_is_planned_without_a_profile(cli: Cli, bare: Pack) -> None:
+    planned = cli("plan", bare.folder, "--budget", "64MiB", "--json").document
+    assert planned["delay_ms"] is None
+    assert planned["bound_ms"] is None
+    (row,) = planned["packs"]
+    assert "layerstream profile" in row["hint"]
+    parts = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_bytes")
+    assert planned["total_bytes"] == sum(planned[part] for part in parts) <= 64 << 20
+
+
+def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "1"
+    shutil.copytree(profiled.folder, other)
+    alone = cli("plan", profiled.folder, "--budget", "64MiB", "--json").document
+    least = smallest_plan(profiled.manifest, ARCHITECTURES["auto"]).total_bytes
+    both = (profiled.folder, other)
+    requests = 1 << 20
+    budget = (f"--budget={2 * least + 4096 + requests}", f"--request-memory={requests}")
+    together = cli("plan", *both, *budget, "--json").document
+    assert together["request_bytes"] == requests
+    assert together["total_bytes"] == sum(row["total_bytes"] for row in together["packs"])
+    assert together["total_bytes"] <= 2 * least + 4096
+    assert together["delay_ms"] == pytest.approx(sum(row["delay_ms"] for row in together["packs"]))
+    assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
+    less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
+    enough = f"a budget of {format_least(2 * least + requests)} is enough for all models that can be served"
+    cli("plan", *both, *less).refuses(BAD, "does not fit", "free", enough)
+
+
+def test_explain_says_why(cli: Cli, profiled: Pack) -> None:
+    shown = cli("plan", profiled.folder, "--budget", "64MiB", "--explain")
+    assert "bottleneck" in shown.out or "kernels" in shown.out
+
+
+def test_a_delay_is_reached_with_little_memory(cli: Cli, profiled: Pack) -> None:
+    fastest = cli("plan", profiled.folder, "--budget", "64MiB", "--json").document
+    target = fastest["delay_ms"] * 1.5
+    planned = cli("plan", profiled.folder, "--delay", f"{target:.6f}ms", "--json").document
+    assert planned["delay_ms"] <= target
+    assert planned["weight_bytes"] <= fastest["weight_bytes"]
+
+
+@pytest.mark.parametrize("budget", ["0", "-5", "-1MiB", "nan", "much", "", "1e400"])
+def test_a_budget_that_is_none_is_refused(cli: Cli, profiled: Pack, budget: str) -> None:
+    cli("plan", profiled.folder, f"--budget={budget}").refuses(BAD, "--budget")
+
+
+@pytest.mark.parametrize("weights", ["0%", "101%", "-3%", "nan%", "%", "some"])
+def test_a_part_of_the_weights_that_is_none_is_refused(
+    cli: Cli, profiled: Pack, weights: str
+) -> None:
+    cli("plan", profiled.folder, f"--weights={weights}").refuses(BAD, "--weights")
+
+
+@pytest.mark.parametrize("delay", ["0ms", "-5ms", "5", "soon", "nan s"])
+def test_a_delay_that_is_none_is_refused(cli: Cli, profiled: Pack, delay: str) -> None:
+    cli("plan", profiled.folder, f"--delay={delay}").refuses(BAD, "--delay")
+
+
+def test_other_bad_input_is_named(cli: Cli, profiled: Pack) -> None:
+    folder = profiled.folder
+    largest = profiled.manifest.largest_chunk_bytes
+    cli("plan", folder).refuses(BAD, "--budget")
+    tight = ("--budget=64MiB", "--request-memory=300KiB")
+    cli("plan", folder, *tight).refuses(BAD, "one request to it takes", "have 300.0 KiB")
+    cli("plan", folder, "--budget", "1B").refuses(BAD, "requests take", "free are 1 B")
+    small = cli("plan", folder, "--ring", "4096B", "--architecture", "2s")
+    small.refuses(BAD, "4096", str(largest), "largest chunk")
+    cli("plan", folder, "--budget", "1GiB", "--architecture", "9s").refuses(BAD, "'9s'", "2s-md")
+    cli("simulate", folder, "--architectures", "pre,9s").refuses(BAD, "'9s'", "2s-md")
+    cli("plan", folder / "none", "--budget", "1GiB").refuses(BAD, "no such folder")
+    cli("plan", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least")
+    cli("simulate", folder, "--weights", "1B").refuses(BAD, "1 bytes", "the least")
+    cli("profile", folder, "--iterations", 0).refuses(BAD, "--iterations")
+
+
+def test_a_delay_needs_a_profile(cli: Cli, bare: Pack) -> None:
+    cli("plan", bare.folder, "--delay", "1s").refuses(BAD, "no profile", "layerstream profile")

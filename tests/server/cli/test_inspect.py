@@ -1,0 +1,73 @@
+"""``layerstream inspect`` and ``run`` of packs with resident pieces and strings."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.packs.pack import Pack
+from server.cli import main
+from tests.models.compiler.test_resident import branches, strings
+from tests.models.nets import NETS, inputs_for, written
+from tests.models.streamed import compiled
+
+
+@pytest.fixture
+def output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kept_logging: None
+) -> Any:
+    """Run the command in this process and return what it printed."""
+    monkeypatch.setattr("server.cli.claim_process", lambda: None)
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        assert not caught.value.code, captured.err
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Pack:
+    return compiled(written(branches()[0], tmp_path / "flow.onnx"), tmp_path)
+
+
+def test_inspect_says_what_is_resident_and_why(output: Any, flow: Pack) -> None:
+    text = output("inspect", flow.folder)
+    (line,) = (line for line in text.splitlines() if line.startswith("resident piece"))
+    assert line.startswith("resident piece: 1 node (If), 144.0 KiB, because: node '")
+    assert line.endswith("(If): control flow")
+
+
+def test_inspect_lists_resident_pieces(output: Any, flow: Pack) -> None:
+    (piece,) = json.loads(output("inspect", flow.folder, "--json"))["resident_pieces"]
+    assert set(piece) == {"nodes", "operators", "weight_bytes", "reasons"}
+    assert piece["operators"] == ["If"]
+    assert piece["weight_bytes"] == 64 * 64 * 9 * 4
+    assert len(piece["nodes"]) == len(piece["reasons"]) == 1
+
+
+def test_a_pack_that_streams_whole_has_none(output: Any, tmp_path: Path) -> None:
+    pack = compiled(written(NETS["gemm"](), tmp_path / "m.onnx"), tmp_path)
+    assert json.loads(output("inspect", pack.folder, "--json"))["resident_pieces"] == []
+    assert "resident piece:" not in output("inspect", pack.folder)
+
+
+@pytest.mark.parametrize("architecture", ["pre", "seq", "sync", "async", "2s", "auto"])
+def test_run_takes_and_writes_strings(output: Any, tmp_path: Path, architecture: str) -> None:
+    pack = compiled(written(strings()[0], tmp_path / "m.onnx"), tmp_path)
+    words = np.array(["ä", "", "cc"])
+    np.savez(tmp_path / "in.npz", s=words, x=inputs_for({"x": (1, 64)})["x"])
+    files = ("--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    output("run", pack.folder, *files, "--architecture", architecture)
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["t"].tolist() == ["ä!", "!", "cc!"]
+        assert found["known"].tolist() == [True, False, False]
+        assert found["y"].shape == (1, 32)

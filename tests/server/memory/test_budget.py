@@ -1,0 +1,507 @@
+"""One budget over all models: what fits is served right, what does not is refused with figures."""
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.packs.leftovers import locked_folder
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack, versions
+from pipeline.devices.base import Device
+from pipeline.execution.engine import Engine
+from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.context import StartupError
+from server.errors import NotFoundError, RefusedError
+from server.memory.budget import Budget, fit, refusal
+from server.memory.request_needs import Need
+from server.settings.sizes import format_least, parse_size
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    REQUEST_MEMORY,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+TWO = ("tiny", "twin")
+ROOM = 16 << 10
+LOAD = "/v2/repository/models/{}/load"
+UNLOAD = "/v2/repository/models/{}/unload"
+
+
+@pytest.fixture(scope="session")
+def budget(packs: Packs) -> int:
+    """Holds the rings of two models, the weights of neither, and no third model."""
+    total = sum(packs.smallest(name) for name in TWO) + ROOM
+    assert all(packs.weights(name) > total for name in TWO)
+    assert packs.smallest("pair") > ROOM
+    return total
+
+
+async def all_right(service: Service, packs: Packs, count: int) -> None:
+    """``count`` interleaved requests, several at a time, each with an input of its own."""
+    limit = asyncio.Semaphore(8)
+
+    async def one(number: int) -> None:
+        name = TWO[number % 2]
+        inputs = inputs_for(name, number)
+        async with limit:
+            response = await service.infer(name, inputs)
+        close(arrays(response), packs.expected(name, inputs))
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
+        await all_right(service, packs, 100)
+        total = budget + REQUEST_MEMORY
+        assert await service.metric("layerstream_budget_bytes") == total
+        assert await service.metric("layerstream_request_memory_bytes") == REQUEST_MEMORY
+        used = await service.metric("layerstream_budget_used_bytes")
+        assert used == service.context.budget.used_bytes <= total
+        for name in TWO:
+            ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
+            assert ok == 50
+            # What the engines hold is no more than what was set aside for them.
+            held = service.context.budget.held()[name]
+            memory = service.worker(name).engine.statistics().memory
+            assert memory.keys() == held.keys()
+            for kind in memory.keys() - {"sessions"}:
+                assert memory[kind] <= held[kind]
+
+
+def figures(message: str) -> tuple[int, int]:
+    found = re.search(r"needs .*?\((\d+) bytes\), free .*?\((\d+) bytes\)", message)
+    assert found
+    return int(found[1]), int(found[2])
+
+
+async def refused(service: Service, packs: Packs) -> None:
+    """Check every way to ask for the third model."""
+    free = service.context.budget.free_bytes
+    answers = [
+        await service.client.post(LOAD.format("pair")),
+        await service.client.get("/v2/models/pair"),
+        await service.client.get("/v2/models/pair/ready"),
+        await service.infer("pair", inputs_for("pair")),
+    ]
+    for answer in answers:
+        message = error(answer, 409, "'pair'", format_least(packs.smallest("pair")))
+        assert figures(message) == (packs.smallest("pair"), free)
+    index = {entry["name"]: entry for entry in (await service.client.post(INDEX)).json()}
+    assert index["pair"]["state"] == "UNAVAILABLE"
+    assert figures(index["pair"]["reason"]) == (packs.smallest("pair"), free)
+
+
+INDEX = "/v2/repository/index"
+
+
+async def test_a_third_model_is_refused_at_the_start_and_by_request(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(models_budget=budget, models=(*TWO, "pair"))) as service:
+        name = "layerstream_model_refusals_total"
+        assert await service.metric(name, model="pair") == 1
+        assert service.context.describe().startswith("serving 2 of 3 models (tiny, twin) in ")
+        await refused(service, packs)
+        assert await service.metric(name, model="pair") == 2
+        assert await service.metric("layerstream_model_ready", model="pair") == 0
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+        await all_right(service, packs, 10)
+
+
+async def test_a_refusal_while_others_work_changes_nothing_for_them(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
+        before = service.context.budget.held()
+        error(await service.client.get("/v2/models/pair"), 404, "'pair'")
+        work = asyncio.create_task(all_right(service, packs, 20))
+        for _ in range(5):
+            error(await service.client.post(LOAD.format("pair")), 409)
+        await work
+        assert service.context.budget.held() == before
+
+
+async def test_unload_frees_and_load_takes_again(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    async with serving(settings(models_budget=budget, models=TWO)) as service:
+        client = service.client
+        for _ in range(2):
+            error(await client.post(LOAD.format("pair")), 409)
+            assert (await client.post(UNLOAD.format("twin"))).json()["state"] == "UNAVAILABLE"
+            assert service.context.budget.held().keys() == {"tiny"}
+            error(await service.infer("twin", inputs_for("twin")), 503, "'twin'", "unloaded")
+            assert await service.metric("layerstream_model_ready", model="twin") == 0
+            memory = {"model": "twin", "kind": "ring"}
+            assert await service.metric("layerstream_memory_bytes", **memory) is None
+
+            assert (await client.post(LOAD.format("pair"))).json()["state"] == "READY"
+            inputs = inputs_for("pair")
+            close(arrays(await service.infer("pair", inputs)), packs.expected("pair", inputs))
+            error(await client.post(LOAD.format("twin")), 409)
+
+            assert (await client.post(UNLOAD.format("pair"))).status_code == 200
+            assert (await client.post(LOAD.format("twin"))).json()["state"] == "READY"
+            await all_right(service, packs, 4)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), MemoryError()],
+    ids=["mmap", "heap"],
+)
+async def test_memory_that_cannot_be_allocated(
+    service: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def allocate(use: str, n_bytes: int, slots: int = 1) -> None:
+        raise failure
+
+    await service.client.post(UNLOAD.format("tiny"))
+    held, clients = service.context.budget.held(), service.context.pool.statistics().clients
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "allocate", staticmethod(allocate))
+        for _ in range(5):
+            error(await service.client.post(LOAD.format("tiny")), 503, "model 'tiny'", "allocate")
+    error(await service.infer("tiny", inputs_for("tiny")), 503, "model 'tiny'", "allocate")
+    assert service.context.budget.held() == held
+    assert service.context.pool.statistics().clients == clients
+    assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
+    inputs = inputs_for("tiny")
+    close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+
+
+async def test_load_and_unload_twice_are_no_errors(service: Service) -> None:
+    held = service.context.budget.held()
+    for _ in range(2):
+        assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
+    assert service.context.budget.held() == held
+    for _ in range(2):
+        assert (await service.client.post(UNLOAD.format("tiny"))).status_code == 200
+    assert service.context.budget.held().keys() == {"pair"}
+
+
+async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) -> None:
+    async with serving(settings()) as service:
+        await service.client.post(UNLOAD.format("tiny"))
+        answers = await asyncio.gather(
+            *(service.client.post(LOAD.format("tiny")) for _ in range(5))
+        )
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert service.context.budget.used_bytes <= service.context.budget.total_bytes
+        inputs = inputs_for("tiny")
+        close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+
+
+async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Packs) -> None:
+    with pytest.raises(StartupError) as caught:
+        async with serving(settings(models_budget=packs.smallest("tiny") - 1, models=("tiny",))):
+            pass
+    assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
+    assert not caught.value.may_pass
+
+
+def enough(message: str) -> int:
+    found = re.search(r"a budget of ([\d.]+ \w+) is enough", message)
+    assert found, message
+    return parse_size(found[1])
+
+
+@pytest.mark.parametrize(("few", "chosen"), [(2300 << 10, 2000 << 10), (1900 << 10, None)])
+async def test_a_refusal_says_which_budget_is_enough_for_all(
+    settings: SettingsFactory, few: int, chosen: int | None
+) -> None:
+    """Typed in it is, and hardly more than that; the memory of requests may grow with the budget."""
+    models = {"models": (*TWO, "pair"), "request_memory": chosen}
+    async with serving(settings(budget=few, **models)) as service:
+        entries = service.context.repository.entries()
+        (said,) = {enough(entry.reason) for entry in entries if not entry.serves}
+        assert any(entry.serves for entry in entries)
+    async with serving(settings(budget=said, exit_on_error=True, **models)) as service:
+        assert all(entry.serves for entry in service.context.repository.entries())
+    with pytest.raises(StartupError, match="does not fit"):
+        async with serving(settings(budget=int(said * 0.9), exit_on_error=True, **models)):
+            pass
+
+
+async def test_a_model_that_no_request_reaches_takes_no_place(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """No budget serves it: neither is memory kept for it, nor does a refusal count it."""
+    needs = {
+        name: Need.of(open_pack(packs.repository / name).manifest) for name in ("tiny", "pair")
+    }
+    most, other = sorted(needs, key=lambda name: -needs[name].tight_bytes)
+    requests = needs[most].tight_bytes - 1
+    alone = packs.smallest(other) + requests
+    models = {"models": (most, other), "request_memory": requests}
+    async with serving(settings(budget=alone, **models)) as service:
+        entries = service.context.repository.entries()
+        assert {entry.name: entry.serves for entry in entries} == {most: False, other: True}
+    with pytest.raises(StartupError) as caught:
+        async with serving(settings(budget=alone - 1, **models)):
+            pass
+    assert alone <= enough(str(caught.value)) <= alone + (256 << 10)
+
+
+async def test_what_others_hold_beyond_their_need_is_said(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """A model comes while others hold all there is: the budget is enough, the order was not."""
+    least = packs.smallest("tiny") + packs.smallest("pair")
+    async with serving(settings(models_budget=least, models=("tiny",))) as service:
+        refused = await service.client.post(LOAD.format("pair"))
+        message = error(refused, 409, "'pair'", "unload them and load this one first")
+        assert "is enough" not in message
+        for url in (UNLOAD.format("tiny"), LOAD.format("pair"), LOAD.format("tiny")):
+            assert (await service.client.post(url)).status_code == 200
+
+
+def test_a_refusal_breaks_the_need_down() -> None:
+    memory = {"ring": 3 << 20, "resident": 1 << 20, "arena": 9 << 20, "scratch": 0, "io": 5 << 10}
+    message = str(refusal("m", memory, Budget(1 << 20), 0))
+    parts = "9.0 MiB for activations, 4.0 MiB for weights, 5.0 KiB for inputs and outputs; a budget"
+    assert parts in message
+    assert figures(message) == (sum(memory.values()), 1 << 20)
+    assert enough(message) >= sum(memory.values())
+
+
+def test_every_kind_of_memory_has_words(manifest: Manifest) -> None:
+    plan = smallest_plan(manifest, ARCHITECTURES["auto"])
+    message = str(refusal("m", dict.fromkeys(plan.memory, 1 << 20), Budget(1), 0))
+    assert not any(f"for {kind}" in message for kind in plan.memory)
+
+
+async def test_exit_on_error(settings: SettingsFactory, budget: int) -> None:
+    with pytest.raises(StartupError, match="'pair'"):
+        async with serving(
+            settings(models_budget=budget, models=(*TWO, "pair"), exit_on_error=True)
+        ):
+            pass
+
+
+async def test_the_smallest_budget_is_enough(settings: SettingsFactory, packs: Packs) -> None:
+    inputs = inputs_for("tiny")
+    async with serving(settings(models_budget=packs.smallest("tiny"), models=("tiny",))) as service:
+        close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+        assert service.context.budget.free_bytes == 0
+
+
+async def test_a_repository_without_packs(settings: SettingsFactory, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / ".hidden" / "1").mkdir(parents=True)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(StartupError, match="no packs"):
+        async with serving(settings(repository=tmp_path, models=())):
+            pass
+
+
+async def test_the_start_clears_what_killed_compilations_left(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(packs.repository / "tiny", tmp_path / "tiny")
+    left = tmp_path / "tiny" / ".compiling-2-4711-00000000"
+    (left / "inner").mkdir(parents=True)
+    with locked_folder(tmp_path / "tiny", "3") as building:
+        async with serving(settings(repository=tmp_path, models=())):
+            assert f"{left}: removed" in caplog.text
+            names = sorted(path.name for path in (tmp_path / "tiny").iterdir())
+            assert names == [building.name, "1"]
+
+
+async def test_a_folder_that_nobody_may_look_into(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk of its own has lost+found, which is root's."""
+    shutil.copytree(packs.repository / "tiny", tmp_path / "tiny")
+    (tmp_path / "lost+found").mkdir()
+
+    def closed(folder: Path) -> list[Path]:
+        if folder.name == "lost+found":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return versions(folder)
+
+    monkeypatch.setattr("server.repository.model_folders.versions", closed)
+    async with serving(settings(repository=tmp_path, models=())) as service:
+        assert [entry["name"] for entry in (await service.client.post(INDEX)).json()] == ["tiny"]
+
+
+async def test_no_repository(settings: SettingsFactory, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such folder"):
+        async with serving(settings(repository=tmp_path / "none", models=())):
+            pass
+
+
+async def test_a_damaged_pack_beside_a_sound_one(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny").symlink_to(packs.repository / "tiny")
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "manifest.json").write_text("{}")
+    (tmp_path / "empty" / "1").mkdir(parents=True)
+    async with serving(settings(repository=tmp_path, models=())) as service:
+        error(await service.client.get("/v2/models/broken"), 503, "'broken'", "manifest.json")
+        error(await service.client.post(LOAD.format("broken")), 503, "manifest.json")
+        error(await service.client.get("/v2/models/empty/ready"), 503, "'empty'")
+        assert (await service.client.get("/v2/models/tiny/ready")).status_code == 200
+        assert service.context.budget.held().keys() == {"tiny"}
+
+
+async def test_not_ready_once_nothing_serves(service: Service) -> None:
+    for name in ("tiny", "pair"):
+        await service.client.post(UNLOAD.format(name))
+    response = await service.client.get("/v2/health/ready")
+    assert (response.status_code, response.json()) == (503, {"ready": False})
+    assert (await service.client.get("/v2/health/live")).status_code == 200
+
+
+async def test_repository_index(service: Service) -> None:
+    await service.client.post(UNLOAD.format("pair"))
+    entries = (await service.client.post(INDEX)).json()
+    assert {entry["name"]: entry["state"] for entry in entries} == {
+        "pair": "UNAVAILABLE",
+        "tiny": "READY",
+        "twin": "UNAVAILABLE",
+    }
+    assert all(entry["reason"] for entry in entries if entry["state"] != "READY")
+
+
+@pytest.fixture(scope="session")
+def manifest(packs: Packs) -> Manifest:
+    return open_pack(packs.repository / "tiny").manifest
+
+
+NAMES = st.sampled_from("abcd")
+STEPS = st.lists(
+    st.tuples(st.just("reserve"), NAMES, st.integers(0, 1000))
+    | st.tuples(st.just("release"), NAMES, st.just(0)),
+    max_size=30,
+)
+
+
+@given(total=st.integers(1, 2000), steps=STEPS)
+def test_the_ledger_never_exceeds_the_budget(total: int, steps: list[tuple[str, str, int]]) -> None:
+    budget = Budget(total)
+    held: dict[str, int] = {}
+    for step, name, size in steps:
+        if step == "release":
+            budget.release(name)
+            held.pop(name, None)
+        elif size > total - sum(held.values()):
+            with pytest.raises(RefusedError) as caught:
+                budget.reserve(name, {"ring": size})
+            assert figures(str(caught.value)) == (size, total - sum(held.values()))
+        else:
+            budget.reserve(name, {"ring": size})
+            held[name] = size
+        assert {name: sum(kinds.values()) for name, kinds in budget.held().items()} == held
+        assert 0 <= budget.used_bytes == sum(held.values()) <= total
+        assert budget.free_bytes == total - budget.used_bytes
+
+
+@pytest.mark.parametrize("read", [Budget.held, lambda budget: budget.used_bytes])
+def test_the_ledger_is_read_while_a_thread_loads(read: Callable[[Budget], object]) -> None:
+    """Between any two steps of the interpreter another model comes or goes."""
+    budget = Budget(100)
+    budget.reserve("stays", {"ring": 10})
+    steps = 0
+
+    def step(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += 1
+        if "comes" in budget.held():
+            budget.release("comes")
+        else:
+            budget.reserve("comes", {"ring": 7})
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        seen = read(budget)
+    finally:
+        sys.settrace(before)
+    assert steps > 10
+    assert seen in (10, 17, {"stays": {"ring": 10}}, {"stays": {"ring": 10}, "comes": {"ring": 7}})
+
+
+@given(
+    total=st.integers(1, 4 << 20),
+    share=st.integers(0, 4 << 20),
+    architecture=st.sampled_from(
+        sorted(name for name, item in ARCHITECTURES.items() if item.tuned != "search")
+    ),
+)
+def test_a_plan_that_fits_fits(
+    manifest: Manifest, total: int, share: int, architecture: str
+) -> None:
+    budget = Budget(total)
+    chosen = ARCHITECTURES[architecture]
+    smallest = smallest_plan(manifest, chosen).total_bytes
+    if smallest > total:
+        with pytest.raises(RefusedError):
+            fit(manifest, chosen, "m", budget, share)
+        return
+    plan = fit(manifest, chosen, "m", budget, share).plan
+    assert smallest <= plan.total_bytes <= max(smallest, min(share, total))
+    budget.reserve("m", plan.memory)
+    assert budget.used_bytes == plan.total_bytes
+
+
+async def test_a_load_that_is_cancelled_leaves_nothing_behind(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    original = Engine.open
+
+    def slow_open(engine: Engine) -> None:
+        started.set()
+        go_on.wait()
+        original(engine)
+
+    async with serving(settings(models_budget=1 << 30, models=("tiny",))) as service:
+        repository, used = service.context.repository, service.context.budget.used_bytes
+        monkeypatch.setattr(Engine, "open", slow_open)
+        loading = asyncio.create_task(repository.load("twin"))
+        await asyncio.to_thread(started.wait)
+        loading.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert service.context.budget.used_bytes == used
+        assert [entry.worker for entry in repository.entries() if entry.name == "twin"] == [None]
+        assert (await repository.load("twin")).state == "READY"
+
+
+def test_a_server_does_not_hold_what_other_commands_import() -> None:
+    code = (
+        "import sys; from server.cli.commands import loaded; loaded('serve'); "
+        "print([name for name in sys.modules if name.startswith(('pipeline.benchmark', 'server.cli.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "server.cli.serve" in done.stdout
+    assert "pipeline.benchmark" not in done.stdout
+    assert "server.cli.bench" not in done.stdout

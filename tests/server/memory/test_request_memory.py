@@ -1,0 +1,229 @@
+"""The pool of memory that requests share: never over its capacity, in order, and nothing is lost."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.errors import TooLargeError
+from server.memory import request_memory
+from server.memory.request_memory import Lease, RequestMemory
+from tests.examples import examples
+
+CAPACITY = 10
+
+#: (lease, bytes to hold) or, with None, (lease, leave), or (None, a turn of the loop).
+Step = tuple[int | None, int | None]
+STEPS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(0, 4)),
+        st.one_of(st.none(), st.integers(0, CAPACITY)),
+    ),
+    max_size=40,
+)
+
+
+async def settled() -> None:
+    """Let everybody go on who can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Requests that hold, wait for more, are cancelled and leave, in any order."""
+
+    def __init__(self) -> None:
+        self.memory = RequestMemory(CAPACITY)
+        self.leases: dict[int, Lease] = {}
+        self.waits: dict[int, asyncio.Task[None]] = {}
+
+    async def step(self, step: Step) -> None:
+        who, n_bytes = step
+        if who is None:
+            await asyncio.sleep(0)
+        elif n_bytes is None:
+            self.leave(who)
+        elif who not in self.waits or self.waits[who].done():
+            lease = self.leases.setdefault(who, Lease(self.memory))
+            self.waits[who] = asyncio.create_task(lease.hold(n_bytes))
+        self.check()
+
+    def leave(self, who: int) -> None:
+        """End request ``who`` as a client does that leaves, whether it waits or not."""
+        task, lease = self.waits.pop(who, None), self.leases.pop(who, None)
+        if lease is None:
+            return
+        if task is None or task.done():
+            lease.close()
+        else:
+            task.cancel()
+            # What a request holds it gives back after its wait has ended.
+            task.add_done_callback(lambda _: lease.close())
+        self.ended = task
+
+    def check(self) -> None:
+        assert 0 <= self.memory.used_bytes <= CAPACITY
+        assert all(lease.held_bytes >= 0 for lease in self.leases.values())
+
+    async def end(self) -> None:
+        for who in list(self.leases):
+            self.leave(who)
+        await settled()
+        assert self.memory.used_bytes == 0
+        assert self.memory.waiting == 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_a_part_for_small_ones() -> Iterator[None]:
+    """Numbers here are small: without this all of them would pass."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_memory, "SMALL_BYTES", 0)
+        patch.setattr(request_memory, "_KEPT_BYTES", 0)
+        yield
+
+
+@given(STEPS)
+@examples(few=200, many=10_000)
+def test_whatever_happens_what_is_held_is_bounded_and_given_back(steps: list[Step]) -> None:
+    failures: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: failures.append(fault))
+        crowd = Crowd()
+        for step in steps:
+            await crowd.step(step)
+        tasks = list(crowd.waits.values())
+        await crowd.end()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            assert error is None or isinstance(error, asyncio.CancelledError), error
+
+    asyncio.run(run())
+    assert not failures
+
+
+@given(STEPS)
+@examples(few=100, many=5000)
+def test_at_rest_nobody_waits_who_could_go_on(steps: list[Step]) -> None:
+    """The first in line waits only because his bytes are not free; who holds none is behind all who do."""
+
+    async def run() -> None:
+        crowd = Crowd()
+        for step in steps:
+            await crowd.step(step)
+        await settled()
+        held = sum(lease.held_bytes for lease in crowd.leases.values())
+        assert crowd.memory.used_bytes == held
+        waiting = [lease for lease in crowd.leases.values() if lease.waiting]
+        assert crowd.memory.waiting == len(waiting)
+        assert not (waiting and held == 0)
+        await crowd.end()
+
+    asyncio.run(run())
+
+
+async def waiting(
+    memory: RequestMemory, n_bytes: int, order: list[str], name: str, **how: Any
+) -> Any:
+    """Begin to take ``n_bytes``; ``name`` comes into ``order`` when they are there."""
+
+    async def take() -> None:
+        await memory.take(n_bytes, **how)
+        order.append(name)
+
+    task = asyncio.create_task(take())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_first_come_first_served_and_holders_before_newcomers() -> None:
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(CAPACITY)
+    tasks = [
+        await waiting(memory, 4, order, "new 1"),
+        await waiting(memory, 5, order, "holder 1", holds=True),
+        await waiting(memory, 1, order, "new 2"),
+        await waiting(memory, 5, order, "holder 2", holds=True),
+    ]
+    for _ in range(CAPACITY):
+        memory.give(1)
+        await settled()
+    assert order == ["holder 1", "holder 2"]
+    memory.give(CAPACITY)
+    await asyncio.gather(*tasks)
+    assert order == ["holder 1", "holder 2", "new 1", "new 2"]
+    assert memory.used_bytes == 5
+
+
+async def test_a_newcomer_passes_nobody() -> None:
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(8)
+    large = await waiting(memory, 5, order, "large")
+    assert not memory.has(1, holds=False)
+    small = await waiting(memory, 1, order, "small")
+    assert order == []
+    memory.give(8)
+    await asyncio.gather(large, small)
+    assert order == ["large", "small"]
+
+
+async def test_who_leaves_the_line_lets_the_next_one_in() -> None:
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(8)
+    large = await waiting(memory, 5, order, "large")
+    small = await waiting(memory, 2, order, "small")
+    large.cancel()
+    await small
+    assert memory.used_bytes == CAPACITY
+
+
+async def test_who_is_cancelled_as_memory_comes_back_ends_as_cancelled() -> None:
+    """Both in one turn of the loop: cancelled first, then what he waited for is given back."""
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(CAPACITY)
+    waits = await waiting(memory, 5, order, "waits")
+    waits.cancel()
+    memory.give(CAPACITY)
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    assert memory.used_bytes == 0
+    assert memory.waiting == 0
+
+
+async def test_who_is_cancelled_after_his_turn_came_gives_it_on() -> None:
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(CAPACITY)
+    first = await waiting(memory, CAPACITY, order, "first")
+    second = await waiting(memory, CAPACITY, order, "second")
+    memory.give(CAPACITY)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await second
+    assert order == ["second"]
+
+
+async def test_a_lease_never_has_more_than_there_is() -> None:
+    memory = RequestMemory(CAPACITY)
+    with closing(Lease(memory)) as lease:
+        await lease.hold(4)
+        with pytest.raises(TooLargeError, match="request_memory"):
+            await lease.hold(CAPACITY + 1)
+        assert memory.used_bytes == lease.held_bytes == 4
+        await lease.hold(CAPACITY)
+        await lease.hold(1)
+        assert memory.used_bytes == 1
+    assert memory.used_bytes == 0
+
+
+async def test_a_deadline_ends_the_wait_and_takes_nothing() -> None:
+    memory = RequestMemory(CAPACITY)
+    await memory.take(CAPACITY)
+    with closing(Lease(memory)) as lease, pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await lease.hold(1)
+    assert not lease.waiting
+    assert (memory.used_bytes, memory.waiting) == (CAPACITY, 0)

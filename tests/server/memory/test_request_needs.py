@@ -1,0 +1,52 @@
+"""The memory of requests as figures: pools grow with budgets, and the smallest budget is one that works."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.memory.request_memory import RequestMemory, capacity_for
+from server.memory.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_budget
+from tests.examples import examples
+
+SIZES = st.integers(0, 1 << 36)
+NEED = st.builds(
+    Need, st.integers(CODEC_BYTES, 1 << 30), st.one_of(st.just(0), st.integers(1, 1 << 30))
+)
+NEEDS = st.lists(NEED, max_size=4)
+
+
+def fits(budget: int, model_bytes: int, needs: list[Need]) -> bool:
+    """Whether models and requests have what they need in ``budget``."""
+    return budget - pool_bytes(budget, needs) >= model_bytes
+
+
+@given(SIZES, NEEDS)
+@examples(few=300, many=20_000)
+def test_the_smallest_budget_is_enough_and_hardly_less_is(
+    model_bytes: int, needs: list[Need]
+) -> None:
+    smallest = smallest_budget(model_bytes, needs)
+    assert fits(smallest, model_bytes, needs)
+    assert not fits(smallest - 8, model_bytes, needs)
+
+
+@given(SIZES, SIZES, NEEDS)
+@examples(few=200, many=20_000)
+def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
+    one: int, other: int, needs: list[Need]
+) -> None:
+    less, more = sorted((one, other))
+    assert pool_bytes(less, needs) <= pool_bytes(more, needs)
+    assert less - pool_bytes(less, needs) <= more - pool_bytes(more, needs)
+
+
+@given(SIZES, NEEDS, NEED)
+@examples(few=200, many=20_000)
+def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], more: Need) -> None:
+    pool = pool_bytes(budget, needs)
+    memory = RequestMemory(pool)
+    assert all(need.least_bytes(budget) <= memory.room_bytes for need in needs)
+    assert memory.room_bytes >= CODEC_BYTES
+    assert all(need.tight_bytes <= pool for need in needs)
+    assert pool_bytes(budget, [*needs, more]) >= pool
+    least = max((need.least_bytes(budget) for need in needs), default=CODEC_BYTES)
+    assert pool <= max(budget // 8, capacity_for(least))

@@ -1,0 +1,86 @@
+"""What a model that loads leaves the others: their minimum, and an even share of the rest."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.memory.minima import Minima
+from server.memory.sharing import even_share
+from tests.server.conftest import SettingsFactory
+from tests.server.support import Packs, serving
+
+LOAD = "/v2/repository/models/{}/load"
+UNLOAD = "/v2/repository/models/{}/unload"
+ALL = ("tiny", "twin", "pair")
+
+
+@given(least=st.lists(st.integers(0, 50), min_size=1, max_size=8), free=st.integers(0, 200))
+def test_shares_are_even_and_leave_the_others_their_minimum(least: list[int], free: int) -> None:
+    assert even_share(free, least) >= least[0]
+    if sum(least) > free:
+        return
+    extra = []
+    for position, needed in enumerate(least):
+        share = even_share(free, least[position:])
+        free -= share
+        extra.append(share - needed)
+        assert sum(least[position + 1 :]) <= free
+    assert free == 0
+    assert max(extra) - min(extra) <= 1
+
+
+def test_a_model_that_cannot_fit_keeps_nothing_from_others() -> None:
+    assert even_share(100, [10, 95]) == 100
+    assert even_share(100, [10, 95, 20]) == 10 + 35
+
+
+def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path) -> None:
+    asked: list[Path] = []
+
+    def least(folder: Path) -> int:
+        asked.append(folder)
+        return len(asked)
+
+    minima = Minima(least)
+    folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
+    assert [minima.of(folder), minima.of(folder)] == [1, 1]
+    shutil.copytree(folder / "1", folder / "2")
+    assert [minima.of(folder), minima.of(folder)] == [2, 2]
+    manifest = folder / "2" / "manifest.json"
+    shutil.copy(manifest, folder / "other")
+    (folder / "other").replace(manifest)
+    assert minima.of(folder) == 3
+    shutil.rmtree(folder)
+    assert minima.of(folder) == 0
+    assert asked == [folder] * 3
+
+
+@pytest.mark.parametrize("named", [ALL, ()], ids=["named", "found"])
+async def test_what_was_loaded_together_loads_again_one_by_one(
+    settings: SettingsFactory, packs: Packs, named: tuple[str, ...]
+) -> None:
+    budget = sum(packs.smallest(name) for name in ALL) + (256 << 10)
+    async with serving(settings(models_budget=budget, models=named)) as service:
+        for order in (ALL[:2], ALL[1::-1], ALL[::-1]):
+            for name in order:
+                await service.client.post(UNLOAD.format(name))
+            for name in order:
+                response = await service.client.post(LOAD.format(name))
+                assert response.status_code == 200, response.text
+            assert service.context.budget.used_bytes <= service.context.budget.total_bytes
+
+
+async def test_a_model_that_is_not_served_has_no_claim(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    """What "twin" and "pair" need is not kept where the settings do not name them."""
+    async with serving(
+        settings(models_budget=packs.weights("tiny") * 3, models=("tiny",))
+    ) as service:
+        alone = service.context.budget.held()
+        await service.client.post(UNLOAD.format("tiny"))
+        await service.client.post(LOAD.format("tiny"))
+        assert service.context.budget.held() == alone

@@ -1,0 +1,75 @@
+"""Limits of control groups as the kernel shows them, in folders that look like its own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from server.operation.cgroup import MemoryLimit, memory_limit
+
+V2 = "0::/system.slice/layerstream.service\n"
+V1 = "9:name=systemd:/system.slice/l.service\n4:memory:/system.slice/l.service\n0::/\n"
+NO_LIMIT_V1 = 9223372036854771712
+
+
+def group_v2(folder: Path, limit: int | str, current: int, **stat: int) -> None:
+    figures = {"anon": 0, "file": 0, "shmem": 0, "slab_reclaimable": 0, **stat}
+    fill(folder, {"memory.max": limit, "memory.current": current}, figures)
+
+
+def group_v1(folder: Path, limit: int, usage: int, cache: int = 0, shmem: int = 0) -> None:
+    names = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": usage}
+    fill(folder, names, {"cache": 0, "total_cache": cache, "total_shmem": shmem})
+
+
+def fill(folder: Path, files: Mapping[str, int | str], stat: Mapping[str, int]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name).write_text(f"{value}\n")
+    (folder / "memory.stat").write_text("".join(f"{key} {n}\n" for key, n in stat.items()))
+
+
+def found(tmp_path: Path, membership: str) -> MemoryLimit | None:
+    (tmp_path / "membership").write_text(membership)
+    return memory_limit(tmp_path / "cgroup", tmp_path / "membership")
+
+
+def test_files_can_be_dropped_and_shared_memory_cannot(tmp_path: Path) -> None:
+    service = tmp_path / "cgroup/system.slice/layerstream.service"
+    group_v2(service, 1000, 900, file=500, shmem=100, slab_reclaimable=50)
+    assert found(tmp_path, V2) == MemoryLimit(1000, 900 - (500 - 100) - 50)
+
+
+def test_version_1(tmp_path: Path) -> None:
+    group_v1(tmp_path / "cgroup/memory/system.slice/l.service", 1000, 900, cache=500, shmem=100)
+    group_v1(tmp_path / "cgroup/memory", NO_LIMIT_V1, 5000)
+    assert found(tmp_path, V1) == MemoryLimit(1000, 500)
+
+
+def test_of_groups_around_each_other_the_nearest_limit_counts(tmp_path: Path) -> None:
+    group_v2(tmp_path / "cgroup/system.slice", 5000, 4950)
+    group_v2(tmp_path / "cgroup/system.slice/layerstream.service", 1000, 100)
+    assert found(tmp_path, V2) == MemoryLimit(5000, 4950)
+
+
+def test_in_a_container_the_group_is_mounted_as_the_root(tmp_path: Path) -> None:
+    """The path is that of the host, of which only the container's own part is there."""
+    group_v1(tmp_path / "cgroup/memory", 2000, 300)
+    assert found(tmp_path, "4:memory:/docker/0123\n") == MemoryLimit(2000, 300)
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat"), [("max", "file 0\nshmem 0\n"), ("12x", "file 0\nshmem 0\n"), ("5", "")]
+)
+def test_no_limit_and_what_cannot_be_understood_are_none(
+    tmp_path: Path, limit: str, stat: str
+) -> None:
+    service = tmp_path / "cgroup/system.slice/layerstream.service"
+    group_v2(service, limit, 100)
+    (service / "memory.stat").write_text(stat)
+    assert found(tmp_path, V2) is None
+
+
+def test_without_control_groups_there_is_none(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path, tmp_path / "missing") is None
+    assert found(tmp_path, V2) is None

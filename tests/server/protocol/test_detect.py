@@ -1,0 +1,203 @@
+"""``:detect``: boxes land on what is in the photograph, whatever its shape."""
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import pytest_asyncio
+from PIL import Image
+
+from models.compiler import CompileOptions, compile_onnx
+from models.images.preprocess import Preprocess
+from server.settings.settings import Settings
+from tests.models.detector import NAMES, SCENES, Scene, square_finder
+from tests.server.support import Packs, Service, error, picture, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DETECT = "/v2/models/finder:detect"
+
+
+@pytest.fixture(scope="module")
+def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector, one that knows nothing about images, and a classifier."""
+    folder = tmp_path_factory.mktemp("detectors")
+    for name, described in (("finder", True), ("plain", False)):
+        onnx.save(square_finder(described), folder / f"{name}.onnx")
+        compile_onnx(folder / f"{name}.onnx", folder / "repository" / name)
+    compile_onnx(
+        packs.sources["tiny"], folder / "repository" / "tiny", CompileOptions(preprocess=PHOTO)
+    )
+    return folder / "repository"
+
+
+PHOTO = Preprocess(size=(16, 16))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(repository: Path) -> AsyncIterator[Service]:
+    budget, requests = 320 << 20, 256 << 20  # eight thousand pixels a side, decoded
+    settings = Settings(repository=repository, budget=budget, request_memory=requests, threads=1)
+    async with serving(settings) as started:
+        yield started
+
+
+def file_of(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def lands_on(detections: list[dict[str, Any]], scene: Scene) -> None:
+    """Check the two classes above 0.25, and that the first box is the rectangle's.
+
+    Darknet's interpolation is between corners, so that an edge may move by a pixel of the input.
+    """
+    assert [item["label"] for item in detections] == list(NAMES[:2])
+    assert [item["index"] for item in detections] == [0, 1]
+    assert [item["score"] for item in detections] == [1.0, 0.5]
+    for item in detections:
+        np.testing.assert_allclose(item["box"], scene.square, atol=1.5 * scene.pixel)
+
+
+@pytest.mark.parametrize("suffix", ["", "/versions/1"])
+@pytest.mark.parametrize("how", ["raw", "multipart"])
+@pytest.mark.parametrize("name", SCENES)
+async def test_boxes_lie_on_the_photograph(
+    service: Service, name: str, how: str, suffix: str
+) -> None:
+    scene = SCENES[name]
+    data = file_of(scene.image())
+    body: dict[str, Any] = {"content": data}
+    if how == "multipart":
+        body = {"files": {"image": ("lamp", data, "image/x")}}
+    response = await service.client.post(f"/v2/models/finder{suffix}:detect", **body)
+    document = response.json()
+    assert (document["model_name"], document["model_version"]) == ("finder", "1")
+    assert document["image"] == {"width": scene.size[0], "height": scene.size[1]}
+    assert document["delay_ms"] > 0
+    lands_on(document["detections"], scene)
+
+
+async def test_a_large_photograph_is_answered(service: Service) -> None:
+    """48 million pixels, three times the limit for what is decoded: a camera's JPEG."""
+    scene = Scene((8000, 6000), (1500, 900, 3500, 4000))
+    file = io.BytesIO()
+    scene.image().save(file, "JPEG")
+    document = (await service.client.post(DETECT, content=file.getvalue())).json()
+    assert document["image"] == {"width": 8000, "height": 6000}
+    lands_on(document["detections"], scene)
+
+
+async def test_media_types_have_no_case(service: Service) -> None:
+    scene = SCENES["wide"]
+    head = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n'
+    response = await service.client.post(
+        DETECT,
+        content=head + file_of(scene.image()) + b"\r\n--b--\r\n",
+        headers={"content-type": "Multipart/Form-Data; boundary=b"},
+    )
+    lands_on(response.json()["detections"], scene)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+async def test_boxes_are_those_of_the_upright_photograph(
+    service: Service, orientation: int
+) -> None:
+    scene = SCENES["wide"]
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    image = scene.image()
+    stored = image.transpose(turns[orientation]) if orientation in turns else image
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    response = await service.client.post(DETECT, content=file_of(stored, exif=exif))
+    document = response.json()
+    assert document["image"] == {"width": 900, "height": 300}
+    lands_on(document["detections"], scene)
+
+
+async def test_limits_of_a_request(service: Service) -> None:
+    scene = SCENES["wide"]
+
+    async def labels(**parameters: Any) -> list[str]:
+        response = await service.client.post(
+            DETECT, params=parameters, content=file_of(scene.image())
+        )
+        return [item["label"] for item in response.json()["detections"]]
+
+    assert await labels(score_threshold=0.5) == [NAMES[0]]
+    assert await labels(score_threshold=1) == []
+    assert await labels(score_threshold=0) == list(NAMES[:2])  # the third has no chance at all
+    assert await labels(max_detections=1) == [NAMES[0]]
+    assert await labels(iou_threshold=0) == list(NAMES[:2])  # of different classes
+
+
+async def test_clipped_unless_told_otherwise(service: Service) -> None:
+    """A bright border reaches into the grey of the letterbox by a fraction of a pixel at most."""
+    white = file_of(Image.new("RGB", (901, 300), (255, 255, 255)))
+    for clip in (True, False):
+        response = await service.client.post(DETECT, params={"clip": clip}, content=white)
+        box = response.json()["detections"][0]["box"]
+        np.testing.assert_allclose(box, [0, 0, 901, 300], atol=5)
+        inside = min(box) >= 0 and box[2] <= 901 and box[3] <= 300
+        assert inside or not clip
+
+
+async def test_nothing_to_see(service: Service) -> None:
+    """A box of nothing has infinite sizes; it is left out."""
+    dark = file_of(Image.new("RGB", (50, 40)))
+    response = await service.client.post(DETECT, params={"score_threshold": 0}, content=dark)
+    assert (response.status_code, response.json()["detections"]) == (200, [])
+
+
+@pytest.mark.parametrize("field", ["score_threshold", "iou_threshold"])
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "inf", "-inf", "", "x"])
+async def test_a_threshold_out_of_range(service: Service, field: str, value: str) -> None:
+    response = await service.client.post(DETECT, params={field: value}, content=picture())
+    error(response, 400, field)
+
+
+@pytest.mark.parametrize("params", [{"max_detections": 0}, {"max_detections": "x"}, {"clip": 7}])
+async def test_other_parameters_out_of_range(service: Service, params: dict[str, Any]) -> None:
+    error(await service.client.post(DETECT, params=params, content=picture()), 400, *params)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "words"),
+    [
+        (DETECT, b"", ["empty"]),
+        (DETECT, b"no picture", ["not an image"]),
+        (DETECT, picture()[:200], ["damaged"]),
+        ("/v2/models/tiny:detect", picture(), ["'tiny'", "--detection"]),
+        ("/v2/models/plain:detect", picture(), ["'plain'", "--detection"]),
+        ("/v2/models/finder:classify", picture(), ["'finder'", ":detect"]),
+    ],
+)
+async def test_what_cannot_be_answered(
+    service: Service, path: str, content: bytes, words: list[str]
+) -> None:
+    error(await service.client.post(path, content=content), 400, *words)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/none:detect", "/v2/models/finder/versions/2:detect"])
+async def test_models_that_are_not_there(service: Service, path: str) -> None:
+    error(await service.client.post(path, content=picture()), 404)
+
+
+async def test_requests_are_counted(service: Service) -> None:
+    labels = {"model": "finder", "outcome": "ok"}
+    before = await service.metric("layerstream_requests_total", **labels) or 0
+    await service.client.post(DETECT, content=picture())
+    assert await service.metric("layerstream_requests_total", **labels) == before + 1

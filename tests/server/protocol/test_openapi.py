@@ -1,0 +1,274 @@
+"""/openapi.json is true: bodies and statuses of a running service are those that it names. /docs, HEAD."""
+
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+import pytest_asyncio
+from onnx import TensorProto, helper
+
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.pack import open_pack
+from pipeline.planning.thumb import smallest_plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.settings.settings import Settings
+from tests.models.detector import square_finder
+from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Document = dict[str, Any]
+
+
+def root(name: str) -> onnx.ModelProto:
+    """Square roots, which negative numbers do not have."""
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, [1, 2]) for port in "xy"]
+    graph = helper.make_graph([helper.make_node("Sqrt", ["x"], ["y"])], name, ports[:1], ports[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that serve, one that is too large for what the others leave, and one that is damaged."""
+    folder = tmp_path_factory.mktemp("documented")
+    for name in ("idle", "root"):
+        onnx.save(root(name), folder / f"{name}.onnx")
+    onnx.save(square_finder(True), folder / "finder.onnx")
+    found = folder / "repository"
+    for name in ("finder", "idle", "root"):
+        compile_onnx(folder / f"{name}.onnx", found / name)
+    compile_onnx(packs.sources["twin"], found / "zlarge", CompileOptions(preprocess=PREPROCESS))
+    shutil.copytree(packs.repository / "tiny", found / "tiny")
+    (found / "damaged" / "1").mkdir(parents=True)
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
+    values = {
+        "repository": repository,
+        "threads": 1,
+        "max_body": 1 << 20,
+        "request_memory": 8 << 20,
+    }
+    served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
+    auto = ARCHITECTURES["auto"]
+    least = sum(smallest_plan(pack.manifest, auto).total_bytes for pack in served)
+    async with serving(Settings.model_validate({**values, "budget": least + (8 << 20)})) as started:
+        await started.client.post("/v2/repository/models/idle/unload")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def document(service: Service) -> Document:
+    found: Document = service.app.openapi()
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request and the status that it gets; ``path``: as the document has it."""
+
+    method: str
+    path: str
+    status: int
+    name: str = "tiny"
+    sent: dict[str, Any] = field(default_factory=dict)
+
+
+def image(**options: Any) -> dict[str, Any]:
+    return {"content": picture(), "headers": {"content-type": "image/png"}, **options}
+
+
+TINY = {"json": request(inputs_for("tiny"))}
+FOREIGN = {"headers": {"origin": "http://evil.example"}}
+BIG = {"content": bytes(2 << 20)}
+GZIP = {"content": b"\x1f\x8b", "headers": {"content-encoding": "gzip"}}
+MODEL = "/v2/models/{name}"
+LOAD, UNLOAD = (f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload"))
+
+
+def known(method: str, path: str, good: dict[str, Any], name: str) -> Iterator[Case]:
+    yield Case(method, path, 200, name, good)
+    yield Case(method, path, 404, "nobody", good)
+    yield Case(method, path, 409, "zlarge", good)
+    yield Case(method, path, 503, "idle", good)
+    yield Case(method, path, 503, "damaged", good)
+
+
+def inference() -> Iterator[Case]:
+    roots = request({"x": np.array([[1, -1]], np.float32)})
+    for path, good, name in (
+        (f"{MODEL}/infer", TINY, "tiny"),
+        (f"{MODEL}:classify", image(), "tiny"),
+        (f"{MODEL}:classify", {"files": {"photo": picture()}}, "tiny"),
+        (f"{MODEL}:detect", image(), "finder"),
+    ):
+        yield from known("post", path, good, name)
+        yield Case("post", path, 400, name, {"content": b"{"})
+        yield Case("post", path, 400, name, {"content": b""})
+        yield Case("post", path, 413, name, BIG)
+        yield Case("post", path, 415, name, GZIP)
+    yield Case("post", f"{MODEL}/infer", 500, "root", {"json": roots})
+    chosen = request(inputs_for("tiny"), id="7", outputs=[{"name": "output"}], parameters={"a": 1})
+    yield Case("post", f"{MODEL}/infer", 400, "tiny", {"json": chosen})
+    yield Case("post", f"{MODEL}:classify", 400, "tiny", image(params={"top_k": 0}))
+    yield Case("post", f"{MODEL}:classify", 400, "finder", image())
+    yield Case("post", f"{MODEL}:detect", 400, "finder", image(params={"score_threshold": "x"}))
+
+
+def cases() -> Iterator[Case]:
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/metrics"):
+        yield Case("get", path, 200)
+    for path in (MODEL, f"{MODEL}/ready"):
+        yield from known("get", path, {}, "tiny")
+    yield from inference()
+    yield Case("post", "/v2/repository/index", 200)
+    for path in (LOAD, UNLOAD):
+        yield Case("post", path, 200)
+        yield Case("post", path, 403, "tiny", FOREIGN)
+        yield Case("post", path, 404, "nobody")
+    yield Case("post", LOAD, 200)
+    yield Case("post", LOAD, 409, "zlarge")
+    yield Case("post", LOAD, 503, "damaged")
+
+
+def check(document: Document, path: str, method: str, answer: httpx.Response) -> None:
+    """Hold ``answer`` against what ``document`` says of its status."""
+    responses = document["paths"][path][method]["responses"]
+    assert str(answer.status_code) in responses, (path, answer.status_code, answer.text)
+    content = responses[str(answer.status_code)]["content"]
+    media = answer.headers["content-type"].partition(";")[0]
+    assert set(content) == {media}
+    found = answer.json() if media == "application/json" else answer.text
+    validate(document, content[media]["schema"], found)
+
+
+def validate(document: Document, schema: Document, found: object) -> None:
+    whole = {**schema, "components": document["components"]}
+    jsonschema.Draft202012Validator.check_schema(whole)
+    jsonschema.Draft202012Validator(whole).validate(found)
+
+
+async def test_every_answer_is_as_documented(service: Service, document: Document) -> None:
+    for case in cases():
+        for version in ("", "/versions/1") if "/v2/models" in case.path else ("",):
+            path = case.path.replace("{name}", "{name}" + version.replace("1", "{version}"))
+            place = case.path.format(name=case.name + version)
+            answer = await service.client.request(case.method, place, **case.sent)
+            assert answer.status_code == case.status, (case, answer.text)
+            check(document, path, case.method, answer)
+
+
+async def test_every_documented_status_is_given(document: Document) -> None:
+    """But for those that only a fault, a deadline or the end of the repository brings."""
+    rare = {("post", "/v2/repository/index", 404), ("get", "/v2/health/ready", 503)}
+    rare |= {("post", LOAD, 500)}
+    rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
+    rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
+    given = {(case.method, case.path, case.status) for case in cases()} | rare
+    promised = {
+        (method, path, int(status))
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for status in operation["responses"]
+        if "{version}" not in path
+    }
+    assert promised == given
+
+
+async def test_rare_answers_are_as_documented(
+    packs: Packs, document: Document, tmp_path: Path
+) -> None:
+    shutil.copytree(packs.repository / "tiny", tmp_path / "packs" / "tiny")
+    values = {"repository": tmp_path / "packs", "budget": 64 << 20, "request_timeout": 1e-9}
+    async with serving(Settings.model_validate(values)) as service:
+        for end, sent in (("/infer", TINY), (":classify", image())):
+            answer = await service.client.post(f"/v2/models/tiny{end}", **sent)
+            assert answer.status_code == 504
+            check(document, f"{MODEL}{end}", "post", answer)
+        shutil.rmtree(tmp_path / "packs")
+        for method, path, status in (
+            ("get", "/v2/health/ready", 503),
+            ("post", "/v2/repository/index", 404),
+        ):
+            answer = await service.client.request(method, path)
+            assert answer.status_code == status
+            check(document, path, method, answer)
+
+
+async def test_good_requests_are_as_documented(document: Document) -> None:
+    for case in cases():
+        if case.status == 200 and "json" in case.sent:
+            operation = document["paths"][case.path][case.method]
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            validate(document, schema, case.sent["json"])
+            wrongs: list[Document] = [{}, {"inputs": [{}]}, {"inputs": {}}]
+            for wrong in wrongs:
+                with pytest.raises(jsonschema.ValidationError):
+                    validate(document, schema, wrong)
+
+
+async def test_every_reference_leads_somewhere(document: Document) -> None:
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    assert references == set(document["components"]["schemas"])
+    names = [
+        operation["operationId"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+    ]
+    assert len(set(names)) == len(names)
+
+
+class _Addresses(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attributes if name in ("src", "href")]
+
+
+async def test_docs_need_no_other_host(service: Service) -> None:
+    page = await service.client.get("/docs")
+    assert page.status_code == 200
+    assert "://" not in page.text
+    assert "'self'" in page.headers["content-security-policy"]
+    addresses = _Addresses()
+    addresses.feed(page.text)
+    assert len(addresses.found) == 3
+    for address in addresses.found:
+        answer = await service.client.get(f"/{address}")
+        assert answer.status_code == 200
+        assert int(answer.headers["content-length"]) == len(answer.content) > 1000
+    assert "openapi.json" in page.text
+    assert (await service.client.get("/openapi.json")).json() == service.app.openapi()
+    for path in ("/docs/redoc.standalone.js", "/docs/..%2fcore.py", "/redoc"):
+        assert (await service.client.get(path)).status_code == 404
+
+
+async def test_head_is_get_without_a_body(service: Service, document: Document) -> None:
+    paths = [path for path, operations in document["paths"].items() if "get" in operations]
+    paths += ["/docs", "/docs/swagger-ui.css", "/openapi.json", "/nowhere", MODEL]
+    assert len(paths) > 10
+    for number, path in enumerate(paths):
+        place = path.format(name="tiny" if number < len(paths) - 1 else "nobody", version="1")
+        get, head = [await service.client.request(method, place) for method in ("GET", "HEAD")]
+        assert head.status_code == get.status_code
+        assert head.content == b""
+        for answer in (get, head):
+            answer.headers.pop("x-request-id")
+            if path == "/metrics":  # a figure may have grown by a digit
+                answer.headers.pop("content-length")
+        assert head.headers == get.headers
+    assert (await service.client.head(f"{LOAD.format(name='tiny')}")).status_code == 405

@@ -1,0 +1,147 @@
+"""Where the packs lie is no client's business: no answer has that path, and the log keeps it."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.repository.presence import Presence
+from tests.server.conftest import SettingsFactory
+from tests.server.support import LIMIT_SECONDS, Packs, Service, error, inputs_for, serving
+
+NAME = "tiny"
+
+
+@pytest.fixture
+def repository(packs: Packs, tmp_path: Path) -> Path:
+    found = tmp_path / "where the packs (really) lie"
+    for name in (NAME, "twin"):
+        shutil.copytree(packs.repository / name, found / name)
+    return found
+
+
+async def everything(service: Service) -> list[str]:
+    """What the service says of the model in every way to ask."""
+    client = service.client
+    answers = [
+        await client.post("/v2/repository/index"),
+        await client.get(f"/v2/models/{NAME}"),
+        await client.get(f"/v2/models/{NAME}/ready"),
+        await service.infer(NAME, inputs_for(NAME)),
+        await client.post(f"/v2/repository/models/{NAME}/load"),
+        await client.post("/v2/repository/index"),
+        await service.infer(NAME, inputs_for(NAME)),
+        await client.get("/v2/health/ready"),
+    ]
+    return [answer.text for answer in answers]
+
+
+def no_manifest(pack: Path) -> None:
+    (pack / "manifest.json").unlink()
+
+
+def bad_manifest(pack: Path) -> None:
+    (pack / "manifest.json").write_text("{")
+
+
+def short_weights(pack: Path) -> None:
+    os.truncate(pack / "weights.bin", 100)
+
+
+def no_weights(pack: Path) -> None:
+    (pack / "weights.bin").unlink()
+
+
+def damaged_pieces(pack: Path) -> None:
+    path = pack / "pieces.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def not_a_file(pack: Path) -> None:
+    (pack / "manifest.json").unlink()
+    (pack / "manifest.json").mkdir()
+
+
+def other_folder(pack: Path) -> None:
+    (pack / "weights.bin").rename(pack.parent / "weights.bin")
+    (pack / "weights.bin").symlink_to(pack.parent / "weights.bin")
+
+
+FAULTS = (no_manifest, bad_manifest, short_weights, no_weights, damaged_pieces, not_a_file)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, other_folder])
+@pytest.mark.parametrize("relative", [False, True])
+async def test_of_a_pack_that_is_broken(
+    settings: SettingsFactory,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Callable[[Path], None],
+    relative: bool,
+) -> None:
+    monkeypatch.chdir(repository.parent)
+    fault(repository / NAME / "1")
+    named = Path(repository.name) if relative else repository
+    async with serving(settings(repository=named, models=())) as service:
+        said = await everything(service)
+    assert any('"error"' in text for text in said)
+    for text in said:
+        assert repository.name not in text
+        assert str(repository.parent) not in text
+    assert any(f"{NAME}/1/" in text for text in said)
+    assert f"{named}/{NAME}/1/" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [short_weights, no_weights])
+async def test_of_a_pack_that_breaks_while_it_serves(
+    settings: SettingsFactory, repository: Path, fault: Callable[[Path], None]
+) -> None:
+    async with serving(settings(repository=repository, models=())) as service:
+        fault(repository / NAME / "1")
+        said = await everything(service)
+    assert not any(repository.name in text for text in said)
+
+
+def move(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+async def test_not_ready_without_the_repository(
+    settings: SettingsFactory, repository: Path
+) -> None:
+    async with serving(settings(repository=repository, models=())) as service:
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+        elsewhere = repository.with_name("elsewhere")
+        move(repository, elsewhere)
+        response = await service.client.get("/v2/health/ready")
+        assert (response.status_code, response.json()) == (503, {"ready": False})
+        move(elsewhere, repository)
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+        move(repository, elsewhere)
+        error(await service.client.post("/v2/repository/index"), 404, "repository: no such folder")
+        assert not any(repository.name in text for text in await everything(service))
+
+
+async def test_a_file_system_that_does_not_answer_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+    answers = threading.Event()
+
+    def is_folder(path: Path) -> bool:
+        asked.append(threading.get_ident())
+        return answers.wait(LIMIT_SECONDS)
+
+    monkeypatch.setattr("server.repository.presence.is_folder", is_folder)
+    presence = Presence(tmp_path, limit_seconds=0.001)
+    found = await asyncio.gather(*(presence.is_there() for _ in range(50)))
+    assert not any(found)
+    assert len(asked) == 1
+    answers.set()
+    presence = Presence(tmp_path, LIMIT_SECONDS)
+    assert await presence.is_there()

@@ -1,0 +1,196 @@
+"""Disks and kernels that fail: one request pays with a reason, the next one is answered."""
+
+import errno
+import itertools
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from loader.errors import ReadError
+from loader.readers.in_memory import MemoryReader
+from pipeline.devices.base import KernelError
+from server.context import StartupError
+from server.errors import NotServingError
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    LIMIT_SECONDS,
+    Faults,
+    Gate,
+    Once,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+
+@pytest.fixture
+async def faulty(faults: Faults, settings: SettingsFactory) -> AsyncIterator[Service]:
+    """A service that verifies every sweep, so that damage never goes unseen."""
+    async with serving(settings(verify="always", architecture="2s")) as service:
+        yield service
+
+
+async def answers(service: Service, packs: Packs) -> None:
+    for name in ("tiny", "pair"):
+        inputs = inputs_for(name)
+        close(arrays(await service.infer(name, inputs)), packs.expected(name, inputs))
+
+
+def refuse(offset: int, length: int) -> None:
+    cause = OSError(errno.EIO, os.strerror(errno.EIO))
+    raise ReadError(
+        f"weights.bin: bytes [{offset}, {offset + length}): {cause.strerror}"
+    ) from cause
+
+
+async def test_any_read_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
+    reads = len(faulty.worker("tiny").engine.plan.groups)
+    assert reads > 3
+    for number in range(reads):
+        faults.read = Once(ReadError("weights.bin: Input/output error"), number)
+        error(await faulty.infer("tiny", inputs_for("tiny")), 503, "Input/output error")
+        assert faults.readers["tiny"].in_progress == 0
+    await answers(faulty, packs)
+    failed = await faulty.metric("layerstream_requests_total", model="tiny", outcome="failed")
+    assert failed == reads
+    assert faulty.worker("tiny").engine.statistics().failures == reads
+
+
+async def test_every_read_fails_until_the_disk_is_back(
+    faulty: Service, faults: Faults, packs: Packs
+) -> None:
+    faults.read = refuse
+    for _ in range(3):
+        error(await faulty.infer("tiny", inputs_for("tiny")), 503, "Input/output error")
+    faults.read = lambda offset, length: None
+    await answers(faulty, packs)
+
+
+async def test_a_reader_with_a_bug(faulty: Service, faults: Faults, packs: Packs) -> None:
+    faults.read = Once(ZeroDivisionError("a bug"), 2)
+    error(await faulty.infer("tiny", inputs_for("tiny")), 503, "a bug")
+    await answers(faulty, packs)
+
+
+async def test_a_file_that_became_shorter(faulty: Service, faults: Faults, packs: Packs) -> None:
+    reader = faults.readers["tiny"]
+    whole = reader.content
+    for length in (0, 4096, len(whole) // 2, len(whole) - 1):
+        reader.content = whole[:length]
+        error(await faulty.infer("tiny", inputs_for("tiny")), 503, "short")
+    reader.content = whole
+    await answers(faulty, packs)
+
+
+async def test_damage_in_any_span(faulty: Service, faults: Faults, packs: Packs) -> None:
+    reader = faults.readers["tiny"]
+    whole = reader.content
+    streamed = [
+        span for span in faulty.worker("tiny").engine.pack.manifest.spans if not span.resident
+    ]
+    await answers(faulty, packs)
+    for span in streamed:
+        damaged = bytearray(whole)
+        damaged[span.offset + span.length // 2] ^= 1
+        reader.content = bytes(damaged)
+        message = error(await faulty.infer("tiny", inputs_for("tiny")), 503, "damaged")
+        assert f"[{span.offset}, {span.offset + span.length})" in message
+    reader.content = whole
+    await answers(faulty, packs)
+
+
+async def test_the_first_sweep_is_verified_until_one_is_whole(
+    faults: Faults, settings: SettingsFactory, packs: Packs
+) -> None:
+    async with serving(settings()) as service:
+        reader = faults.readers["tiny"]
+        whole = reader.content
+        reader.content = whole[:-100] + bytes(byte ^ 1 for byte in whole[-100:])
+        for _ in range(2):
+            error(await service.infer("tiny", inputs_for("tiny")), 503, "damaged")
+        reader.content = whole
+        await answers(service, packs)
+
+
+async def test_any_kernel_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
+    pieces = len(faulty.worker("tiny").engine.plan.pieces)
+    for number in range(pieces):
+        faults.kernel = Once(KernelError("no such instruction"), number)
+        error(await faulty.infer("tiny", inputs_for("tiny")), 500, "no such instruction")
+        assert faults.readers["tiny"].in_progress == 0
+    await answers(faulty, packs)
+
+
+async def test_a_fault_that_nobody_thought_of(
+    faulty: Service, faults: Faults, packs: Packs, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults.kernel = Once(ZeroDivisionError("the secret"))
+    with caplog.at_level(logging.INFO):
+        response = await faulty.infer("tiny", inputs_for("tiny"))
+    message = error(response, 500, "internal error")
+    assert "secret" not in message
+    assert response.headers["x-request-id"]
+    access = [record for record in caplog.records if record.name == "server.access"]
+    assert [record.__dict__["status"] for record in access] == [500]
+    assert "ZeroDivisionError: the secret" in caplog.text
+    await answers(faulty, packs)
+
+
+async def test_a_resident_span_that_cannot_be_read(
+    faults: Faults, settings: SettingsFactory, packs: Packs
+) -> None:
+    faults.read = Once(ReadError("weights.bin: Input/output error"))
+    async with serving(settings()) as service:
+        client = service.client
+        error(await client.get("/v2/models/tiny/ready"), 503, "'tiny'", "Input/output error")
+        error(await service.infer("tiny", inputs_for("tiny")), 503, "Input/output error")
+        assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
+        assert service.context.budget.held().keys() == {"pair"}
+        assert (await client.post("/v2/repository/models/tiny/load")).status_code == 200
+        await answers(service, packs)
+
+
+async def test_a_damaged_resident_span(
+    faults: Faults, settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(path: Path) -> MemoryReader:
+        reader = faults.open_reader(path)
+        reader.content = b"\1" * len(reader.content)
+        return reader
+
+    monkeypatch.setattr("server.repository.opening.open_reader", damaged)
+    with pytest.raises(StartupError, match="damaged") as caught:
+        async with serving(settings()):
+            pass
+    assert caught.value.may_pass
+
+
+async def test_a_read_that_never_ends_takes_its_model_only(
+    faults: Faults, settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 1.0)
+    async with serving(settings(request_timeout=0.5)) as service:
+        gate = Gate()
+        first = itertools.count()
+        faults.readers["tiny"].hook = lambda *_: None if next(first) else gate.hold()
+        worker = service.worker("tiny")
+        error(await service.infer("tiny", inputs_for("tiny")), 504, "0.5 s")
+        with pytest.raises(NotServingError, match="have not ended"):
+            await worker.infer(inputs_for("tiny"), LIMIT_SECONDS)
+        error(await service.infer("tiny", inputs_for("tiny")), 503, "have not ended")
+        answer = await service.worker("pair").infer(inputs_for("pair"), LIMIT_SECONDS)
+        close(answer.outputs, packs.expected("pair", inputs_for("pair")))
+        # Its memory is the disk's for ever: loading it again would take memory twice.
+        held = service.context.budget.held()
+        for _ in range(2):
+            loaded = await service.client.post("/v2/repository/models/tiny/load")
+            error(loaded, 503, "have not ended", "restart the server")
+        assert service.context.budget.held() == held
+        gate.open()

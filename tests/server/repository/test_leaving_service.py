@@ -1,0 +1,150 @@
+"""A pack that changes under a loaded model, a disk that disappears: the model leaves, nothing else does."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loader.readers.faults import Fault, FaultyReader
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    Packs,
+    Service,
+    SwitchedReader,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+TINY = inputs_for("tiny")
+MODEL = "/v2/models/tiny"
+LOAD = "/v2/repository/models/tiny/load"
+
+
+@pytest.fixture
+def repository(packs: Packs, tmp_path: Path) -> Path:
+    """A copy of the packs, which tests may damage."""
+    return Path(shutil.copytree(packs.repository, tmp_path / "packs"))
+
+
+def written_to(weights: Path) -> None:
+    with weights.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\1" * 100)
+    later = weights.stat().st_mtime_ns + 1_000_000_000
+    os.utime(weights, ns=(later, later))
+
+
+def truncated(weights: Path) -> None:
+    os.truncate(weights, weights.stat().st_size // 2)
+
+
+def replaced(weights: Path) -> None:
+    other = weights.with_name("other")
+    other.write_bytes(weights.read_bytes())
+    other.replace(weights)
+
+
+def removed(weights: Path) -> None:
+    weights.unlink()
+
+
+async def out_of_service(service: Service, *words: str) -> None:
+    """Check that "tiny" is, for a reason that has ``words``, and that "pair" is not."""
+    client = service.client
+    for _ in range(2):
+        error(await service.infer("tiny", TINY), 503, "'tiny'", *words)
+    error(await client.get(f"{MODEL}/ready"), 503, "'tiny'", *words)
+    index = {entry["name"]: entry for entry in (await client.post("/v2/repository/index")).json()}
+    assert index["tiny"]["state"] == "UNAVAILABLE"
+    assert all(word in index["tiny"]["reason"] for word in words)
+    assert index["pair"]["state"] == "READY"
+    assert await service.metric("layerstream_model_ready", model="tiny") == 0
+    assert await service.metric("layerstream_model_ready", model="pair") == 1
+    assert (await client.get("/v2/health/ready")).status_code == 200
+    assert "tiny" not in service.context.describe()
+    assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
+
+
+async def back_in_service(service: Service, packs: Packs) -> None:
+    assert (await service.client.post(LOAD)).json() == {"name": "tiny", "state": "READY"}
+    assert (await service.client.get(f"{MODEL}/ready")).status_code == 200
+    close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+    assert service.context.budget.held().keys() == {"tiny", "pair"}
+
+
+@pytest.mark.parametrize("architecture", ["pre", "auto"])
+@pytest.mark.parametrize("change", [written_to, truncated, replaced, removed])
+async def test_a_pack_changed_under_a_loaded_model(
+    settings: SettingsFactory,
+    packs: Packs,
+    repository: Path,
+    change: Callable[[Path], None],
+    architecture: str,
+) -> None:
+    weights = repository / "tiny" / "1" / "weights.bin"
+    whole = weights.read_bytes()
+    changes = {"repository": repository, "architecture": architecture, "models_budget": 8 << 20}
+    async with serving(settings(**changes)) as service:
+        close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+        held = service.context.budget.used_bytes
+        change(weights)
+        error(await service.infer("tiny", TINY), 503, "tiny/1/weights.bin")
+        await out_of_service(service, "tiny/1/weights.bin")
+        if change is not replaced:
+            # Still bad: it is tried, and its memory is free for others.
+            if change is not written_to:
+                assert (await service.client.post(LOAD)).status_code == 503
+                assert service.context.budget.held().keys() == {"pair"}
+            weights.write_bytes(whole)
+        await back_in_service(service, packs)
+        assert service.context.budget.used_bytes == held
+
+
+async def test_a_disk_that_disappears(
+    settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks: list[SwitchedReader] = []
+
+    def opened(path: Path) -> Reader:
+        disks.append(SwitchedReader(open_reader(path)))
+        return disks[-1]
+
+    monkeypatch.setattr("server.repository.opening.open_reader", opened)
+    async with serving(settings(models=("tiny", "pair"))) as service:
+        for span in (0, 1, 2):
+            offset = service.worker("tiny").engine.pack.manifest.spans[-1 - span].offset
+            disk = next(disk for disk in reversed(disks) if "tiny" in disk.name)
+            disk.current = FaultyReader(disk.sound, [Fault("gone", offset)])
+            error(await service.infer("tiny", TINY), 503, "No such device")
+            await out_of_service(service, "No such device")
+            await back_in_service(service, packs)
+
+
+async def test_requests_in_line_are_told(
+    settings: SettingsFactory, packs: Packs, repository: Path
+) -> None:
+    async with serving(settings(repository=repository)) as service:
+        worker = service.worker("tiny")
+        removed(repository / "tiny" / "1" / "weights.bin")
+        answers = await asyncio.gather(*(service.infer("tiny", TINY) for _ in range(5)))
+        for answer in answers:
+            error(answer, 503, "weights.bin")
+        assert worker.fault
+
+
+async def test_the_last_model_takes_readiness_with_it(
+    settings: SettingsFactory, repository: Path
+) -> None:
+    async with serving(settings(repository=repository, models=("tiny",))) as service:
+        removed(repository / "tiny" / "1" / "weights.bin")
+        error(await service.infer("tiny", TINY), 503, "weights.bin")
+        assert (await service.client.get("/v2/health/ready")).status_code == 503
+        assert (await service.client.get("/v2/health/live")).status_code == 200

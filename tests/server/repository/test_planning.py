@@ -1,0 +1,194 @@
+"""Every architecture, with a profile and without: what serves, what is refused, and with which remedy."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loader.priority import reader_priority
+from models.packs.pack import open_pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.fitting.fit import fit_plan
+from pipeline.fitting.predict import Wanted
+from pipeline.planning.plan import PlanError
+from pipeline.profiles.machine import Machine, this_machine
+from pipeline.profiles.profile_file import manifest_checksum, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.context import StartupError
+from tests.pipeline.made_profiles import profile
+from tests.server.conftest import SettingsFactory
+from tests.server.support import BAD, Cli, Packs, arrays, close, inputs_for, serving
+
+TINY = inputs_for("tiny")
+SEARCHED = ["async-md", "2s-md"]
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def repository(packs: Packs, tmp_path: Path) -> Path:
+    """A copy of the packs, which tests may give profiles."""
+    return Path(copytree(packs.repository, tmp_path / "packs"))
+
+
+@pytest.fixture
+def profiled(repository: Path) -> Save:
+    """Writes a profile of a pack, measured here or elsewhere, and returns the repository."""
+
+    def save(name: str = "tiny", **elsewhere: object) -> Path:
+        pack = open_pack(repository / name)
+        machine = this_machine(pack.weights_path, CpuDevice(1)).model_dump()
+        changes = {
+            "manifest": manifest_checksum(pack),
+            "machine": Machine.model_validate({**machine, **elsewhere}),
+        }
+        save_profile(profile(pack.manifest).model_copy(update=changes), pack)
+        return repository
+
+    return save
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+async def test_every_architecture_serves(
+    settings: SettingsFactory, packs: Packs, profiled: Save, name: str
+) -> None:
+    repository = profiled()
+    changes = {"repository": repository, "architecture": name, "models_budget": 8 << 20}
+    async with serving(settings(models=("tiny",), **changes)) as service:
+        for _ in range(2):
+            answer = arrays(await service.infer("tiny", TINY))
+            close(answer, packs.expected("tiny", TINY))
+        found = (await service.client.get("/v2/models/tiny")).json()["parameters"]
+        assert found["architecture"] == name
+        assert 0 < found["predicted_ms"] <= found["bound_ms"]
+        staging = await service.metric("layerstream_memory_bytes", model="tiny", kind="staging")
+        assert (staging != 0) == ARCHITECTURES[name].copies
+        predicted = await service.metric("layerstream_predicted_seconds", model="tiny")
+        assert predicted == pytest.approx(found["predicted_ms"] / 1e3)
+        bound = await service.metric("layerstream_bound_seconds", model="tiny")
+        assert bound == pytest.approx(found["bound_ms"] / 1e3)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+async def test_searched_architectures_need_a_profile(settings: SettingsFactory, name: str) -> None:
+    with pytest.raises(StartupError, match="layerstream profile"):
+        async with serving(settings(architecture=name)):
+            pass
+
+
+async def test_a_model_without_a_profile_is_said_to_have_none(
+    settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    repository = profiled("tiny")
+    async with serving(settings(repository=repository, models=("tiny", "pair"))):
+        (said,) = (line for line in caplog.messages if "has no profile" in line)
+    assert f"`layerstream profile {repository / 'pair' / '1'}`" in said
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"cpu": "another"}, {"threads": 7}, {"onnxruntime": "0.1"}, {"device": "x"}]
+)
+async def test_a_foreign_profile_is_a_warning(
+    settings: SettingsFactory,
+    profiled: Save,
+    caplog: pytest.LogCaptureFixture,
+    elsewhere: dict[str, object],
+) -> None:
+    repository = profiled(**elsewhere)
+    with caplog.at_level(logging.WARNING):
+        async with serving(settings(repository=repository)) as service:
+            parameters = (await service.client.get("/v2/models/tiny")).json()["parameters"]
+            assert (await service.infer("tiny", TINY)).status_code == 200
+    (warning,) = (item.getMessage() for item in caplog.records if "profile" in item.getMessage())
+    assert str(*elsewhere.values()) in warning
+    assert "layerstream profile" in warning
+    assert parameters["predicted_ms"] is None
+
+
+async def test_a_profile_of_another_priority_plans_and_bounds_nothing(
+    settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Measured as root, served by a unit that may not lower its nice level."""
+    here = reader_priority()
+    repository = profiled(reader_priority="slice" if here == "nice" else "nice")
+    async with serving(settings(repository=repository)) as service:
+        parameters = (await service.client.get("/v2/models/tiny")).json()["parameters"]
+        assert await service.metric("layerstream_bound_seconds", model="tiny") is None
+    (warning,) = (item.getMessage() for item in caplog.records if "profile" in item.getMessage())
+    assert f"this machine has {here}" in warning
+    assert parameters["predicted_ms"] > 0
+    assert parameters["bound_ms"] is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format_version": 1}', "\0"])
+async def test_a_damaged_profile_is_a_warning(
+    settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    repository = profiled()
+    (repository / "tiny" / "1" / "profile.json").write_text(text)
+    async with serving(settings(repository=repository)) as service:
+        assert (await service.infer("tiny", TINY)).status_code == 200
+    assert "profile.json" in caplog.text
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_run_gives_the_same_bytes(cli: Cli, profiled: Save, tmp_path: Path, name: str) -> None:
+    pack = profiled() / "tiny"
+    np.save(tmp_path / "x.npy", TINY["image"])
+    outputs = {}
+    for chosen in ("pre", name):
+        file = tmp_path / f"{chosen}.npz"
+        result = cli(
+            *("run", pack, "--input", tmp_path / "x.npy", "--output", file),
+            *("--architecture", chosen, "--threads", 1, "--json"),
+        )
+        assert result.document["plan"]["architecture"] == chosen
+        outputs[chosen] = dict(np.load(file))
+    for key, array in outputs["pre"].items():
+        np.testing.assert_array_equal(outputs[name][key], array)
+
+
+def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TINY["image"])
+    arguments = ("run", packs.repository / "tiny", "--input", tmp_path / "x.npy")
+
+    def plan(*options: object) -> dict[str, Any]:
+        found: dict[str, Any] = cli(*arguments, *options, "--json").document["plan"]
+        return found
+
+    weights = packs.weights("tiny")
+    half = plan("--weights", "50%")
+    assert half["architecture"] == "auto"
+    assert weights * 0.3 < half["weight_bytes"] <= weights / 2
+    assert plan("--weights", "300KiB")["weight_bytes"] <= 300 << 10
+    assert plan("--architecture", "2s-md", "--ring", "256KiB")["ring_bytes"] == 256 << 10
+    for options, words in (
+        (("--weights", "0%"), ("--weights",)),
+        (("--weights", "-5MiB"), ("--weights",)),
+        (("--weights", "1%"), ("bytes", "allow more, take another architecture")),
+        (("--weights", "50%", "--architecture", "pre"), ("pre", "bytes")),
+        (("--ring", "1KiB"), ("1024", "largest chunk", "give as much")),
+        (("--ring", "1MiB", "--weights", "5%"), ("--ring", "--weights")),
+        (("--architecture", "2s-md"), ("layerstream profile", "--ring")),
+        (("--architecture", "3s"), ("'3s'", *ARCHITECTURES)),
+    ):
+        cli(*arguments, *options).refuses(BAD, *words)
+
+
+def test_a_limit_holds_whatever_the_architecture(packs: Packs) -> None:
+    manifest = open_pack(packs.repository / "tiny").manifest
+    for architecture in ARCHITECTURES.values():
+        for known in (None, profile(manifest)):
+            for percent in (10, 20, 50, 100, 250):
+                limit = manifest.weight_bytes * percent // 100
+                try:
+                    fitted = fit_plan(manifest, architecture, Wanted(weight_bytes=limit), known)
+                except PlanError as exc:
+                    assert str(limit) in str(exc) or "profile" in str(exc)  # noqa: PT017
+                    continue
+                assert fitted.plan.weight_bytes <= limit
+                assert (fitted.predicted_seconds is None) == (known is None)

@@ -1,0 +1,102 @@
+"""What decoding a picture takes, measured by the system: Pillow's memory is not Python's."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from server.requests.pictures import PictureLimits, decoding_bytes
+
+WIDTH, HEIGHT = 2000, 1500
+# Buffers of rows and strips, tables of codecs, and what the allocator has around them.
+SLACK_BYTES = 3 << 20
+LIMITS = PictureLimits(1 << 30, 1 << 40)
+
+# The peak of the process beyond what it had with a small picture of the same kind.
+MEASURE = """
+import re, sys
+from pathlib import Path
+from server.requests.pictures import PictureLimits, decode
+limits = PictureLimits(1 << 30, 1 << 40)
+decode(Path(sys.argv[1]), limits)
+def resident(name):
+    return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+before = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+photograph = decode(Path(sys.argv[2]), limits)
+print(resident("VmHWM") - before)
+"""
+
+
+def pixels(width: int, height: int) -> Image.Image:
+    """Neither flat nor noise: a file of a size that photographs have."""
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    planes = [(x * y >> 8) & 255, (x + y) & 255, (x ^ y) & 255]
+    return Image.fromarray(np.stack(planes, 2).astype(np.uint8))
+
+
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def turned(image: Image.Image) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return saved(image, "JPEG", exif=exif)
+
+
+def sixteen_bits(image: Image.Image) -> Image.Image:
+    return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+
+
+def odd_ppm(image: Image.Image) -> bytes:
+    return b"P6\n%d %d\n200\n%b" % (image.width, image.height, image.tobytes())
+
+
+KINDS: dict[str, Callable[[Image.Image], bytes]] = {
+    "JPEG": lambda image: saved(image, "JPEG"),
+    "JPEG, progressive": lambda image: saved(image, "JPEG", progressive=True),
+    "JPEG, turned": turned,
+    "JPEG, grey": lambda image: saved(image.convert("L"), "JPEG"),
+    "JPEG, CMYK": lambda image: saved(image.convert("CMYK"), "JPEG"),
+    "PNG": lambda image: saved(image, "PNG", compress_level=1),
+    "PNG, palette": lambda image: saved(image.quantize(64), "PNG", compress_level=1),
+    "PNG, alpha": lambda image: saved(image.convert("RGBA"), "PNG", compress_level=1),
+    "PNG, 16 bits": lambda image: saved(sixteen_bits(image), "PNG", compress_level=1),
+    "WEBP": lambda image: saved(image, "WEBP", method=0),
+    "WEBP, lossless": lambda image: saved(image, "WEBP", method=0, lossless=True, quality=0),
+    "GIF": lambda image: saved(image.quantize(64), "GIF"),
+    "BMP": lambda image: saved(image, "BMP"),
+    "BMP, palette": lambda image: saved(image.quantize(64), "BMP"),
+    "TIFF": lambda image: saved(image, "TIFF"),
+    "TIFF, LZW": lambda image: saved(image, "TIFF", compression="tiff_lzw"),
+    "TIFF, one strip": lambda image: saved(
+        image, "TIFF", compression="tiff_adobe_deflate", strip_size=1 << 30
+    ),
+    "TIFF, floats": lambda image: saved(image.convert("F"), "TIFF"),
+    "PPM": lambda image: saved(image, "PPM"),
+    "PPM, of 200": odd_ppm,
+    "PGM, 16 bits": lambda image: saved(sixteen_bits(image), "PPM"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_takes_no_more_than_was_said(kind: str, tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(KINDS[kind](pixels(64, 64)))
+    large.write_bytes(KINDS[kind](pixels(WIDTH, HEIGHT)))
+    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
+    root = Path(__file__).parents[3]
+    taken = int(subprocess.run(command, check=True, capture_output=True, cwd=root).stdout)
+    said = decoding_bytes(large, LIMITS)
+    # The file is counted as a body; some decoders read or map the whole of it.
+    assert taken <= said + large.stat().st_size + SLACK_BYTES

@@ -1,0 +1,477 @@
+"""Requests that stall, wait and are ended, with clients that a test plays and a clock that it moves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from pipeline.execution.errors import DeadlineError
+from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
+from server.memory import request_memory
+from server.memory.request_memory import Lease, RequestMemory
+from server.requests.admission import Turns
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange
+from server.requests.exchanges import Exchanges
+
+MIB = 1 << 20
+STALL_SECONDS = 10.0
+NEVER = 1000.0
+
+
+class Clock:
+    """The time of the running loop: it stands still until it is moved."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        loop.time = lambda: self.now  # type: ignore[method-assign]
+
+
+class Connection:
+    """What an exchange sees of its connection."""
+
+    def __init__(self) -> None:
+        self.body_has_come = False
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+
+class Client:
+    """The other end of one request: what it sends comes at once, what it gets it takes or not."""
+
+    def __init__(self) -> None:
+        self.connection = Connection()
+        self.events: asyncio.Queue[Message] = asyncio.Queue()
+        self.takes = asyncio.Event()
+        self.takes.set()
+
+    def sends(self, size: int, more: bool = True) -> None:
+        self.events.put_nowait({"type": "http.request", "body": bytes(size), "more_body": more})
+
+    def leaves(self) -> None:
+        self.events.put_nowait({"type": "http.disconnect"})
+
+    async def send(self, message: Message) -> None:
+        await self.takes.wait()
+
+
+Work = Callable[[Exchange], Awaitable[Any]]
+
+
+class Service:
+    """Exchanges of a pool of four MiB."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.memory = RequestMemory(4 * MIB)
+        self.exchanges = Exchanges(self.memory, 64 * MIB, STALL_SECONDS)
+
+    async def begin(self, client: Client, work: Work) -> asyncio.Task[Any]:
+        """Serve a request of ``client`` that is ``work``, until it waits for something."""
+
+        async def serve() -> Any:
+            scope = {"type": "http", "connection": client.connection}
+            with self.exchanges.exchange(scope, client.events.get, client.send) as exchange:
+                return await work(exchange)
+
+        task = asyncio.create_task(serve())
+        await settled()
+        return task
+
+    async def pass_time(self, seconds: float, hurry: bool = False) -> None:
+        self.clock.now += seconds
+        self.exchanges.sweep(self.clock.now, hurry)
+        await settled()
+
+
+@pytest.fixture
+async def service() -> Service:
+    return Service()
+
+
+async def settled() -> None:
+    """Let everybody go on who can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def over(task: asyncio.Task[Any]) -> Any:
+    """What came of ``task``, which waits for nothing any more."""
+    await settled()
+    assert task.done(), "it still waits"
+    return task.result()
+
+
+async def read_all(exchange: Exchange) -> str:
+    """Take the body as one that is kept."""
+    async with exchange.within(NEVER):
+        while not exchange.is_read:
+            if (await exchange.receive())["type"] == "http.disconnect":
+                raise DisconnectedError
+    return "read"
+
+
+def holding(*sizes: int) -> Work:
+    """Hold so many bytes, one after the other, each until a part of the body comes."""
+
+    async def work(exchange: Exchange) -> str:
+        async with exchange.within(NEVER):
+            for size in sizes:
+                await exchange.hold(size)
+                await exchange.receive()
+        return "held"
+
+    return work
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_a_part_for_small_ones() -> Iterator[None]:
+    """Numbers here are small: without this all of them would pass."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_memory, "SMALL_BYTES", 0)
+        patch.setattr(request_memory, "_KEPT_BYTES", 0)
+        yield
+
+
+@pytest.mark.parametrize("received", [0, 1, FREE_BYTES + 1])
+async def test_silence_ends_a_request_after_the_limit(service: Service, received: int) -> None:
+    client = Client()
+    task = await service.begin(client, read_all)
+    if received:
+        client.sends(received)
+        await settled()
+    await service.pass_time(STALL_SECONDS - 0.1)
+    assert not task.done()
+    await service.pass_time(0.1)
+    with pytest.raises(StalledError, match="10 s"):
+        await over(task)
+    assert (service.memory.used_bytes, len(service.exchanges)) == (0, 0)
+    assert service.exchanges.stalled == 1
+
+
+async def test_silence_ends_a_request_after_a_second_where_others_wait(service: Service) -> None:
+    tasks = [await service.begin(Client(), read_all) for _ in range(2)]
+    await service.pass_time(GRACE_SECONDS - 0.1, hurry=True)
+    assert not any(task.done() for task in tasks)
+    await service.pass_time(0.1, hurry=True)
+    for task in tasks:
+        with pytest.raises(StalledError):
+            await over(task)
+
+
+async def test_silence_ends_a_request_after_a_second_where_memory_is_short(
+    service: Service,
+) -> None:
+    silent = await service.begin(Client(), holding(3 * MIB))
+    waits = await service.begin(Client(), holding(2 * MIB))
+    assert service.memory.waiting == 1
+    await service.pass_time(GRACE_SECONDS)
+    with pytest.raises(StalledError):
+        await over(silent)
+    await service.pass_time(GRACE_SECONDS)
+    assert not waits.done()  # it has memory now, its client had no time yet, and nobody waits
+    waits.cancel()
+
+
+async def test_few_bytes_often_are_silence(service: Service) -> None:
+    client = Client()
+    task = await service.begin(client, read_all)
+    for _ in range(int(STALL_SECONDS)):
+        assert not task.done()
+        client.sends(PROGRESS_BYTES // 20)
+        await service.pass_time(1.0)
+    with pytest.raises(StalledError):
+        await over(task)
+
+
+async def test_a_slow_client_that_makes_progress_is_let_go_on(service: Service) -> None:
+    client = Client()
+    task = await service.begin(client, read_all)
+    for _ in range(10):
+        client.sends(PROGRESS_BYTES)
+        await service.pass_time(STALL_SECONDS - 1)
+    client.sends(0, more=False)
+    assert await over(task) == "read"
+
+
+async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service) -> None:
+    """For memory, for a turn, for what is computed, for a client that may leave."""
+
+    async def compute(exchange: Exchange) -> None:
+        async with exchange.within(NEVER):
+            await asyncio.Event().wait()
+
+    async def watch(exchange: Exchange) -> None:
+        await exchange.receive()
+        assert exchange.is_read
+        await exchange.receive()
+
+    lock = Turns("a turn", 64)
+    await lock.acquire()
+
+    async def wait_turn(exchange: Exchange) -> None:
+        async with exchange.within(NEVER), exchange.turn(lock):
+            pass
+
+    watched = Client()
+    watched.sends(1, more=False)
+    await service.memory.take(4 * MIB)  # by somebody who computes
+    waiters = {
+        "memory": await service.begin(Client(), holding(MIB)),
+        "a turn": await service.begin(Client(), wait_turn),
+        "an answer": await service.begin(Client(), compute),
+        "the client to leave": await service.begin(watched, watch),
+    }
+    await service.pass_time(10 * STALL_SECONDS, hurry=True)
+    assert [name for name, task in waiters.items() if task.done()] == []
+    for task in waiters.values():
+        task.cancel()
+
+
+async def growing(service: Service, *sizes: tuple[int, int]) -> list[asyncio.Task[Any]]:
+    """Requests, the oldest first, that hold the first of two sizes each and now want the second."""
+    clients, tasks = [Client() for _ in sizes], []
+    for client, both in zip(clients, sizes, strict=True):
+        tasks.append(await service.begin(client, holding(*both)))
+        service.clock.now += 0.001
+    for client in clients:
+        client.sends(1)
+    await settled()
+    return tasks
+
+
+async def test_of_holders_that_all_wait_the_youngest_gives_way(service: Service) -> None:
+    old, young = await growing(service, (2 * MIB, 4 * MIB), (2 * MIB, 3 * MIB))
+    await service.pass_time(0.0)
+    with pytest.raises(BusyError, match="request_memory"):
+        await over(young)
+    assert not old.done()
+    assert service.memory.used_bytes == 4 * MIB
+    old.cancel()
+
+
+async def test_while_one_holder_goes_on_nobody_gives_way(service: Service) -> None:
+    tasks = await growing(service, (2 * MIB, 4 * MIB), (MIB, 4 * MIB), (MIB, MIB))
+    assert service.memory.waiting == 2
+    await service.pass_time(GRACE_SECONDS / 2)
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_turn_whose_owner_waits_for_what_those_in_line_hold(service: Service) -> None:
+    """A small picture has its turn and holds nothing yet; a large one holds what it needs and waits."""
+    lock, order = Turns("a turn", 64), list[str]()
+
+    def decode(name: str, body: int, pixels: int) -> Work:
+        async def work(exchange: Exchange) -> None:
+            async with exchange.within(NEVER):
+                await exchange.hold(body)
+                async with exchange.turn(lock):
+                    await gate.wait()
+                    await exchange.hold(body + pixels)
+                    order.append(name)
+
+        return work
+
+    gate = asyncio.Event()
+    small = await service.begin(Client(), decode("small", 0, 2 * MIB))
+    service.clock.now += 0.001
+    large = await service.begin(Client(), decode("large", 3 * MIB, MIB))
+    await service.pass_time(0.5)
+    assert not large.done()  # the owner of the turn goes on
+    gate.set()
+    await settled()
+    await service.pass_time(0.5)
+    with pytest.raises(BusyError):
+        await over(large)
+    await over(small)
+    assert order == ["small"]
+    assert service.memory.used_bytes == 0
+
+
+async def test_who_is_ended_while_an_answer_goes_is_cut_off(service: Service) -> None:
+    client = Client()
+    client.takes.clear()
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.hold(MIB)
+        await exchange.send({"type": "http.response.start"})
+
+    task = await service.begin(client, answer)
+    await service.pass_time(STALL_SECONDS - 0.1)
+    assert not client.connection.is_closing()
+    await service.pass_time(0.1)
+    assert client.connection.aborted
+    client.takes.set()  # what the transport does with who waits to write, once the connection is lost
+    await over(task)
+    assert service.memory.used_bytes == 0
+
+
+async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Service) -> None:
+    """The body comes in the turn of the loop in which the request is ended."""
+    client = Client()
+
+    async def work(exchange: Exchange) -> None:
+        await read_all(exchange)
+        await exchange.send({"type": "http.response.start"})
+
+    task = await service.begin(client, work)
+    client.takes.clear()
+    client.sends(1, more=False)
+    await service.pass_time(STALL_SECONDS)
+    assert not task.done()
+    await service.pass_time(STALL_SECONDS)
+    assert client.connection.aborted
+    client.takes.set()
+    await over(task)
+
+
+async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Service) -> None:
+    def within(seconds: float, n_bytes: int) -> Work:
+        async def work(exchange: Exchange) -> None:
+            async with exchange.within(seconds):
+                await exchange.hold(n_bytes)
+                await exchange.receive()
+
+        return work
+
+    await service.memory.take(3 * MIB)
+    tasks = [await service.begin(Client(), within(2.0, size)) for size in (0, 2 * MIB)]
+    service.clock.now += 1.5
+    await settled()
+    assert not any(task.done() for task in tasks)
+    service.clock.now += 0.5
+    for task in tasks:
+        with pytest.raises(DeadlineError, match="2 s"):
+            await over(task)
+    assert service.memory.used_bytes == 3 * MIB
+
+
+async def test_a_body_that_is_there_sets_no_timer(service: Service) -> None:
+    client = Client()
+    client.connection.body_has_come = True
+    client.sends(100, more=False)
+    loop = asyncio.get_running_loop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_at", lambda *_, **__: pytest.fail("a timer"))
+        task = await service.begin(client, read_all)
+        assert await over(task) == "read"
+
+
+@pytest.mark.parametrize("part", [1, 1000, FREE_BYTES, FREE_BYTES + 1])
+async def test_a_body_that_is_kept_is_paid_for(service: Service, part: int) -> None:
+    client = Client()
+    task = await service.begin(client, read_all)
+    received = 0
+    while received < 3 * FREE_BYTES:
+        client.sends(part)
+        received += part
+        if received % (64 * part) == 0 or part > 1000:
+            await settled()
+            assert service.memory.used_bytes == (received if received > FREE_BYTES else 0)
+    client.sends(0, more=False)
+    await over(task)
+    assert service.memory.used_bytes == 0
+
+
+async def test_a_body_over_the_pool_and_one_over_the_limit(service: Service) -> None:
+    for size, word in ((5 * MIB, "request_memory"), (65 * MIB, "limit of")):
+        client = Client()
+        client.sends(size)
+        with pytest.raises(TooLargeError, match=word):
+            await over(await service.begin(client, read_all))
+        assert service.memory.used_bytes == 0
+
+
+async def test_parts_need_memory_only_beyond_the_first(service: Service) -> None:
+    parts: list[int] = []
+
+    async def work(exchange: Exchange) -> None:
+        async with exchange.within(NEVER):
+            while not exchange.is_read:
+                parts.append(len(await exchange.part(MIB, MIB)))
+        assert exchange.lease.held_bytes == MIB
+
+    client = Client()
+    task = await service.begin(client, work)
+    client.sends(FREE_BYTES)
+    await settled()
+    assert (service.memory.used_bytes, parts) == (0, [])
+    client.sends(1)
+    await settled()
+    assert (service.memory.used_bytes, parts) == (MIB, [FREE_BYTES + 1])
+    client.sends(5, more=False)
+    await over(task)
+    assert parts == [FREE_BYTES + 1, 5]
+    assert service.memory.used_bytes == 0
+
+
+async def test_a_client_that_leaves(service: Service) -> None:
+    async def work(exchange: Exchange) -> None:
+        async with exchange.within(NEVER):
+            await exchange.part(MIB, MIB)
+
+    client = Client()
+    task = await service.begin(client, work)
+    client.leaves()
+    with pytest.raises(DisconnectedError):
+        await over(task)
+
+
+async def everything(exchange: Exchange, lock: Turns) -> None:
+    """All that a request may wait for."""
+    async with exchange.within(NEVER):
+        for _ in range(3):
+            await exchange.receive()
+        async with exchange.turn(lock):
+            await exchange.hold(3 * MIB)
+            await asyncio.sleep(0)
+        await exchange.hold(MIB)
+    async with exchange.within(NEVER):
+        await exchange.hold(2 * MIB)
+    for _ in range(3):
+        await exchange.send({"type": "http.response.body"})
+
+
+@pytest.mark.parametrize("who", ["alone", "beside another"])
+def test_cancelled_anywhere_it_gives_everything_back(who: str) -> None:
+    async def run(turns: int) -> bool:
+        service, lock = Service(), Turns("a turn", 64)
+        clients = [Client() for _ in range(1 if who == "alone" else 2)]
+        tasks = [await service.begin(each, lambda it: everything(it, lock)) for each in clients]
+        for turn in range(turns):
+            for client in clients:
+                if turn % 4 == 0:
+                    client.sends(MIB // 2)
+            await asyncio.sleep(0)
+        is_over = tasks[0].done()
+        for task in tasks:
+            task.cancel()
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(each is None or isinstance(each, asyncio.CancelledError) for each in errors)
+        assert (service.memory.used_bytes, service.memory.waiting) == (0, 0)
+        assert not lock.locked()
+        assert len(service.exchanges) == 0
+        return is_over
+
+    turns = 0
+    while not asyncio.run(run(turns)):
+        turns += 1
+        assert turns < 100
+    assert turns > 5
+
+
+async def test_a_lease_that_is_not_there_gives_nothing_back() -> None:
+    memory = RequestMemory(MIB)
+    with closing(Lease(memory)):
+        pass
+    assert memory.used_bytes == 0

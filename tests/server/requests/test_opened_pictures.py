@@ -1,0 +1,185 @@
+"""Pictures as they come: modes, orientations, sizes; what is decoded and what is refused."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from server.errors import InvalidRequestError
+from server.requests.pictures import Photograph, PictureLimits, decode, decoding_bytes
+
+WIDTH, HEIGHT = 61, 43
+LIMIT = WIDTH * HEIGHT
+LIMITS = PictureLimits(LIMIT, max_bytes=1 << 30)
+Saved = Callable[..., Path]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Saved:
+    def save(image: Image.Image, kind: str = "PNG", **options: Any) -> Path:
+        image.save(tmp_path / "picture", kind, **options)
+        return tmp_path / "picture"
+
+    return save
+
+
+def gradient(width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
+    """Smooth, so that JPEG keeps it, and different in every corner."""
+    x, y = np.linspace(0, 200, width), np.linspace(0, 200, height)[:, None]
+    planes = np.broadcast_arrays(x, y, (x + y) / 2)
+    return Image.fromarray(np.stack(planes, axis=2).astype(np.uint8))
+
+
+def pixels(photograph: Photograph) -> NDArray[np.int64]:
+    assert photograph.image.mode == "RGB"
+    return np.asarray(photograph.image).astype(np.int64)
+
+
+def sixteen(image: Image.Image) -> Image.Image:
+    return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+
+
+def see_through(image: Image.Image) -> Image.Image:
+    return Image.merge("RGBA", (*image.split(), image.getchannel(0)))
+
+
+MODES: dict[str, tuple[Callable[[Image.Image], Image.Image], str, dict[str, Any]]] = {
+    "grey": (lambda image: image.convert("L"), "PNG", {}),
+    "grey, 16 bits": (sixteen, "PNG", {}),
+    "grey, 16 bits, TIFF": (sixteen, "TIFF", {}),
+    "grey and alpha": (lambda image: image.convert("LA"), "PNG", {}),
+    "alpha": (see_through, "PNG", {}),
+    "palette": (lambda image: image.quantize(256), "PNG", {}),
+    "palette, one transparent": (lambda image: image.quantize(256), "PNG", {"transparency": 3}),
+    "palette, all transparent": (
+        lambda image: image.quantize(256),
+        "PNG",
+        {"transparency": bytes(range(256))},
+    ),
+    "GIF": (lambda image: image.quantize(256), "GIF", {}),
+    "CMYK": (lambda image: image.convert("CMYK"), "JPEG", {"quality": 95}),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_becomes_rgb(saved: Saved, name: str) -> None:
+    """Alpha is dropped, as Darknet does; nothing is said on standard error."""
+    convert, kind, options = MODES[name]
+    path = saved(convert(gradient()), kind, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = decode(path, LIMITS)
+    expected = gradient().convert("L").convert("RGB") if "grey" in name else gradient()
+    assert found.size == (WIDTH, HEIGHT)
+    assert np.abs(pixels(found) - np.asarray(expected)).mean() < 4
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_large_jpeg_is_decoded_smaller(saved: Saved, times: int, mode: str) -> None:
+    """A half, a quarter or an eighth, whatever fits; its own size is known."""
+    size = WIDTH * times, HEIGHT * times
+    found = decode(saved(gradient(*size).convert(mode), "JPEG"), LIMITS)
+    scale = {2: 2, 3: 4, 4: 4, 6: 8}[times]
+    assert found.size == size
+    assert found.image.size == (-(-size[0] // scale), -(-size[1] // scale))
+    expected = gradient(*found.image.size).convert(mode).convert("RGB")
+    assert np.abs(pixels(found) - np.asarray(expected)).mean() < 4
+
+
+def test_a_jpeg_within_the_limit_is_decoded_whole(saved: Saved) -> None:
+    path = saved(gradient(), "JPEG")
+    with Image.open(path) as image:
+        np.testing.assert_array_equal(pixels(decode(path, LIMITS)), np.asarray(image))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_large_jpeg_is_upright(saved: Saved, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(gradient(2 * WIDTH, 2 * HEIGHT), "JPEG", exif=exif)
+    whole, small = decode(path, replace(LIMITS, max_pixels=4 * LIMIT)), decode(path, LIMITS)
+    assert small.size == whole.size == whole.image.size
+    assert small.image.size == (whole.size[0] // 2, whole.size[1] // 2)
+    assert np.abs(pixels(small) - np.asarray(whole.image.resize(small.image.size))).mean() < 4
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orientation: int) -> None:
+    """Pillow turns a TIFF by itself, others are turned here; none is turned twice."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    found = decode(saved(gradient(), kind, exif=exif), LIMITS)
+    assert found.size == found.image.size
+    assert found.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
+
+
+def one_component(data: bytes) -> bytes:
+    """Let the first scan say that it has one component of the three."""
+    return data.replace(b"\xff\xda\x00\x0c\x03", b"\xff\xda\x00\x0c\x01")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "change"),
+    [
+        ("PNG", {}, bytes),
+        ("JPEG", {"progressive": True}, bytes),
+        ("JPEG", {}, one_component),
+    ],
+)
+def test_what_would_not_be_smaller_is_refused(
+    saved: Saved, kind: str, options: dict[str, Any], change: Callable[[bytes], bytes]
+) -> None:
+    path = saved(gradient(2 * WIDTH, 2 * HEIGHT), kind, **options)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InvalidRequestError, match=f"122x86 pixels; the limit is {LIMIT} in all"):
+        decode(path, LIMITS)
+
+
+def test_eight_times_smaller_is_the_end(saved: Saved) -> None:
+    with pytest.raises(InvalidRequestError, match="the limit"):
+        decode(saved(gradient(9 * WIDTH, 9 * HEIGHT), "JPEG"), LIMITS)
+
+
+def test_a_damaged_large_jpeg_is_refused(saved: Saved) -> None:
+    path = saved(gradient(2 * WIDTH, 2 * HEIGHT), "JPEG")
+    data = path.read_bytes()
+    for length in range(2, len(data), 97):
+        path.write_bytes(data[:length])
+        with pytest.raises(InvalidRequestError) as caught:
+            decode(path, LIMITS)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_memory_is_known_before_a_pixel_is_decoded(saved: Saved, name: str) -> None:
+    """With as much a picture is decoded, with less it is refused, and nothing was decoded to find out."""
+    convert, kind, options = MODES[name]
+    path = saved(convert(gradient()), kind, **options)
+    needed = decoding_bytes(path, LIMITS)
+    assert LIMIT * 4 <= needed <= LIMIT * 20
+    exact = replace(LIMITS, max_bytes=needed)
+    assert decode(path, exact).size == (WIDTH, HEIGHT)
+    short = replace(LIMITS, max_bytes=needed - 1)
+    if kind == "JPEG":
+        assert decode(path, short).image.size < (WIDTH, HEIGHT)
+        return
+    for read in (decoding_bytes, decode):
+        with pytest.raises(InvalidRequestError, match=r"61x43 pixels.*request_memory"):
+            read(path, short)
+
+
+def test_a_ppm_as_text_is_refused_by_its_header(tmp_path: Path) -> None:
+    """Pillow decodes it in Python: six megapixels would take seconds."""
+    path = tmp_path / "plain.ppm"
+    path.write_bytes(b"P3 2 1 255\n1 2 3 4 5 6\n")
+    for read in (decoding_bytes, decode):
+        with pytest.raises(InvalidRequestError, match="binary"):
+            read(path, LIMITS)
