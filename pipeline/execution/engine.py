@@ -23,10 +23,12 @@ from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, La
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory, check_inputs
 from pipeline.execution.errors import DrainError, EngineClosedError
+from pipeline.execution.phases import PhaseBinder
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.execution.sweep import Sweeper
 from pipeline.planning.plan import Plan
+from pipeline.program.steps import Phase, regions_of
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
 
@@ -86,11 +88,7 @@ class Engine:
             raise
         gc.collect()
         before = heap_bytes() or 0
-        names = self._layer_names()
-        kernels = [
-            _named(self._bind(piece), names.get(_made(piece), f"piece {index}"))
-            for index, piece in enumerate(self.plan.pieces)
-        ]
+        kernels = self._kernels()
         self._reads = tuple(self._read(index) for index in range(len(self.plan.read_places)))
         starts = (self._start_read, self._start_copy)
         self._sweeper = Sweeper(
@@ -276,6 +274,31 @@ class Engine:
         self._pool.submit(
             ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
         )
+
+    def _kernels(self) -> list[Launch]:
+        """Return the steps of a sweep, bound to memory."""
+        names = self._layer_names()
+        binders = {
+            region: PhaseBinder(
+                self.pack.manifest,
+                self.pack.graphs,
+                region,
+                self._memory,
+                self._device,
+                lambda piece: self._name_of(names, self.pack.manifest.pieces[piece]),
+            )
+            for region in regions_of(self.plan.steps)
+        }
+        return [
+            binders[step.region].bind(step.number)
+            if isinstance(step, Phase)
+            else _named(self._bind(step), self._name_of(names, step))
+            for step in self.plan.steps
+        ]
+
+    @staticmethod
+    def _name_of(names: Mapping[tuple[int, int], str], piece: Piece) -> str:
+        return names.get(_made(piece), "a piece")
 
     def _layer_names(self) -> dict[tuple[int, int], str]:
         """Return, for what each piece makes, the first layer in it: what users know it by."""

@@ -15,6 +15,7 @@ from pipeline.devices.cells import Cell, as_strings, takes
 from pipeline.devices.memory import Memory, Use
 from pipeline.execution.errors import InputError
 from pipeline.planning.plan import Plan
+from pipeline.program.lives import taken_by_rows
 
 
 class EngineMemory:
@@ -55,6 +56,7 @@ class EngineMemory:
         self._cells = {
             index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
         }
+        self._given = {index: Cell() for index in taken_by_rows(manifest, plan.steps)}
 
     def array(self, operand: Operand) -> Any:
         """Return where an operand of known size lies, for kernels."""
@@ -66,16 +68,27 @@ class EngineMemory:
             start = self._plan.spans[operand.index]
         return buffer.array(start + operand.offset, operand.dtype, operand.shape)
 
+    def offset(self, value: int) -> int:
+        """Return where a value, or a strip, lies in the arena."""
+        return self._plan.values[value]
+
+    def given(self, value: int) -> Cell | None:
+        """Return what holds an input during a sweep whose rows are taken from the request's own array."""
+        return self._given.get(value)
+
     def place(self, operand: Operand) -> Any | Cell:
         """Return where any operand lies."""
         return self._cells[operand.index] if operand.is_loose else self.array(operand)
 
     def put(self, port: Port, array: NDArray[Any]) -> None:
-        """Copy an input in.
+        """Copy an input in; one that only regions read, by rows, is not copied.
 
         Raises:
             InputError: strings in it are not UTF-8.
         """
+        if port.value in self._given:
+            self._given[port.value].array = np.ascontiguousarray(array)
+            return
         if not port.is_loose:
             self.arena.write(self._plan.values[port.value], np.ascontiguousarray(array))
             return
@@ -91,8 +104,8 @@ class EngineMemory:
         return self.arena.read(self._plan.values[port.value], port.dtype, port.shape)
 
     def forget(self) -> None:
-        """Let go of tensors of unknown size: they belong to one sweep."""
-        for cell in self._cells.values():
+        """Let go of tensors that belong to one sweep: of unknown size, and of the request."""
+        for cell in (*self._cells.values(), *self._given.values()):
             cell.clear()
 
     def n_bytes(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.plan import Plan
+from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import Service, services
 
@@ -106,7 +107,14 @@ def _kernel_names(plan: Plan, manifest: Manifest | None) -> list[str]:
         for layer in (manifest.layers if manifest else ())
         for piece in (manifest.pieces if manifest else ())[layer.first_piece : layer.end_piece]
     }
-    return [layers.get(_made(piece), f"kernel {index}") for index, piece in enumerate(plan.pieces)]
+    return [_step_name(step, index, layers) for index, step in enumerate(plan.steps)]
+
+
+def _step_name(step: Step, index: int, layers: Mapping[tuple[int, int] | None, str]) -> str:
+    if isinstance(step, Phase):
+        first = step.region.plan.region.first_piece
+        return f"phase {step.number} of pieces {first} to {step.region.plan.region.end_piece - 1}"
+    return layers.get(_made(step), f"kernel {index}")
 
 
 def _made(piece: Piece) -> tuple[int, int] | None:

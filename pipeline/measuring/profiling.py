@@ -18,6 +18,7 @@ from loader.buffers import Buffer
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
+from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
@@ -170,8 +171,8 @@ class _Meter:
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
         served = services(plan.stages, events, plan.choice.depth)[-1]
-        for piece, service in zip(plan.pieces, served, strict=True):
-            if service is not None:
+        for piece, service in zip(plan.steps, served, strict=True):
+            if service is not None and isinstance(piece, Piece):
                 self._samples.kernels[piece_key(piece)].append(service.seconds)
 
     def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:

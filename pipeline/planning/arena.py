@@ -8,18 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from models.packs.manifest import Manifest, Piece
+from pipeline.program.lives import Lifetime
 
 ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class Lifetime:
-    """A value of ``n_bytes`` that must be kept during steps [start, end)."""
-
-    n_bytes: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -28,54 +19,6 @@ class ArenaPlan:
 
     offsets: tuple[int, ...]
     n_bytes: int
-
-
-def roots(manifest: Manifest) -> list[tuple[int, int]]:
-    """Return, for each value, the value whose memory it lies in and its byte offset there."""
-    found = []
-    for index in range(len(manifest.values)):
-        root, offset = index, 0
-        while (parent := manifest.values[root].parent) is not None:
-            offset += manifest.values[root].offset
-            root = parent
-        found.append((root, offset))
-    return found
-
-
-def lifetimes(manifest: Manifest, pieces: Sequence[Piece] | None = None) -> tuple[Lifetime, ...]:
-    """Return the life of each value's memory in steps (step i runs ``pieces[i]``).
-
-    Graph inputs live from step 0, outputs until after the last step. Values that lie in another one
-    have no life of their own (start == end); their root lives for all of them.
-    """
-    pieces = manifest.pieces if pieces is None else pieces
-    places = roots(manifest)
-    last = len(pieces)
-    start = [last] * len(manifest.values)
-    end = [0] * len(manifest.values)
-    for port in manifest.inputs:
-        start[places[port.value][0]] = 0
-        end[places[port.value][0]] = 1
-    for step, piece in enumerate(pieces):
-        for index in _value_indices(piece):
-            root = places[index][0]
-            start[root] = min(start[root], step)
-            end[root] = max(end[root], step + 1)
-    for port in manifest.outputs:
-        end[places[port.value][0]] = last + 1
-    return tuple(
-        Lifetime(
-            value.n_bytes if start[index] < end[index] else 0,
-            min(start[index], end[index]),
-            end[index],
-        )
-        for index, value in enumerate(manifest.values)
-    )
-
-
-def _value_indices(piece: Piece) -> set[int]:
-    operands = (*piece.inputs, *piece.outputs)
-    return {operand.index for operand in operands if operand.kind == "value"}
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (

@@ -12,9 +12,11 @@ from functools import cached_property
 from loader.ring import Group, Place, group_spans, place
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.level import Level, Unit, level_of
+from pipeline.planning.level import Level, level_of
 from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.units import Unit
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages
 from pipeline.schedule.schedule import Stage
@@ -67,10 +69,12 @@ class Drafts:
         manifest: Manifest,
         durations_of: DurationsOf,
         architecture: Architecture = ARCHITECTURES["auto"],
+        regions: tuple[Region, ...] = (),
     ) -> None:
         self._manifest = manifest
         self._durations_of = durations_of
         self._architecture = architecture
+        self._regions = regions
         self._levels: dict[int, Level] = {}
         self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
 
@@ -87,7 +91,7 @@ class Drafts:
     def level(self, chunk_bytes: int) -> Level:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
         if chunk_bytes not in self._levels:
-            choice = Choice(chunk_bytes=chunk_bytes)
+            choice = Choice(chunk_bytes=chunk_bytes, regions=self._regions)
             plan = make_plan(self._manifest, self._architecture, choice=choice)
             self._levels[chunk_bytes] = level_of(self._manifest, plan, self._durations_of(plan))
         return self._levels[chunk_bytes]
@@ -149,7 +153,7 @@ class Drafts:
         """Return stages whose kernels are joined, and the first kernel of each."""
         kernels = len(level.until) - 1
         users = [
-            range(units[group.first_span].piece, units[group.end_span - 1].piece + 1)
+            range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)
             for group in groups
         ]
         cuts = sorted({0, *(cut for item in users for cut in (item.start, item.stop))} - {kernels})

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft
-from pipeline.planning.level import Unit
+from pipeline.planning.units import Unit
 from pipeline.planning.words import brief
 from pipeline.timing.timeline import timeline
 
@@ -57,18 +57,18 @@ def _waiting(draft: Draft) -> tuple[int, int]:
     gaps = [start - end for end, start in zip([0.0, *ends], starts, strict=False)]
     noticed = [index for index, gap in enumerate(gaps) if gap > _NO_STALL * sum(gaps)]
     kernels = [draft.starts[index] for index in noticed]
-    own = [number for number, unit in enumerate(draft.units) if unit.piece in set(kernels)]
+    own = [number for number, unit in enumerate(draft.units) if unit.steps.start in set(kernels)]
     return (own[0], own[-1]) if own else (0, len(draft.units) - 1)
 
 
 def _kept(draft: Draft, names: dict[int, str]) -> Iterator[str]:
-    streamed = {unit.piece for unit in draft.units}
-    kept = [unit for unit in draft.level.units if unit.piece not in streamed]
+    streamed = {unit.steps for unit in draft.units}
+    kept = [unit for unit in draft.level.units if unit.steps not in streamed]
     if not kept or not draft.groups:
         return
     stretches: list[list[Unit]] = [[kept[0]]]
     for before, unit in pairwise(kept):
-        if before.end == unit.first:
+        if before.spans.stop == unit.spans.start:
             stretches[-1].append(unit)
         else:
             stretches.append([unit])
@@ -76,7 +76,7 @@ def _kept(draft: Draft, names: dict[int, str]) -> Iterator[str]:
     for units in stretches[:_STRETCHES]:
         size = brief(sum(unit.length for unit in units))
         until = draft.level.until
-        seconds = until[units[-1].piece + 1] - until[units[0].piece]
+        seconds = until[units[-1].steps.stop] - until[units[0].steps.start]
         yield f"kept {size} {_between(units, names, 0, len(units) - 1)} (kernels {_ms(seconds)})"
     rest = sum(unit.length for units in stretches[_STRETCHES:] for unit in units)
     if rest:
@@ -124,8 +124,8 @@ def _layer_names(manifest: Manifest) -> dict[int, str]:
 
 
 def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int) -> str:
-    one = names.get(units[first].first, f"kernel {units[first].piece}")
-    other = names.get(units[last].first, f"kernel {units[last].piece}")
+    one = names.get(units[first].spans.start, f"kernel {units[first].steps.start}")
+    other = names.get(units[last].spans.start, f"kernel {units[last].steps.start}")
     return f"in layer {one!r}" if one == other else f"between layers {one!r} and {other!r}"
 
 

@@ -6,22 +6,8 @@ from itertools import accumulate
 
 from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
+from pipeline.planning.units import Unit, streamed_units
 from pipeline.timing.durations import Durations
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The streamed weights of kernel ``piece``: spans [first, end), bytes [offset, offset + length)."""
-
-    piece: int
-    first: int
-    end: int
-    offset: int
-    length: int
-
-    @property
-    def spans(self) -> range:
-        return range(self.first, self.end)
 
 
 @dataclass(frozen=True)
@@ -49,16 +35,9 @@ class Level:
 
 def level_of(manifest: Manifest, plan: Plan, durations: Durations) -> Level:
     """Return the level of ``plan``, which keeps no more resident than it must."""
-    spans = manifest.spans
-    units = []
-    for index, piece in enumerate(plan.pieces):
-        own = range(0) if piece.span is None else range(piece.span, piece.span + piece.n_spans)
-        if own and not all(spans[i].resident for i in own):
-            length = sum(spans[i].length for i in own)
-            units.append(Unit(index, own.start, own.stop, spans[own.start].offset, length))
     return Level(
         plan,
-        tuple(units),
+        streamed_units(manifest, plan.steps, set(plan.resident)),
         plan.resident_bytes,
         tuple(accumulate(durations.stages[-1], initial=0.0)),
         durations.slowdown,

@@ -4,12 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
-from models.packs.choice import choose_pieces, scratch_bytes, session_bytes
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.arena import lifetimes, plan_arena, roots
+from pipeline.planning.arena import plan_arena
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
+from pipeline.program.lives import lifetimes, roots
+from pipeline.program.steps import (
+    Step,
+    choose_steps,
+    scratch_bytes,
+    session_bytes,
+    spans_of,
+)
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.constraints import Steps, stages
 
@@ -21,17 +29,6 @@ _PAGE_BYTES = 4096
 _MIN_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 4 << 20
 _CHUNKS_A_MODEL = 16
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """The streamed weights of one piece: spans [first, end), consecutive in the file."""
-
-    piece: int
-    first: int
-    end: int
-    offset: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -60,43 +57,46 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
-    pieces = choose_pieces(manifest, chunk_limit(manifest, architecture, choice))
-    kept = _resident_spans(manifest, architecture, choice, pieces)
-    units = _units(manifest, pieces, set(kept))
-    largest = max((unit.length for unit in units), default=0)
-    buffers = _buffers(manifest, architecture, choice, units)
+    steps = choose_steps(manifest, chunk_limit(manifest, architecture, choice), choice.regions)
+    kept = _resident_spans(manifest, architecture, choice, steps)
+    streamed = streamed_units(manifest, steps, set(kept))
+    largest = max((unit.length for unit in streamed), default=0)
+    buffers = _buffers(manifest, architecture, choice, streamed)
     count = len(buffers.groups)
     users = [
-        range(units[group.first_span].piece, units[group.end_span - 1].piece + 1)
+        range(streamed[group.first_span].steps.start, streamed[group.end_span - 1].steps.stop)
         for group in buffers.groups
     ]
-    steps = Steps(
-        users, len(pieces), buffers.read_places, buffers.copy_places, choice.ahead == "idle"
+    order = Steps(
+        users, len(steps), buffers.read_places, buffers.copy_places, choice.ahead == "idle"
     )
     shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
     resident_bytes = sum(manifest.spans[i].length for i in kept)
-    arena = plan_arena(lifetimes(manifest, pieces))
+    arena = plan_arena(lifetimes(manifest, steps))
     return Plan(
         architecture=architecture,
         choice=choice,
-        pieces=pieces,
+        steps=steps,
         largest_chunk_bytes=largest,
         staging_bytes=buffers.n_bytes if architecture.copies else 0,
         ring_bytes=buffers.n_bytes,
         resident_bytes=resident_bytes,
         arena_bytes=arena.n_bytes,
-        scratch_bytes=scratch_bytes(pieces),
-        session_bytes=session_bytes(manifest, pieces),
+        scratch_bytes=scratch_bytes(steps),
+        session_bytes=session_bytes(manifest, steps),
         io_bytes=sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs)),
-        streamed=tuple(span for unit in units for span in range(unit.first, unit.end)),
-        groups=tuple(_in_spans(buffers.groups, units)),
+        streamed=tuple(span for unit in streamed for span in unit.spans),
+        groups=tuple(_in_spans(buffers.groups, streamed)),
         read_places=tuple(buffers.read_places),
         places=tuple(shown),
         resident=tuple(kept),
-        spans=_span_offsets(manifest, kept, units, buffers.groups, shown),
-        values=tuple(arena.offsets[root] + offset for root, offset in roots(manifest)),
+        spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
+        values=(
+            *(arena.offsets[root] + offset for root, offset in roots(manifest)),
+            *arena.offsets[len(manifest.values) :],
+        ),
         users=tuple(users),
-        stages=stages(architecture, steps),
+        stages=stages(architecture, order),
     )
 
 
@@ -113,37 +113,21 @@ def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) 
 
 
 def _resident_spans(
-    manifest: Manifest, architecture: Architecture, choice: Choice, pieces: Sequence[Piece]
+    manifest: Manifest, architecture: Architecture, choice: Choice, steps: Sequence[Step]
 ) -> list[int]:
     """Return the spans that stay in memory: those of whole pieces, and those that all chunks share."""
     spans = manifest.spans
     wanted = set(range(len(spans))) if architecture.resident else set(choice.resident)
     kept = {i for i, span in enumerate(spans) if span.resident}
-    for piece in pieces:
-        own = _spans_of(piece)
+    for step in steps:
+        own = spans_of(step)
         if own and wanted.issuperset(own):
             kept.update(own)
     return sorted(kept)
 
 
-def _spans_of(piece: Piece) -> range:
-    return range(0) if piece.span is None else range(piece.span, piece.span + piece.n_spans)
-
-
-def _units(manifest: Manifest, pieces: Sequence[Piece], kept: set[int]) -> list[_Unit]:
-    units = []
-    for index, piece in enumerate(pieces):
-        own = _spans_of(piece)
-        if own and not kept.issuperset(own):
-            length = sum(manifest.spans[i].length for i in own)
-            units.append(
-                _Unit(index, own.start, own.stop, manifest.spans[own.start].offset, length)
-            )
-    return units
-
-
 def _buffers(
-    manifest: Manifest, architecture: Architecture, choice: Choice, units: Sequence[_Unit]
+    manifest: Manifest, architecture: Architecture, choice: Choice, units: Sequence[Unit]
 ) -> _Buffers:
     """Size and fill the buffers that streamed weights pass.
 
@@ -189,18 +173,18 @@ def read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> i
     return max(min(READ_BYTES, ring_bytes // READS_IN_RING), _PAGE_BYTES)
 
 
-def _in_spans(groups: Sequence[Group], units: Sequence[_Unit]) -> list[Group]:
+def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
     """Return ``groups`` of units as groups of positions in the list of streamed spans."""
     ends = [0]
     for unit in units:
-        ends.append(ends[-1] + unit.end - unit.first)
+        ends.append(ends[-1] + len(unit.spans))
     return [Group(ends[group.first_span], ends[group.end_span], group.length) for group in groups]
 
 
 def _span_offsets(
     manifest: Manifest,
     kept: Sequence[int],
-    units: Sequence[_Unit],
+    units: Sequence[Unit],
     groups: Sequence[Group],
     places: Sequence[Place],
 ) -> tuple[int, ...]:
@@ -215,5 +199,5 @@ def _span_offsets(
     put(kept, 0)
     for group, item in zip(groups, places, strict=True):
         own = units[group.first_span : group.end_span]
-        put([span for unit in own for span in range(unit.first, unit.end)], item.offset)
+        put([span for unit in own for span in unit.spans], item.offset)
     return tuple(offsets)

@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from loader.ring import Group, Place
-from models.packs.manifest import Piece
+from pipeline.program.regions import Region
+from pipeline.program.steps import Step
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.schedule import Stage
 
@@ -23,7 +24,7 @@ class Choice:
     ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel. ``read_bytes``: the most
     of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
-    after a sweep, or already beside its ``tail`` as the ring empties.
+    after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
     """
 
     ring_bytes: int | None = None
@@ -32,22 +33,24 @@ class Choice:
     depth: int = 2
     resident: tuple[int, ...] = ()
     ahead: Ahead = "never"
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
     """Frozen and JSON-serialisable. All sizes in bytes.
 
-    ``pieces``: the kernels. ``streamed`` lists the spans that pass through the ring, ``groups`` and
-    ``places`` how; with a copy stage the disk writes to ``read_places`` of the staging buffer first.
-    ``resident`` lists the other spans. ``spans[i]`` is the offset of span i in the buffer it belongs to,
-    ring or resident; ``values[i]`` that of value i in the arena. ``users[g]``: the pieces that use what
-    read g brings. ``largest_chunk_bytes``: the most streamed weights of one piece, s_max of the equations.
+    ``steps``: the kernels, or phases of regions. ``streamed`` lists the spans that pass through the ring,
+    ``groups`` and ``places`` how; with a copy stage the disk writes to ``read_places`` of the staging
+    buffer first. ``resident`` lists the other spans. ``spans[i]`` is the offset of span i in the buffer it
+    belongs to, ring or resident; ``values[i]`` that of value i in the arena, then those of the regions'
+    strips. ``users[g]``: the steps that use what read g brings. ``largest_chunk_bytes``: the most streamed
+    weights of one step, s_max of the equations.
     """
 
     architecture: Architecture
     choice: Choice
-    pieces: tuple[Piece, ...]
+    steps: tuple[Step, ...]
     largest_chunk_bytes: int
     staging_bytes: int
     ring_bytes: int

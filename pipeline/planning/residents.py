@@ -8,8 +8,8 @@ it delay the answer, others do not.
 from dataclasses import replace
 
 from pipeline.planning.draft import Draft, Drafts
-from pipeline.planning.level import Unit
 from pipeline.planning.plan import Choice
+from pipeline.planning.units import Unit
 from pipeline.timing.timeline import Timeline
 
 # Weights are kept in so many portions; after each the critical path is another one.

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.devices.cuda.call import Argument, Call, Pointer
-from pipeline.planning.arena import Lifetime, plan_arena
+from pipeline.planning.arena import plan_arena
+from pipeline.program.lives import Lifetime
 
 
 def place(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[tuple[Call, ...], int]:

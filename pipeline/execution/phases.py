@@ -1,0 +1,130 @@
+"""Phases of regions, bound to memory: each a list of kernels and copies of rows.
+
+A kernel of a few rows takes microseconds: what surrounds it counts. So all is bound when a model is loaded,
+what phases have in common once, and a phase is a loop over what to call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.packs.manifest import Manifest, RowValue
+from pipeline.devices.base import Device, KernelError, Launch
+from pipeline.execution.engine_memory import EngineMemory
+from pipeline.program.regions import Action, Area, Call, Fill, Move
+from pipeline.program.steps import RegionSteps
+
+_DTYPE = np.dtype(np.float32)
+
+
+class PhaseBinder:
+    """Binds the phases of ``region`` to ``memory``; ``name`` says what to call a piece in errors."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        graphs: Sequence[bytes],
+        region: RegionSteps,
+        memory: EngineMemory,
+        device: Device,
+        name: Callable[[int], str],
+    ) -> None:
+        self._manifest = manifest
+        self._graphs = graphs
+        self._region = region
+        self._memory = memory
+        self._device = device
+        self._name = name
+        self._bound: dict[Action, Launch] = {}
+
+    def bind(self, number: int) -> Launch:
+        """Return what runs phase ``number``.
+
+        Raises:
+            DeviceError: a kernel cannot be loaded.
+        """
+        launches = tuple(self._launch(action) for action in self._region.plan.phases[number])
+
+        def phase() -> None:
+            for launch in launches:
+                launch()
+
+        return phase
+
+    def _launch(self, action: Action) -> Launch:
+        if action not in self._bound:
+            self._bound[action] = self._made(action)
+        return self._bound[action]
+
+    def _made(self, action: Action) -> Launch:
+        match action:
+            case Move(source, target):
+                return self._move(source, target)
+            case Fill(target, lowest):
+                rows = self._rows(target)
+                number = np.finfo(rows.dtype).min if lowest else 0
+                return lambda: rows.fill(number)
+            case Call():
+                return self._call(action)
+
+    def _call(self, call: Call) -> Launch:
+        operator = self._manifest.row_operators[call.operator]
+        inputs = [self._strip(area) for area in call.inputs]
+        weights = [self._memory.array(operand) for operand in operator.weights]
+        kernel = self._device.load(self._graphs[operator.graph])
+        launch = kernel.bind([*inputs, *weights], [self._strip(call.output)])
+        name = self._name(operator.first_piece)
+
+        def named() -> None:
+            try:
+                launch()
+            except KernelError as exc:
+                raise type(exc)(f"{name}: {exc}") from exc
+
+        return named
+
+    def _move(self, source: Area, target: Area) -> Launch:
+        rows = self._rows(target)
+        given = None if source.strip is not None else self._memory.given(self._value(source).value)
+        if given is None:
+            taken = self._rows(source)
+            return lambda: np.copyto(rows, taken)
+        shape = _planes(self._value(source))
+        last = source.first_row + source.rows
+        planes = slice(source.first_plane, source.first_plane + source.planes)
+
+        def from_request() -> None:
+            np.copyto(rows, given.array.reshape(shape)[planes, source.first_row : last])
+
+        return from_request
+
+    def _value(self, area: Area) -> RowValue:
+        return self._manifest.row_values[area.row_value]
+
+    def _rows(self, area: Area) -> NDArray[Any]:
+        """Return the rows of ``area``, [planes, rows, elements of a row]."""
+        value = self._value(area)
+        planes = area.first_plane + area.planes
+        shape = (planes, area.held_rows, value.row_bytes // _DTYPE.itemsize)
+        held: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
+        return held[area.first_plane :, area.first_row : area.first_row + area.rows]
+
+    def _strip(self, area: Area) -> NDArray[Any]:
+        """Return a whole strip as kernels have it: [1, channels, rows, width]."""
+        _, channels, _, width = self._value(area).shape
+        shape = (1, channels, area.rows, width)
+        array: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
+        return array
+
+    def _start(self, area: Area) -> int:
+        """Return where in the arena what ``area`` is a part of begins."""
+        if area.strip is None:
+            return self._memory.offset(self._value(area).value)
+        first = len(self._manifest.values) + self._region.first_strip
+        return self._memory.offset(first + area.strip)
+
+
+def _planes(value: RowValue) -> tuple[int, int, int]:
+    return (value.planes, value.height, value.row_bytes // _DTYPE.itemsize)

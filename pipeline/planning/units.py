@@ -1,0 +1,29 @@
+"""Weights that come and go together: of one piece, or of all layers of a region."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from models.packs.manifest import Manifest
+from pipeline.program.steps import Step, units
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The streamed weights of ``steps``: ``spans``, bytes [offset, offset + length) of the file."""
+
+    steps: range
+    spans: range
+    offset: int
+    length: int
+
+
+def streamed_units(
+    manifest: Manifest, steps: Sequence[Step], kept: Collection[int]
+) -> tuple[Unit, ...]:
+    """Return the weights of ``steps`` that are streamed where the spans ``kept`` are resident."""
+    spans = manifest.spans
+    return tuple(
+        Unit(users, own, spans[own.start].offset, sum(spans[i].length for i in own))
+        for users, own in units(steps)
+        if own and not all(span in kept for span in own)
+    )

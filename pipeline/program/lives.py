@@ -1,0 +1,119 @@
+"""When memory of activations is in use: values between pieces, and strips of regions.
+
+Time is counted in moments: a piece is one, a region one for each of its operators. All phases of a region
+are the same moments: what a phase keeps for the next one lives through all of them, what it does not only
+from its maker to its last reader.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.packs.manifest import Manifest, Piece
+from pipeline.program.regions import RegionPlan
+from pipeline.program.steps import Phase, Step
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Something of ``n_bytes`` that must be kept during moments [start, end)."""
+
+    n_bytes: int
+    start: int
+    end: int
+
+
+def roots(manifest: Manifest) -> list[tuple[int, int]]:
+    """Return, for each value, the value whose memory it lies in and its byte offset there."""
+    found = []
+    for index in range(len(manifest.values)):
+        root, offset = index, 0
+        while (parent := manifest.values[root].parent) is not None:
+            offset += manifest.values[root].offset
+            root = parent
+        found.append((root, offset))
+    return found
+
+
+def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[Lifetime, ...]:
+    """Return the life of each value's memory, then that of the strips of all regions, in moments.
+
+    Graph inputs live from the first moment, outputs until after the last one. Values that lie in another
+    one have no life of their own (start == end); their root lives for all of them. Nor has what exists
+    only as rows, and what is ``taken_by_rows``.
+    """
+    steps = manifest.pieces if steps is None else steps
+    lives = _Lives(manifest, taken_by_rows(manifest, steps))
+    for step in steps:
+        if isinstance(step, Piece):
+            lives.add_piece(step)
+        elif step.number == 0:
+            lives.add_region(step.region.plan)
+    return lives.found()
+
+
+def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
+    """Return the inputs, as values, that only regions read: they take rows from the request's own array."""
+    regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
+    by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
+    inputs = {port.value for port in manifest.inputs if not port.is_loose}
+    taken = inputs & by_rows
+    if not taken:
+        return frozenset()
+    pieces = (step for step in steps if isinstance(step, Piece))
+    read = {
+        operand.index for piece in pieces for operand in piece.inputs if operand.kind == "value"
+    }
+    read |= {port.value for port in manifest.outputs}
+    shared = {value.parent for value in manifest.values}
+    return frozenset(
+        index for index in taken - read - shared if manifest.values[index].parent is None
+    )
+
+
+class _Lives:
+    """Collects the first and the last moment of each root."""
+
+    def __init__(self, manifest: Manifest, taken: frozenset[int]) -> None:
+        self._manifest = manifest
+        self._taken = taken
+        self._places = roots(manifest)
+        self._uses: dict[int, tuple[int, int]] = {}
+        self._strips: list[Lifetime] = []
+        self._now = 0
+        for port in manifest.inputs:
+            self._use(port.value, 0, 1)
+
+    def add_piece(self, piece: Piece) -> None:
+        for operand in (*piece.inputs, *piece.outputs):
+            if operand.kind == "value":
+                self._use(operand.index, self._now, self._now + 1)
+        self._now += 1
+
+    def add_region(self, plan: RegionPlan) -> None:
+        """Add all phases of a region: what it reads and writes whole lives through all of it."""
+        count = len(plan.operators)
+        for row_value in plan.read | plan.written:
+            self._use(self._manifest.row_values[row_value].value, self._now, self._now + count)
+        for strip in plan.strips:
+            first, end = (0, count) if strip.kept else (strip.start, strip.end)
+            self._strips.append(Lifetime(strip.n_bytes, self._now + first, self._now + end))
+        self._now += count
+
+    def found(self) -> tuple[Lifetime, ...]:
+        for port in self._manifest.outputs:
+            self._use(port.value, self._now, self._now + 1)
+        values = self._manifest.values
+        lives = [
+            Lifetime(values[index].n_bytes, *self._uses[index])
+            if index in self._uses
+            else Lifetime(0, 0, 0)
+            for index in range(len(values))
+        ]
+        return (*lives, *self._strips)
+
+    def _use(self, value: int, start: int, end: int) -> None:
+        if value in self._taken:
+            return
+        root = self._places[value][0]
+        first, last = self._uses.get(root, (start, end))
+        self._uses[root] = (min(first, start), max(last, end))

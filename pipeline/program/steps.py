@@ -1,0 +1,176 @@
+"""The steps of a sweep: pieces of the manifest, in the chunks that were chosen, and phases of regions.
+
+This is what a plan is about and an engine runs. The manifest is a file format and nothing else: variants of
+a part of a network, chunks joined to one kernel or its layers on rows, become other steps here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+
+from models.packs.choice import BINDING_BYTES, choose_pieces, finest_positions
+from models.packs.manifest import Manifest, Piece
+from pipeline.program.regions import Action, Call, Fill, Move, Region, RegionPlan, plan_region
+from pipeline.program.row_network import RowNetwork
+
+# What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
+MOVE_BYTES = 512
+
+
+@dataclass(frozen=True)
+class RegionSteps:
+    """A region in a program: its plan, its weights, and where its strips are numbered from.
+
+    ``span`` and ``n_spans``: weights that are there for all of its phases.
+    """
+
+    plan: RegionPlan
+    span: int | None
+    n_spans: int
+    first_strip: int
+
+    @cached_property
+    def distinct(self) -> frozenset[Action]:
+        """What its phases do, each action once: most are the same in all of them."""
+        return frozenset(action for phase in self.plan.phases for action in phase)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Phase ``number`` of a region: what it does is one step, which nothing interrupts."""
+
+    region: RegionSteps
+    number: int
+
+    @property
+    def span(self) -> int | None:
+        return self.region.span
+
+    @property
+    def n_spans(self) -> int:
+        return self.region.n_spans
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 0  # kernels of the blocked layout and of elements allocate nothing
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        return self.region.plan.phases[self.number]
+
+
+Step = Piece | Phase
+
+
+def choose_steps(
+    manifest: Manifest, chunk_bytes: int | None, regions: Sequence[Region] = ()
+) -> tuple[Step, ...]:
+    """Return the steps of a sweep: ``regions`` phase by phase, the rest in chunks of ``chunk_bytes``.
+
+    Raises:
+        RegionError: pieces of a region do not run on rows.
+    """
+    pieces = choose_pieces(manifest, chunk_bytes)
+    if not regions:
+        return pieces
+    inside = {piece: region for region in regions for piece in region.pieces}
+    steps: list[Step] = []
+    strips = 0
+    numbered = zip(pieces, finest_positions(pieces), strict=True)
+    for region, run in groupby(numbered, lambda item: inside.get(item[1].start)):
+        if region is None:
+            steps.extend(piece for piece, _ in run)
+            continue
+        held = [piece for piece, _ in run]
+        phases = _phases(manifest, region, held, strips)
+        strips += len(phases[0].region.plan.strips)
+        steps.extend(phases)
+    return tuple(steps)
+
+
+def _phases(
+    manifest: Manifest, region: Region, pieces: Sequence[Piece], first_strip: int
+) -> list[Phase]:
+    plan = planned_region(manifest, region)
+    spans = [piece for piece in pieces if piece.span is not None]
+    first = spans[0].span if spans else None
+    count = sum(piece.n_spans for piece in spans) or 1
+    held = RegionSteps(plan, first, count, first_strip)
+    return [Phase(held, number) for number in range(len(plan.phases))]
+
+
+def row_network(manifest: Manifest) -> RowNetwork:
+    """Return the part of ``manifest`` that runs on rows; made once."""
+    return _network(id(manifest), _Kept(manifest)).network
+
+
+def planned_region(manifest: Manifest, region: Region) -> RegionPlan:
+    """Return the plan of ``region``; made once."""
+    kept = _network(id(manifest), _Kept(manifest))
+    if region not in kept.plans:
+        kept.plans[region] = plan_region(kept.network, region)
+    return kept.plans[region]
+
+
+class _Kept:
+    """A manifest and what was planned of it; equal to any other of the same object."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.plans: dict[Region, RegionPlan] = {}
+
+    @cached_property
+    def network(self) -> RowNetwork:
+        return RowNetwork(self.manifest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and other.manifest is self.manifest
+
+    def __hash__(self) -> int:
+        return id(self.manifest)
+
+
+@lru_cache(maxsize=8)
+def _network(_key: int, kept: _Kept) -> _Kept:
+    return kept
+
+
+def spans_of(step: Step) -> range:
+    """Return the spans whose weights ``step`` needs, beside those that always stay."""
+    return range(0) if step.span is None else range(step.span, step.span + step.n_spans)
+
+
+def units(steps: Sequence[Step]) -> Iterator[tuple[range, range]]:
+    """Yield the steps that need the same streamed weights, and these: one piece, or all of a region."""
+    position = 0
+    for _, run in groupby(steps, lambda step: step.region if isinstance(step, Phase) else step):
+        held = list(run)
+        if isinstance(held[0], Phase):
+            yield range(position, position + len(held)), spans_of(held[0])
+        else:
+            for index, piece in enumerate(held, position):
+                yield range(index, index + 1), spans_of(piece)
+        position += len(held)
+
+
+def regions_of(steps: Sequence[Step]) -> list[RegionSteps]:
+    """Return the regions of ``steps``, each once, in order."""
+    return list(dict.fromkeys(step.region for step in steps if isinstance(step, Phase)))
+
+
+def scratch_bytes(steps: Sequence[Step]) -> int:
+    """Return what any one of ``steps`` allocates at most while it runs."""
+    return max((step.scratch_bytes for step in steps), default=0)
+
+
+def session_bytes(manifest: Manifest, steps: Sequence[Step]) -> int:
+    """Return what sessions, bindings and copies of ``steps`` take at most; equal graphs share a session."""
+    pieces = [step for step in steps if isinstance(step, Piece)]
+    actions = [action for region in regions_of(steps) for action in region.distinct]
+    calls = [action for action in actions if isinstance(action, Call)]
+    used = {piece.graph for piece in pieces}
+    used |= {manifest.row_operators[call.operator].graph for call in calls}
+    held = sum(manifest.graphs[number].session_bytes for number in used)
+    copies = sum(isinstance(action, Move | Fill) for action in actions)
+    return held + BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies
