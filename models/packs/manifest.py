@@ -215,17 +215,28 @@ class Window(_Record):
     fill: Literal["zero", "lowest"] = "zero"
 
 
+class RowPart(_Record):
+    """``planes`` planes of a row value, from ``first_plane`` on."""
+
+    row_value: NonNegativeInt
+    first_plane: NonNegativeInt = 0
+    planes: PositiveInt
+
+
 class RowValue(Array):
     """A value as rows: ``planes`` arrays of [rows, bytes of a row] one behind the other.
 
-    ``shape``: of the whole, [1, channels, height, width]. ``value``: where it lies when it is whole.
-    ``parts``: values that it is made of, their planes one behind the other; empty: an operator makes it.
+    ``shape``: of the whole, [1, channels, height, width]. ``value``: where it lies when it is whole. An
+    operator makes it; with ``parts``, none does: it is planes of other values one behind the other. Then
+    the pieces [first_piece, end_piece) copy them, none where the parts lie there already.
     """
 
     name: str
     value: NonNegativeInt
     planes: PositiveInt
-    parts: tuple[NonNegativeInt, ...] = ()
+    parts: tuple[RowPart, ...] = ()
+    first_piece: NonNegativeInt = 0
+    end_piece: NonNegativeInt = 0
 
     @property
     def height(self) -> int:

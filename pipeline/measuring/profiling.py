@@ -26,6 +26,7 @@ from pipeline.devices.tuning import Tuning
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps, opened
 from pipeline.measuring.overlaps import ORDERS, measure_overlap
+from pipeline.measuring.rows import RowKernels
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.measuring.transfers import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
 from pipeline.measuring.tunings import choose_tuning
@@ -92,6 +93,7 @@ def profile_pack(
             done += 1
             progress(done, total)
             doing(f"kernels, round {turn + 1} of {rounds}")
+            meter.measure_rows()
             for position in range(len(levels)):
                 # The order rotates: what runs after a cold neighbour would always pay for it.
                 level = levels[(position + turn) % len(levels)]
@@ -168,6 +170,11 @@ class _Meter:
                 self._samples.outside.append(sweep.outside_seconds)
                 if beside:
                     self._measure_beside(runs, sweep.delay_seconds)
+
+    def measure_rows(self) -> None:
+        """Measure every row operator once more."""
+        for key, seconds in RowKernels(self._pack, self._device).seconds():
+            self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
         served = services(plan.stages, events, plan.choice.depth)[-1]

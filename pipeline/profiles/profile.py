@@ -4,8 +4,7 @@ pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py k
 folder. Seconds, bytes.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -19,7 +18,12 @@ from pipeline.devices.tuning import Tuning
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
+from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
+from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.row_times import phase_seconds
+from pipeline.program.steps import Phase, Step, regions_of
 from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 
@@ -132,7 +136,7 @@ class Profile(_Record):
         if plan.architecture.copies:
             copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
             times.append(tuple(factors.copying * seconds for seconds in copies))
-        times.append(tuple(self._kernel(piece).at(quantile) for piece in plan.pieces))
+        times.append(tuple(self._step_seconds(plan.steps, quantile)))
         return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
@@ -142,14 +146,14 @@ class Profile(_Record):
             tables: dict[int, dict[int, float]] = {}
             for item in self.reads:
                 tables.setdefault(item.depth, {})[item.n_bytes] = item.seconds.at(quantile)
-            by_depth = {each: _interpolated(table, n_bytes) for each, table in tables.items()}
-            self._read_cache[key] = _interpolated(by_depth, depth)
+            by_depth = {each: interpolated(table, n_bytes) for each, table in tables.items()}
+            self._read_cache[key] = interpolated(by_depth, depth)
         return self._read_cache[key]
 
     def copy_seconds(self, n_bytes: int, quantile: Quantile = "median") -> float:
         """Return c of one copy of ``n_bytes``."""
         table = {item.n_bytes: item.seconds.at(quantile) for item in self.copies}
-        return _interpolated(table, n_bytes)
+        return interpolated(table, n_bytes)
 
     def bound_seconds(self, plan: Plan) -> float | None:
         """Return an upper bound of the delay of a sweep of ``plan``; None where the profile is not exact.
@@ -178,12 +182,39 @@ class Profile(_Record):
     def _read_cache(self) -> dict[tuple[int, int, str], float]:
         return {}
 
-    def _kernel(self, piece: Piece) -> Distribution:
+    def _step_seconds(self, steps: Sequence[Step], quantile: Quantile) -> Iterator[float]:
+        """Yield what each step takes."""
+        regions = {
+            region: phase_seconds(
+                region.network, region.plan, self.row_times(region.network, quantile)
+            )
+            for region in regions_of(steps)
+        }
+        for step in steps:
+            if isinstance(step, Phase):
+                yield regions[step.region][step.number]
+            else:
+                yield self.kernel(piece_key(step)).at(quantile)
+
+    def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
+        """Return the times of row operators; raises as ``kernel`` when one is asked for."""
+        heights = {
+            number: network.values[item.output].height
+            for number, item in enumerate(network.operators)
+        }
+        return MeasuredRows(lambda key: self.kernel(key).at(quantile), heights)
+
+    def kernel(self, key: str) -> Distribution:
+        """Return k of the kernel that ``key`` tells apart.
+
+        Raises:
+            ProfileError: it was not measured.
+        """
         try:
-            return self.kernels[piece_key(piece)]
+            return self.kernels[key]
         except KeyError:
             raise ProfileError(
-                f"the profile has no time of kernel {piece_key(piece)}: run `layerstream profile`"
+                f"the profile has no time of kernel {key}: run `layerstream profile`"
             ) from None
 
 
@@ -196,7 +227,10 @@ def piece_key(piece: Piece) -> str:
 
 def plan_key(plan: Plan) -> str:
     """Return what tells plans of a pack apart: architecture, kernels, reads and what each waits for."""
-    pieces = [piece_key(piece) for piece in plan.pieces]
+    pieces = [
+        f"{step.region.plan.region}:{step.number}" if isinstance(step, Phase) else piece_key(step)
+        for step in plan.steps
+    ]
     parts = (plan.ring_bytes, plan.resident, plan.groups, plan.choice.depth, pieces, plan.stages)
     return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
 
@@ -209,20 +243,3 @@ def order_of(plan: Plan) -> str:
     name = plan.architecture.name
     roomy = plan.ring_bytes >= 2 * plan.largest_chunk_bytes
     return "auto" if name == "2s-md" or (name == "2s" and roomy) else name.removesuffix("-md")
-
-
-def _interpolated(table: dict[int, float], at: int) -> float:
-    """Return the value at ``at``: linear between entries, in proportion above the last one.
-
-    Below the first one it is the first one's: what every operation costs, however small.
-    """
-    known = sorted(table)
-    position = bisect_left(known, at)
-    if position == len(known):
-        return table[known[-1]] * at / known[-1]
-    high = known[position]
-    if position == 0 or high == at:
-        return table[high]
-    low = known[position - 1]
-    share = (at - low) / (high - low)
-    return table[low] + share * (table[high] - table[low])

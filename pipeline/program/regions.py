@@ -135,11 +135,13 @@ def plan_region(network: RowNetwork, region: Region, sketch: bool = False) -> Re
 class _Made:
     """What an operator of the region makes, by row value: its strips, and what is kept of it.
 
+    ``whole``: it is read outside where it lies whole. ``copies``: values of which planes of it are part.
     ``kept_rows``: those that lie in ``kept[turn]`` now. ``update``: after which operator they change.
     """
 
     maker: int
     whole: bool
+    copies: list[Part] = field(default_factory=list)
     strip: int = -1
     kept: list[int] = field(default_factory=list)
     turn: int = 0
@@ -172,8 +174,15 @@ class _Planner:
             item.output: _Made(position, network.values[item.output].value in after)
             for position, item in enumerate(self._items)
         }
-        wholes = [self._made[item.output].whole for item in self._items]
-        self._ranges = row_ranges(network, operators, region.rows, wholes)
+        for value, part in network.copied(region.pieces):
+            if part.row_value not in self._made:
+                raise RegionError(f"piece {network.values[value].first_piece} copies from outside")
+            self._made[part.row_value].copies.append(replace(part, row_value=value))
+        wholes = [
+            bool(self._made[item.output].whole or self._made[item.output].copies)
+            for item in self._items
+        ]
+        self._ranges = row_ranges(network, region.pieces, operators, region.rows, wholes)
         self._strips: list[_Building] = []
         self._own: dict[tuple[int, int], int] = {}  # strips of inputs that are put together
         self._lefts: dict[int, list[Rows]] = {}
@@ -190,7 +199,8 @@ class _Planner:
             numbers, repeats = list(range(count)), [1] * count
         phases = tuple(tuple(self._phase(number)) for number in numbers)
         strips = tuple(Strip(s.n_bytes, s.start, s.end, s.kept) for s in self._strips)
-        written = frozenset(value for value, made in self._made.items() if made.whole)
+        written = {value for value, made in self._made.items() if made.whole}
+        written |= {copy.row_value for made in self._made.values() for copy in made.copies}
         return RegionPlan(
             self._region,
             self._operators,
@@ -198,7 +208,7 @@ class _Planner:
             phases,
             tuple(repeats),
             frozenset(self._read),
-            written,
+            frozenset(written),
         )
 
     # What lies where
@@ -249,7 +259,7 @@ class _Planner:
     @cached_property
     def _parts(self) -> dict[int, tuple[Part, ...]]:
         values = {taken.row_value for item in self._items for taken in item.inputs}
-        return {value: tuple(self._network.parts(value)) for value in values}
+        return {value: self._network.parts(value, self._region.pieces) for value in values}
 
     @cached_property
     def _readers(self) -> dict[int, list[tuple[int, int]]]:
@@ -283,7 +293,7 @@ class _Planner:
     def _is_last_use(self, position: int, number: int) -> bool:
         """Return whether nothing needs the strip of an input after operator ``position``."""
         made = self._made.get(self._items[position].inputs[number].row_value)
-        if made is None or made.whole:
+        if made is None or made.whole or made.copies:
             return False
         return not any(
             (later, place) != (position, number)
@@ -363,9 +373,17 @@ class _Planner:
         made = self._made[item.output]
         output = self._whole_strip(item.output, made.strip, len(rows))
         yield Call(self._operators[position], tuple(areas), output)
-        if made.whole:
+        itself = Part(item.output, 0, 0, output.planes)
+        for copy in (*([itself] if made.whole else []), *made.copies):
             yield Move(
-                output, replace(self._whole(item.output), first_row=rows.first, rows=len(rows))
+                _planes(output, copy),
+                replace(
+                    self._whole(copy.row_value),
+                    first_plane=copy.first_plane,
+                    planes=copy.planes,
+                    first_row=rows.first,
+                    rows=len(rows),
+                ),
             )
 
     def _whole_strip(self, value: int, strip: int, rows: int) -> Area:
@@ -408,7 +426,8 @@ class _Planner:
         if made is None or made.whole:
             if made is None:
                 self._read.add(value)
-            yield replace(self._whole(value), first_row=wanted.first, rows=len(wanted)), wanted
+            area = replace(self._whole(value), first_row=wanted.first, rows=len(wanted))
+            yield _planes(area, part), wanted
             return
         held = [(made.new_rows, made.strip)]
         if made.kept:
@@ -417,7 +436,8 @@ class _Planner:
             common = Rows(max(rows.first, wanted.first), min(rows.end, wanted.end))
             if common:
                 area = self._whole_strip(value, strip, len(rows))
-                yield replace(area, first_row=common.first - rows.first, rows=len(common)), common
+                area = replace(area, first_row=common.first - rows.first, rows=len(common))
+                yield _planes(area, part), common
 
     def _keep(self, value: int, made: _Made, left: Rows) -> Iterator[Action]:
         """Keep the rows ``left`` for later phases."""
@@ -425,6 +445,11 @@ class _Planner:
             return
         turn = (made.turn + 1) % len(made.kept)
         target = self._whole_strip(value, made.kept[turn], len(left))
-        for source, rows in self._sources(Part(value, 0), left) if left else ():
+        whole = Part(value, 0, 0, self._network.values[value].planes)
+        for source, rows in self._sources(whole, left) if left else ():
             yield Move(source, replace(target, first_row=rows.first - left.first, rows=len(rows)))
         made.turn, made.kept_rows = turn, left
+
+
+def _planes(area: Area, part: Part) -> Area:
+    return replace(area, first_plane=area.first_plane + part.source_plane, planes=part.planes)

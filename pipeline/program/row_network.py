@@ -9,10 +9,12 @@ from models.packs.manifest import Manifest, RowOperator, RowValue
 
 @dataclass(frozen=True)
 class Part:
-    """Planes of a row value: where they begin in what reads them."""
+    """Planes [source_plane, source_plane + planes) of a value; another has them from ``first_plane`` on."""
 
     row_value: int
+    source_plane: int
     first_plane: int
+    planes: int
 
 
 class RowNetwork:
@@ -22,14 +24,18 @@ class RowNetwork:
         self.manifest = manifest
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
-        self.maker = {item.output: number for number, item in enumerate(self.operators)}
+        self._parts: dict[tuple[int, range], tuple[Part, ...]] = {}
 
     @cached_property
     def covered(self) -> frozenset[int]:
         """The pieces that row operators replace."""
-        return frozenset(
-            piece for item in self.operators for piece in range(item.first_piece, item.end_piece)
-        )
+        return frozenset(piece for pieces in self._replaced for piece in pieces)
+
+    @cached_property
+    def _replaced(self) -> list[range]:
+        """The pieces of each operator, then those that copy parts of values."""
+        replaced = [range(item.first_piece, item.end_piece) for item in self.operators]
+        return replaced + [range(item.first_piece, item.end_piece) for item in self.values]
 
     @cached_property
     def runs(self) -> list[range]:
@@ -44,28 +50,58 @@ class RowNetwork:
 
     def within(self, pieces: range) -> range | None:
         """Return the operators that replace ``pieces``; None where they do not begin or end there."""
+        if not self.covered.issuperset(pieces) or any(
+            replaced.start < edge < replaced.stop
+            for replaced in self._replaced
+            for edge in (pieces.start, pieces.stop)
+        ):
+            return None
         inside = [
             number
             for number, item in enumerate(self.operators)
-            if item.first_piece < pieces.stop and pieces.start < item.end_piece
+            if pieces.start <= item.first_piece < pieces.stop
         ]
-        whole = all(
-            pieces.start <= self.operators[number].first_piece
-            and self.operators[number].end_piece <= pieces.stop
-            for number in inside
-        )
-        if not inside or not whole or not self.covered.issuperset(pieces):
-            return None
-        return range(inside[0], inside[-1] + 1)
+        return range(inside[0], inside[-1] + 1) if inside else None
 
-    def parts(self, row_value: int, first_plane: int = 0) -> Iterator[Part]:
-        """Yield the values, each of one maker, that ``row_value`` is made of."""
-        held = self.values[row_value]
-        if not held.parts:
-            yield Part(row_value, first_plane)
+    def parts(self, row_value: int, pieces: range) -> tuple[Part, ...]:
+        """Return what of other values ``row_value`` is for a region of ``pieces``.
+
+        They are values of one maker, or such that pieces before the region have put together.
+        """
+        key = (row_value, pieces)
+        if key not in self._parts:
+            count = self.values[row_value].planes
+            self._parts[key] = tuple(self._made_of(Part(row_value, 0, 0, count), pieces))
+        return self._parts[key]
+
+    def _made_of(self, whole: Part, pieces: range) -> Iterator[Part]:
+        held = self.values[whole.row_value]
+        copied_before = held.end_piece and held.first_piece not in pieces
+        if not held.parts or copied_before:
+            yield whole
+            return
+        start = 0
         for part in held.parts:
-            yield from self.parts(part, first_plane)
-            first_plane += self.values[part].planes
+            low = max(start, whole.source_plane)
+            high = min(start + part.planes, whole.source_plane + whole.planes)
+            if low < high:
+                yield from self._made_of(
+                    Part(
+                        part.row_value,
+                        part.first_plane + low - start,
+                        whole.first_plane + low - whole.source_plane,
+                        high - low,
+                    ),
+                    pieces,
+                )
+            start += part.planes
+
+    def copied(self, pieces: range) -> Iterator[tuple[int, Part]]:
+        """Yield values that ``pieces`` put together and others read later, and what they are made of."""
+        after = self.read_after(pieces.stop)
+        for number, value in enumerate(self.values):
+            if value.end_piece and value.first_piece in pieces and value.value in after:
+                yield from ((number, part) for part in self.parts(number, pieces))
 
     def read_after(self, piece: int) -> frozenset[int]:
         """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""

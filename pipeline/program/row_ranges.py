@@ -7,6 +7,8 @@ once (seed 001: phases of a schedule, with the overlap kept between them).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from models.packs.manifest import Window
 from pipeline.program.row_network import RowNetwork
@@ -32,16 +34,17 @@ def needed(window: Window, rows: Rows) -> Rows:
 
 
 def row_ranges(
-    network: RowNetwork, operators: range, rows: int, kept: Sequence[bool]
+    network: RowNetwork, pieces: range, operators: range, rows: int, kept: Sequence[bool]
 ) -> list[list[Rows]]:
-    """Return, for each phase, the rows that each of ``operators`` makes.
+    """Return, for each phase, the rows that each of ``operators``, those of ``pieces``, makes.
 
     ``rows``: of the last operator, in one phase. ``kept[i]``: whether what operator i makes is read
     outside of the region; it is made to its last row then.
     """
     last = network.values[network.operators[operators[-1]].output].height
     count = max(-(-last // rows), 1)
-    done = _targets(network, operators, rows, kept, count, last)
+    shares = [Fraction((phase + 1) * rows, last) for phase in range(count)]
+    done = _targets(network, pieces, operators, kept, shares)
     before = [0] * len(operators)
     phases = []
     for phase in range(count):
@@ -53,13 +56,15 @@ def row_ranges(
 
 def _targets(
     network: RowNetwork,
+    pieces: range,
     operators: range,
-    rows: int,
     kept: Sequence[bool],
-    count: int,
-    last: int,
+    shares: Sequence[Fraction],
 ) -> list[list[int]]:
-    """Return, for each operator and phase, how many rows must have been made when it ends."""
+    """Return, for each operator and phase, how many rows must have been made when it ends.
+
+    ``shares``: of the last operator's rows.
+    """
     wanted: dict[int, list[int]] = {}  # by row value
     found: list[list[int]] = [[] for _ in operators]
     for position in reversed(range(len(operators))):
@@ -67,21 +72,19 @@ def _targets(
         height = network.values[operator.output].height
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
-            targets = [
-                min(-(-height * (phase + 1) * rows // last), height) for phase in range(count)
-            ]
+            targets = [min(ceil(height * share), height) for share in shares]
         unit = max(item.window.factor for item in operator.inputs)
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:
             targets[-1] = height
         found[position] = targets
         for item in operator.inputs:
-            for part in network.parts(item.row_value):
+            for part in network.parts(item.row_value, pieces):
                 limit = network.values[part.row_value].height
                 ends = [
                     min(max(needed(item.window, Rows(0, end)).end, 0), limit) if end else 0
                     for end in targets
                 ]
-                held = wanted.get(part.row_value, [0] * count)
+                held = wanted.get(part.row_value, [0] * len(shares))
                 wanted[part.row_value] = [max(pair) for pair in zip(held, ends, strict=True)]
     return found

@@ -18,13 +18,14 @@ from pipeline.program.row_network import RowNetwork
 MOVE_BYTES = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RegionSteps:
-    """A region in a program: its plan, its weights, and where its strips are numbered from.
+    """A region in a program: its plan, of ``network``, its weights, and where its strips are numbered from.
 
     ``span`` and ``n_spans``: weights that are there for all of its phases.
     """
 
+    network: RowNetwork
     plan: RegionPlan
     span: int | None
     n_spans: int
@@ -96,7 +97,7 @@ def _phases(
     spans = [piece for piece in pieces if piece.span is not None]
     first = spans[0].span if spans else None
     count = sum(piece.n_spans for piece in spans) or 1
-    held = RegionSteps(plan, first, count, first_strip)
+    held = RegionSteps(row_network(manifest), plan, first, count, first_strip)
     return [Phase(held, number) for number in range(len(plan.phases))]
 
 

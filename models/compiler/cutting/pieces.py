@@ -39,7 +39,7 @@ def serialise_rows(graph: Graph, row: RowNode) -> bytes:
     inputs = [
         Slice(name, graph.array(name).shape if graph.is_weight(name) else four) for name in names
     ]
-    return _model(graph, [row.node], inputs, [Slice(row.output, four)], sized=False)
+    return _model(graph, [row.node], inputs, [Slice(row.outputs[0], four)], sized=False)
 
 
 def _model(

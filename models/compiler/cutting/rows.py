@@ -30,13 +30,15 @@ class RowNode:
     """Node ``index`` as an operator on rows.
 
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
-    ``node``: as it is on rows, without padding of its own; None: ``inputs`` become one behind the other.
+    ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
+    is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     """
 
     index: int
     inputs: tuple[tuple[str, Window], ...]
-    output: str
+    outputs: tuple[str, ...]
     node: onnx.NodeProto | None = None
+    parts: tuple[tuple[tuple[str, int, int], ...], ...] = ()
     weights: tuple[str, ...] = ()
     in_place: int | None = None
 
@@ -73,17 +75,17 @@ class _Finder:
         node = self._graph.nodes[index]
         if (node.domain == NCHWC_DOMAIN and node.op_type != "ReorderOutput") or self._follows(node):
             self._blocked.update(made(node))
-        if self._graph.region(index) is not None or len(made(node)) != 1:
+        if self._graph.region(index) is not None:
             return
         row = self._row_node(index, node)
-        if row is None or not all(map(self._has_rows, (*(n for n, _ in row.inputs), row.output))):
+        if row is None:
             return
-        for name in (*(name for name, _ in row.inputs), row.output):
-            shape = self._shape(name)
-            self.found.shapes[name] = shape
-            self.found.planes[name] = shape[_CHANNELS] // (
-                self._block if name in self._blocked else 1
-            )
+        names = (*(name for name, _ in row.inputs), *row.outputs)
+        if not all(map(self._has_rows, names)):
+            return
+        for name in names:
+            self.found.shapes[name] = self._shape(name)
+            self.found.planes[name] = self._planes(name)
         self.found.nodes.append(row)
 
     def _follows(self, node: onnx.NodeProto) -> bool:
@@ -104,6 +106,10 @@ class _Finder:
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type == "Concat" and node.domain in _DOMAINS:
             return self._joined(index, node)
+        if node.op_type == "Split" and node.domain in _DOMAINS:
+            return self._split(index, node)
+        if len(made(node)) != 1:
+            return None
         if node.domain == NCHWC_DOMAIN:
             return self._blocked_node(index, node)
         if node.op_type in POINTWISE and node.domain in _DOMAINS:
@@ -115,7 +121,27 @@ class _Finder:
             return None
         if not self._follows(node) and any(name in self._blocked for name in node.input):
             return None
-        return RowNode(index, tuple((name, Window()) for name in node.input), node.output[0])
+        if not all(map(self._has_rows, node.input)):
+            return None
+        parts = tuple((name, 0, self._planes(name)) for name in node.input)
+        inputs = tuple((name, Window()) for name in dict.fromkeys(node.input))
+        return RowNode(index, inputs, (node.output[0],), parts=(parts,))
+
+    def _split(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """A split along channels, outside of the blocked layout: there channels are planes."""
+        source, names = node.input[0], tuple(node.output)
+        if attributes(node).get("axis", 0) not in (_CHANNELS, _CHANNELS - 4):
+            return None
+        if source in self._blocked or not all(map(self._has_rows, (source, *names))):
+            return None
+        parts, first = [], 0
+        for name in names:
+            parts.append(((source, first, self._planes(name)),))
+            first += self._planes(name)
+        return RowNode(index, ((source, Window()),), names, parts=tuple(parts))
+
+    def _planes(self, name: str) -> int:
+        return self._shape(name)[_CHANNELS] // (self._block if name in self._blocked else 1)
 
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
@@ -196,7 +222,14 @@ class _Finder:
         in_place: int | None = None,
     ) -> RowNode:
         weights = dict.fromkeys(name for name in node.input if name and self._graph.is_weight(name))
-        return RowNode(index, tuple(inputs), node.output[0], node, tuple(weights), in_place)
+        return RowNode(
+            index,
+            tuple(inputs),
+            (node.output[0],),
+            node,
+            weights=tuple(weights),
+            in_place=in_place,
+        )
 
 
 def _set_ints(node: onnx.NodeProto, name: str, values: Sequence[int]) -> None:

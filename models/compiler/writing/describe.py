@@ -34,6 +34,7 @@ from models.packs.manifest import (
     Port,
     RowInput,
     RowOperator,
+    RowPart,
     RowValue,
     Source,
     Unrolled,
@@ -174,18 +175,39 @@ class RowDescriber:
 
     def values(self) -> tuple[RowValue, ...]:
         """Return the records of what they read and make."""
-        joined = {row.output: row.inputs for row in self.parts.rows.nodes if row.node is None}
+        copied = {
+            name: (row.index, parts)
+            for row in self.parts.rows.nodes
+            for name, parts in zip(row.outputs, row.parts, strict=False)
+        }
         return tuple(
-            RowValue(
-                name=name,
-                dtype=self.parts.graph.array(name).dtype,
-                shape=self.parts.rows.shapes[name],
-                value=self.index[name],
-                planes=planes,
-                parts=tuple(self._numbers[part] for part, _ in joined.get(name, ())),
-            )
-            for name, planes in self.parts.rows.planes.items()
+            self._value(name, *copied.get(name, (None, ()))) for name in self.parts.rows.planes
         )
+
+    def _value(
+        self, name: str, node: int | None, parts: tuple[tuple[str, int, int], ...]
+    ) -> RowValue:
+        own = [] if node is None else self._pieces(node)
+        return RowValue(
+            name=name,
+            dtype=self.parts.graph.array(name).dtype,
+            shape=self.parts.rows.shapes[name],
+            value=self.index[name],
+            planes=self.parts.rows.planes[name],
+            parts=tuple(
+                RowPart(row_value=self._numbers[part], first_plane=first, planes=planes)
+                for part, first, planes in parts
+            ),
+            first_piece=own[0] if own else 0,
+            end_piece=own[-1] + 1 if own else 0,
+        )
+
+    def _pieces(self, node: int) -> list[int]:
+        """Return the pieces that have the node ``node``; none where it has no kernel."""
+        if node in self.parts.aliases.elided:
+            return []
+        numbered = enumerate(self.parts.pieces)
+        return [number for number, item in numbered if item.first_node <= node < item.end_node]
 
     def operators(self) -> tuple[RowOperator, ...]:
         """Return the records of the operators that have a kernel."""
@@ -197,8 +219,7 @@ class RowDescriber:
         return {name: position for position, name in enumerate(self.parts.rows.planes)}
 
     def _operator(self, row: RowNode, graph: int) -> RowOperator:
-        pieces = self.parts.pieces
-        own = [i for i, item in enumerate(pieces) if item.first_node <= row.index < item.end_node]
+        own = self._pieces(row.index)
         return RowOperator(
             graph=graph,
             first_piece=own[0],
@@ -208,7 +229,7 @@ class RowDescriber:
                 for name, window in row.inputs
             ),
             weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
-            output=self._numbers[row.output],
+            output=self._numbers[row.outputs[0]],
             in_place=row.in_place,
         )
 

@@ -1,0 +1,58 @@
+"""What a profile says of row operators: times of some numbers of rows, and of copies of some sizes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipeline.profiles.interpolation import interpolated
+
+#: Numbers of rows that are measured; a smaller output has fewer.
+MEASURED_ROWS = (1, 4, 16, 64)
+#: Sizes of copies that are measured, bytes.
+MEASURED_COPIES = (1 << 10, 32 << 10, 512 << 10)
+
+
+def row_key(operator: int, rows: int) -> str:
+    """Return the key of a row operator that makes ``rows`` rows."""
+    return f"rows {operator}:{rows}"
+
+
+def copy_key(n_bytes: int) -> str:
+    """Return the key of a copy of rows."""
+    return f"rows copied:{n_bytes}"
+
+
+def measured_rows(height: int) -> list[int]:
+    """Return the numbers of rows at which an operator with so many rows of output is measured."""
+    return sorted({min(rows, height) for rows in MEASURED_ROWS})
+
+
+@dataclass(frozen=True)
+class MeasuredRows:
+    """The times of a profile: ``seconds`` by key; ``heights`` of the outputs of the row operators."""
+
+    seconds: Callable[[str], float]
+    heights: Mapping[int, int]
+
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+        key = (operator, rows)
+        if key not in self._calls:
+            table = {
+                each: self.seconds(row_key(operator, each))
+                for each in measured_rows(self.heights[operator])
+            }
+            self._calls[key] = interpolated(table, rows)
+        return self._calls[key]
+
+    def move(self, n_bytes: int) -> float:
+        """Return what copying rows of ``n_bytes`` in all takes."""
+        return interpolated(self._copies, n_bytes)
+
+    @cached_property
+    def _calls(self) -> dict[tuple[int, int], float]:
+        return {}
+
+    @cached_property
+    def _copies(self) -> dict[int, float]:
+        return {n_bytes: self.seconds(copy_key(n_bytes)) for n_bytes in MEASURED_COPIES}

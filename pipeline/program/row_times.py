@@ -1,0 +1,43 @@
+"""How long phases take: the sum of their kernels on so many rows, and of the copies between them."""
+
+from typing import Protocol
+
+from pipeline.program.regions import Action, Call, Fill, Move, RegionPlan
+from pipeline.program.row_network import RowNetwork
+
+
+class RowTimes(Protocol):
+    """Seconds of what phases are made of."""
+
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+
+    def move(self, n_bytes: int) -> float:
+        """Return what copying rows of ``n_bytes`` in all takes."""
+
+
+def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
+    """Return what each phase of ``plan`` takes."""
+    known: dict[Action, float] = {}
+
+    def seconds(action: Action) -> float:
+        if action not in known:
+            known[action] = _seconds(network, action, times)
+        return known[action]
+
+    return [sum(map(seconds, phase)) for phase in plan.phases]
+
+
+def region_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> float:
+    """Return what all phases of ``plan``, which may be a sketch, take together."""
+    phases = phase_seconds(network, plan, times)
+    return sum(count * each for count, each in zip(plan.repeats, phases, strict=True))
+
+
+def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
+    match action:
+        case Call(operator, _, output):
+            return times.call(operator, output.rows)
+        case Move(target=target) | Fill(target=target):
+            row_bytes = network.values[target.row_value].row_bytes
+            return times.move(target.planes * target.rows * row_bytes)
