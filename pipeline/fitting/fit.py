@@ -3,7 +3,7 @@
 Pure, but with a profile it may take seconds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.predict import Wanted, find_plan
@@ -98,12 +98,13 @@ def _chosen(
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         return make_plan(manifest, architecture, choice=choice), ()
     if architecture.tuned == "auto" and limit is None and wanted.delay_seconds is None:
-        limit = smallest_plan(manifest, architecture).resident_bytes + USEFUL_RING_BYTES
-        wanted = Wanted(weight_bytes=limit)
+        least = smallest_plan(manifest, architecture, wanted.regions)
+        limit = least.resident_bytes + USEFUL_RING_BYTES
+        wanted = replace(wanted, weight_bytes=limit)
     if profile is None:
         if limit is None:
             return make_plan(manifest, architecture), ()
-        return rule_of_thumb(manifest, architecture, limit), ()
+        return rule_of_thumb(manifest, architecture, limit, wanted.regions), ()
     found = find_plan(manifest, architecture, wanted, profile)
     if limit is not None and found.plan.weight_bytes > limit:
         # The search knows no limit: the least delay of the rings that it allows.

@@ -11,6 +11,7 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profiles.profile import Profile
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.simulator import Simulated, simulate
 
@@ -25,12 +26,13 @@ class Wanted:
     """What the user asks of a plan. Bytes and seconds; None: not asked.
 
     ``ring_bytes``: of each ring. ``weight_bytes``: limit of all memory for weights. ``delay_seconds``: as
-    little memory as reaches it.
+    little memory as reaches it. ``regions``: what runs on rows.
     """
 
     ring_bytes: int | None = None
     weight_bytes: int | None = None
     delay_seconds: float | None = None
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def find_plan(
         )
     if wanted.weight_bytes is None:
         return Found(make_plan(manifest, architecture))
-    return Found(rule_of_thumb(manifest, architecture, wanted.weight_bytes))
+    return Found(rule_of_thumb(manifest, architecture, wanted.weight_bytes, wanted.regions))
 
 
 def _known(
@@ -113,6 +115,7 @@ def _searched(
             wanted.delay_seconds,
             profile.durations,
             architecture,
+            wanted.regions,
         )
         found = Found(auto.plan, auto.reasons)
     known = FoundPlan(found.plan.choice, found.reasons, found.curve)
@@ -123,7 +126,8 @@ def _searched(
 def _question(architecture: Architecture, wanted: Wanted) -> str:
     """Return what a search depends on beside the profile."""
     form = f"{architecture.name}/{len(architecture.stages)}/{architecture.slots or 0}"
-    return f"{form} {wanted.weight_bytes} {wanted.delay_seconds}"
+    regions = [(region.first_piece, region.end_piece, region.rows) for region in wanted.regions]
+    return f"{form} {wanted.weight_bytes} {wanted.delay_seconds} {regions}"
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

@@ -1,6 +1,6 @@
 """The plan of ``auto``: ring, chunks, reads and resident weights chosen together on a profile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft, Drafts, DurationsOf
@@ -9,6 +9,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.tune import Tuner, smallest_bytes
 from pipeline.planning.words import sized
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.simulator import Simulated, simulate
 
@@ -35,22 +36,24 @@ def plan_auto(
     delay_target_seconds: float | None,
     durations_of: DurationsOf,
     architecture: Architecture = ARCHITECTURES["auto"],
+    regions: tuple[Region, ...] = (),
 ) -> AutoPlan:
     """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
 
-    With a delay target: the plan of about the least weight memory that reaches it within the limit.
+    ``regions`` run on rows. With a delay target: the plan of about the least weight memory that reaches
+    it within the limit.
 
     Raises:
         PlanError: the limit is too small for any plan, or no plan within it reaches the target.
     """
-    drafts = Drafts(manifest, durations_of, architecture)
+    drafts = Drafts(manifest, durations_of, architecture, regions)
     limit = sum(span.length for span in manifest.spans)
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
     draft = Tuner(manifest, drafts, limit).best()
     if delay_target_seconds is not None:
         draft = _least(manifest, drafts, draft, delay_target_seconds)
-    plan = make_plan(manifest, architecture, choice=draft.choice)
+    plan = make_plan(manifest, architecture, choice=replace(draft.choice, regions=regions))
     return AutoPlan(
         plan,
         simulate(plan.stages, durations_of(plan), plan.stages[0].ahead),

@@ -111,4 +111,5 @@ class Plan:
             "largest_chunk_bytes": self.largest_chunk_bytes,
             "read_bytes": self.read_bytes,
             "reads": [asdict(group) for group in self.groups],
+            "regions": [asdict(region) for region in self.choice.regions],
         }

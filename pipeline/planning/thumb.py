@@ -1,29 +1,55 @@
 """Plans without a profile: what fits in so many bytes, by rules that held in every measurement."""
 
+from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
 from pipeline.planning.make import READ_BYTES, READS_IN_RING, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 
 # More ring than this gained nothing: three of the largest reads.
 USEFUL_RING_BYTES = READS_IN_RING * READ_BYTES
 _WHOLE = 1 << 62
+_RATIO = 1.5
 
 
-def smallest_plan(manifest: Manifest, architecture: Architecture) -> Plan:
-    """Return the plan with the least memory for weights that can run the model."""
-    return make_plan(
-        manifest, architecture, choice=Choice(chunk_bytes=manifest.largest_chunk_bytes)
+def smallest_plan(
+    manifest: Manifest, architecture: Architecture, regions: tuple[Region, ...] = ()
+) -> Plan:
+    """Return the plan of the least memory that can run the model, ``regions`` on rows.
+
+    Of the sizes of chunks: small ones stream through a small ring, but each takes a binding.
+    """
+    sizes = [manifest.largest_chunk_bytes, *chunk_sizes(manifest)]
+    chosen = sizes if architecture.tuned == "auto" else sizes[:1]
+    plans = (
+        make_plan(manifest, architecture, choice=Choice(chunk_bytes=size, regions=regions))
+        for size in _apart(chosen)
     )
+    return min(plans, key=lambda plan: plan.total_bytes)
 
 
-def rule_of_thumb(manifest: Manifest, architecture: Architecture, weight_bytes: int) -> Plan:
+def _apart(sizes: list[int]) -> list[int]:
+    """Return ``sizes`` without those that are all too similar to the one before."""
+    kept = sizes[:1]
+    for size in sorted(sizes):
+        if size >= _RATIO * kept[-1]:
+            kept.append(size)
+    return kept
+
+
+def rule_of_thumb(
+    manifest: Manifest,
+    architecture: Architecture,
+    weight_bytes: int,
+    regions: tuple[Region, ...] = (),
+) -> Plan:
     """Return a plan with up to ``weight_bytes`` for weights, or the smallest one.
 
     The ring comes first, up to what is useful; ``auto`` keeps the last layers in what is left, where
     weights are large and quick to compute with.
     """
-    smallest = smallest_plan(manifest, architecture)
+    smallest = smallest_plan(manifest, architecture, regions)
     if architecture.resident:
         return smallest
     room = (weight_bytes - smallest.resident_bytes) // (2 if architecture.copies else 1)
@@ -31,9 +57,8 @@ def rule_of_thumb(manifest: Manifest, architecture: Architecture, weight_bytes: 
         return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
     streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]
     if room >= sum(manifest.spans[i].length for i in streamed):
-        return make_plan(
-            manifest, architecture, choice=Choice(chunk_bytes=_WHOLE, resident=tuple(streamed))
-        )
+        choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
+        return make_plan(manifest, architecture, choice=choice)
     ring = min(room, USEFUL_RING_BYTES)
     return _in_ring(manifest, architecture, ring, smallest, _last(manifest, streamed, room - ring))
 
@@ -48,7 +73,13 @@ def _in_ring(
     if ring_bytes <= smallest.ring_bytes:
         return smallest
     chunk = max(ring_bytes // READS_IN_RING, manifest.largest_chunk_bytes)
-    choice = Choice(ring_bytes // 4096 * 4096, chunk, resident=kept, ahead=architecture.ahead)
+    choice = Choice(
+        ring_bytes // 4096 * 4096,
+        chunk,
+        resident=kept,
+        ahead=architecture.ahead,
+        regions=smallest.choice.regions,
+    )
     return make_plan(manifest, architecture, choice=choice)
 
 

@@ -9,6 +9,7 @@ seed 001). What is read outside of the region is copied to where it lies whole.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from models.packs.manifest import RowInput, RowOperator
 from pipeline.program.row_network import Part, RowNetwork
@@ -107,12 +108,12 @@ class RegionPlan:
 
     def live_bytes(self) -> int:
         """Return the most that its strips hold at once."""
-        kept = sum(strip.n_bytes for strip in self.strips if strip.kept)
-        moments = range(len(self.operators))
-        return kept + max(
-            sum(s.n_bytes for s in self.strips if not s.kept and s.start <= at < s.end)
-            for at in moments
-        )
+        changes = [0] * (len(self.operators) + 1)
+        for strip in self.strips:
+            start, end = (0, -1) if strip.kept else (strip.start, strip.end)
+            changes[start] += strip.n_bytes
+            changes[end] -= strip.n_bytes
+        return max(accumulate(changes))
 
 
 class RegionError(Exception):
@@ -185,6 +186,7 @@ class _Planner:
         self._ranges = row_ranges(network, region.pieces, operators, region.rows, wholes)
         self._strips: list[_Building] = []
         self._own: dict[tuple[int, int], int] = {}  # strips of inputs that are put together
+        self._updates: list[list[int]] = [[] for _ in operators]
         self._lefts: dict[int, list[Rows]] = {}
         self._read: set[int] = set()
 
@@ -229,6 +231,7 @@ class _Planner:
                 count = 2 if self._waits(value) else 1
                 made.kept = [self._strip(0, end, kept=True) for _ in range(count)]
                 self._extend(made.strip, made.update)
+                self._updates[made.update].append(value)
 
     def _strip(self, start: int, end: int | None = None, kept: bool = False) -> int:
         self._strips.append(_Building(start, start + 1 if end is None else end, kept))
@@ -354,9 +357,8 @@ class _Planner:
             rows = self._ranges[phase][position]
             if rows:
                 yield from self._run(position, item, rows)
-            for value, made in self._made.items():
-                if made.kept and made.update == position:
-                    yield from self._keep(value, made, self._left(value, phase))
+            for value in self._updates[position]:
+                yield from self._keep(value, self._made[value], self._left(value, phase))
 
     def _run(self, position: int, item: RowOperator, rows: Rows) -> Iterator[Action]:
         areas = []

@@ -7,8 +7,6 @@ once (seed 001: phases of a schedule, with the overlap kept between them).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 
 from models.packs.manifest import Window
 from pipeline.program.row_network import RowNetwork
@@ -43,7 +41,7 @@ def row_ranges(
     """
     last = network.values[network.operators[operators[-1]].output].height
     count = max(-(-last // rows), 1)
-    shares = [Fraction((phase + 1) * rows, last) for phase in range(count)]
+    shares = [((phase + 1) * rows, last) for phase in range(count)]
     done = _targets(network, pieces, operators, kept, shares)
     before = [0] * len(operators)
     phases = []
@@ -59,11 +57,11 @@ def _targets(
     pieces: range,
     operators: range,
     kept: Sequence[bool],
-    shares: Sequence[Fraction],
+    shares: Sequence[tuple[int, int]],
 ) -> list[list[int]]:
     """Return, for each operator and phase, how many rows must have been made when it ends.
 
-    ``shares``: of the last operator's rows.
+    ``shares``: of the last operator's rows, and how many these are.
     """
     wanted: dict[int, list[int]] = {}  # by row value
     found: list[list[int]] = [[] for _ in operators]
@@ -72,19 +70,25 @@ def _targets(
         height = network.values[operator.output].height
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
-            targets = [min(ceil(height * share), height) for share in shares]
+            targets = [min(-(-height * rows // last), height) for rows, last in shares]
         unit = max(item.window.factor for item in operator.inputs)
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:
             targets[-1] = height
         found[position] = targets
         for item in operator.inputs:
+            limit = network.values[item.row_value].height
+            ends = _needed_ends(item.window, targets, limit)
             for part in network.parts(item.row_value, pieces):
-                limit = network.values[part.row_value].height
-                ends = [
-                    min(max(needed(item.window, Rows(0, end)).end, 0), limit) if end else 0
-                    for end in targets
-                ]
                 held = wanted.get(part.row_value, [0] * len(shares))
                 wanted[part.row_value] = [max(pair) for pair in zip(held, ends, strict=True)]
     return found
+
+
+def _needed_ends(window: Window, ends: Sequence[int], limit: int) -> list[int]:
+    """Return up to where an input of ``limit`` rows is needed for the output rows [0, end)."""
+    factor, stride = window.factor, window.stride
+    if factor > 1:
+        return [min(-(-end // factor), limit) for end in ends]
+    beyond = window.kernel - stride - window.above
+    return [min(max(end * stride + beyond, 0), limit) if end else 0 for end in ends]

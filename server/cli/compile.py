@@ -17,8 +17,8 @@ from models.progress import Progress
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.find import open_device
 from pipeline.devices.lowered import device_measure
+from pipeline.fitting.within import least_plan
 from pipeline.planning.make import make_plan
-from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, size
 from server.cli.printing.output import print_json, say, suggest, warn
@@ -183,7 +183,7 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": smallest_budget(
-            smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes, [Need.of(manifest)]
+            least_plan(manifest, ARCHITECTURES["auto"], None).total_bytes, [Need.of(manifest)]
         ),
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),

@@ -16,6 +16,7 @@ from PIL import Image
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.detection.boxes import Limits
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
@@ -24,7 +25,10 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
 from pipeline.fitting.fit import fit_plan
 from pipeline.fitting.predict import Wanted
+from pipeline.fitting.within import check_fits, fit_within
 from pipeline.planning.plan import Plan
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import Architecture
 from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
@@ -75,6 +79,10 @@ def run(
     architecture_name: ArchitectureName = "auto",
     ring: Ring = None,
     weights: Weights = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="All memory of the model: 3MB, 64MiB."),
+    ] = None,
     top_k: Annotated[
         int | None,
         typer.Option(
@@ -115,8 +123,8 @@ def run(
     opened = open_pack(pack, device.target, recompile)
     if (image is None) == (input_ is None):
         raise typer.BadParameter("give either --image or --input")
-    if ring is not None and weights is not None:
-        raise typer.BadParameter("give either --ring or --weights")
+    if sum(given is not None for given in (ring, weights, budget)) > 1:
+        raise typer.BadParameter("give one of --ring, --weights and --budget")
     limits = Limits(_fraction(score_threshold), _fraction(iou_threshold))
     if draw is not None:
         check_drawing(opened, draw, image)
@@ -125,10 +133,11 @@ def run(
     picture = None if image is None else _picture(image)
     inputs = _inputs(opened, picture, input_)
     chosen = architecture(architecture_name)
+    total = size(budget, "--budget")
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
     opened, profile = prepared(opened, device)
     with working("planning"):  # seconds, where a profile is new
-        plan = fit_plan(opened.manifest, device.adapt(chosen), wanted, profile).plan
+        plan = _plan(opened.manifest, device.adapt(chosen), wanted, profile, total)
     meter = find_meter()
     with _engine(opened, plan, device, verify == "always") as engine:
         with meter.measure() as energy:
@@ -146,6 +155,25 @@ def run(
     if not as_json:
         for path in filter(None, (output, draw)):
             say(f"{path}: written")
+
+
+def _plan(
+    manifest: Manifest,
+    architecture: Architecture,
+    wanted: Wanted,
+    profile: Profile | None,
+    total: int | None,
+) -> Plan:
+    """Return the plan of what is wanted, within ``total`` bytes of everything where that is given.
+
+    Raises:
+        PlanError: there is none.
+    """
+    if total is None:
+        return fit_plan(manifest, architecture, wanted, profile).plan
+    plan = fit_within(manifest, architecture, total, wanted, profile).plan
+    check_fits(manifest, plan, total)
+    return plan
 
 
 @contextmanager

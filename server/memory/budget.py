@@ -6,12 +6,11 @@ model: what is held is never changed, but replaced.
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from models.packs.manifest import Manifest
-from pipeline.fitting.fit import NOTHING, Fitted, check_profile, fit_plan, smallest_fitted
+from pipeline.fitting.fit import NOTHING, Fitted, check_profile, smallest_fitted
 from pipeline.fitting.predict import Wanted
-from pipeline.planning.plan import PlanError
+from pipeline.fitting.within import fit_within, least_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
@@ -162,26 +161,12 @@ def fit(
             cannot be, or not without a profile. ProfileError: the profile lacks a kernel.
     """
     check_profile(manifest, architecture, wanted, profile)
-    smallest = smallest_fitted(manifest, architecture, wanted, profile)
-    least = smallest.plan
+    if wanted.ring_bytes is not None:
+        chosen = smallest_fitted(manifest, architecture, wanted, profile)
+        least = chosen.plan
+    else:
+        chosen, least = None, least_plan(manifest, architecture, profile)
     if least.total_bytes > free.free_bytes:
         raise refusal(name, least.memory, free, beside_bytes)
-    if wanted.ring_bytes is not None:
-        return smallest
     room = min(share, free.free_bytes)
-    weights = room - (least.total_bytes - least.weight_bytes)
-    if wanted.weight_bytes is not None:
-        weights = min(weights, wanted.weight_bytes)
-    while weights > least.weight_bytes:
-        try:
-            within = replace(wanted, weight_bytes=weights)
-            fitted = fit_plan(manifest, architecture, within, profile)
-        except PlanError:
-            if wanted.delay_seconds is not None:
-                raise
-            break  # a little more than the smallest may be too little for what it chooses
-        if fitted.plan.total_bytes <= room:
-            return fitted
-        # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
-        weights = min(weights, fitted.plan.weight_bytes) - (fitted.plan.total_bytes - room)
-    return smallest
+    return chosen or fit_within(manifest, architecture, room, wanted, profile)

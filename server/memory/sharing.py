@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from models.packs.pack import Pack
 from pipeline.fitting.fit import Fitted, smallest_fitted
 from pipeline.fitting.predict import Wanted
+from pipeline.fitting.within import least_plan
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.plan import PlanError
 from pipeline.planning.words import sized
@@ -88,7 +89,8 @@ def _check(candidate: Candidate, fitted: Fitted) -> None:
 
 
 def _smallest_bytes(candidate: Candidate) -> int:
-    smallest = smallest_fitted(
-        candidate.pack.manifest, candidate.architecture, candidate.wanted, candidate.profile
-    )
-    return smallest.plan.total_bytes
+    manifest, architecture = candidate.pack.manifest, candidate.architecture
+    if candidate.wanted.ring_bytes is not None:
+        fitted = smallest_fitted(manifest, architecture, candidate.wanted, candidate.profile)
+        return fitted.plan.total_bytes
+    return least_plan(manifest, architecture, candidate.profile).total_bytes

@@ -12,7 +12,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import Fitted
-from pipeline.planning.thumb import smallest_plan
+from pipeline.fitting.within import least_plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
@@ -53,9 +53,9 @@ class Opener:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
             RefusedError: no request could be answered.
         """
-        pack = self._device.fitted(self._checked(folder))
+        pack, profile = prepared(self._checked(folder), self._device)
         check_requests(folder.name, pack.manifest, self._budget)
-        return smallest_plan(pack.manifest, self._architecture()).total_bytes
+        return least_plan(pack.manifest, self._architecture(), profile).total_bytes
 
     def need(self, folder: Path) -> Need:
         """Return what requests to the latest version in ``folder`` take; blocks.

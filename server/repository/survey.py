@@ -12,8 +12,8 @@ from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
 from pipeline.devices.base import Device, DeviceError
+from pipeline.fitting.within import least_plan
 from pipeline.planning.plan import PlanError
-from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
@@ -132,7 +132,7 @@ def _found(folder: Path, device: Device) -> Found:
         if profile is not None:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
-        least = smallest_plan(pack.manifest, device.adapt(_ARCHITECTURE)).total_bytes
+        least = least_plan(pack.manifest, device.adapt(_ARCHITECTURE), profile).total_bytes
     except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:

@@ -1,0 +1,114 @@
+"""The variants of a model on rows, judged by its profile, or by its arithmetic where it has none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from models.packs.choice import choose_pieces, finest_positions
+from models.packs.manifest import Manifest
+from pipeline.planning.variants import QUICK_CUTS, Variant, find_variants
+from pipeline.profiles.profile import Profile, piece_key
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import row_network
+from pipeline.schedule.architectures import Architecture
+
+# Rough times of a core that nobody measured; only their proportions decide.
+_MULTIPLICATIONS_A_SECOND = 30e9
+_BYTES_A_SECOND = 6e9
+_LAUNCH_SECONDS = 4e-6
+_COPY_SECONDS = 2e-6
+
+
+def row_variants(
+    manifest: Manifest,
+    architecture: Architecture,
+    profile: Profile | None,
+    most_cuts: int = QUICK_CUTS,
+) -> tuple[Variant, ...]:
+    """Return the variants that plans of ``architecture`` may choose, the whole network first.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    if architecture.tuned != "auto":
+        return (Variant((), 0, 0.0),)
+    return _known(_Question(manifest, profile, most_cuts))
+
+
+class _Question:
+    """What variants depend on; equal where that is, whatever a device adds to a manifest."""
+
+    def __init__(self, manifest: Manifest, profile: Profile | None, most_cuts: int) -> None:
+        self.manifest = manifest
+        self.profile = profile
+        self.most_cuts = most_cuts
+        self._known = self._key()
+
+    def _key(self) -> tuple[object, ...]:
+        checksums = tuple(record.checksum for record in self.manifest.files.values())
+        spans = (span.checksum for span in self.manifest.spans)
+        measured = None if self.profile is None else (self.profile.manifest, self.profile.date)
+        return (*checksums, *spans, measured, self.most_cuts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self._known == other._known
+
+    def __hash__(self) -> int:
+        return hash(self._known)
+
+
+@lru_cache(maxsize=16)
+def _known(question: _Question) -> tuple[Variant, ...]:
+    manifest, profile = question.manifest, question.profile
+    network = row_network(manifest)
+    estimated = _Estimated(network)
+    if profile is None:
+        found = find_variants(manifest, network, estimated, estimated.pieces(), question.most_cuts)
+    else:
+        found = find_variants(
+            manifest,
+            network,
+            profile.row_times(network),
+            _measured(manifest, profile),
+            question.most_cuts,
+        )
+    return tuple(found)
+
+
+def _measured(manifest: Manifest, profile: Profile) -> Callable[[int], float]:
+    """Return what tells the seconds of pieces: those of a joined kernel at the first of its chunks."""
+    pieces = choose_pieces(manifest, None)
+    seconds = {
+        positions.start: profile.kernel(piece_key(piece)).median
+        for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
+    }
+    return lambda piece: seconds.get(piece, 0.0)
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """Times by multiplications and bytes."""
+
+    network: RowNetwork
+
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+        item = self.network.operators[operator]
+        output = self.network.values[item.output]
+        pixels = rows * output.shape[3]
+        weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
+        work = pixels * max(weights, output.shape[1])
+        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
+
+    def move(self, n_bytes: int) -> float:
+        """Return what copying rows of ``n_bytes`` in all takes."""
+        return _COPY_SECONDS + n_bytes / _BYTES_A_SECOND
+
+    def pieces(self) -> Callable[[int], float]:
+        """Return what tells the seconds of pieces: each operator's at the first of its own."""
+        seconds: dict[int, float] = {}
+        for number, item in enumerate(self.network.operators):
+            height = self.network.values[item.output].height
+            took = seconds.get(item.first_piece, 0.0)
+            seconds[item.first_piece] = took + self.call(number, height)
+        return lambda piece: seconds.get(piece, 0.0)

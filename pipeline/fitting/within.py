@@ -1,0 +1,109 @@
+"""The best plan within so many bytes of everything: weights, activations, scratch, sessions, tensors.
+
+What runs on rows decides how much activations take, and with it how much is left for weights. So each
+variant of the network is planned within the limit, and the fastest plan wins.
+"""
+
+from dataclasses import replace
+
+from models.packs.manifest import Manifest
+from pipeline.fitting.fit import NOTHING, Fitted, fit_plan, judged
+from pipeline.fitting.predict import Wanted
+from pipeline.fitting.row_variants import row_variants
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.variants import Variant
+from pipeline.planning.words import sized
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import Architecture
+
+# What a disk reads, where no profile says; only proportions decide.
+_READ_BYTES_A_SECOND = 1.5e9
+
+
+def least_plan(manifest: Manifest, architecture: Architecture, profile: Profile | None) -> Plan:
+    """Return the plan of the least memory that is known.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    variants = row_variants(manifest, architecture, profile)
+    plans = (smallest_plan(manifest, architecture, variant.regions) for variant in variants)
+    return min(plans, key=lambda plan: plan.total_bytes)
+
+
+def fit_within(
+    manifest: Manifest,
+    architecture: Architecture,
+    n_bytes: int,
+    wanted: Wanted = NOTHING,
+    profile: Profile | None = None,
+) -> Fitted:
+    """Return the fastest plan whose ``total_bytes`` are within the limit, or the smallest plan.
+
+    Raises:
+        PlanError: what is ``wanted`` cannot be, or not without a profile. ProfileError: the profile
+            lacks a kernel.
+    """
+    best: Fitted | None = None
+    for variant in row_variants(manifest, architecture, profile):
+        if best is not None and variant.seconds >= _seconds(best, variant):
+            break  # the following ones compute for even longer
+        fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
+        if fitted is not None and (
+            best is None or _seconds(fitted, variant) < _seconds(best, variant)
+        ):
+            best = fitted
+    return best or judged(least_plan(manifest, architecture, profile), profile)
+
+
+def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
+    """Refuse a plan that takes more than ``n_bytes``.
+
+    Raises:
+        PlanError: it does; the message has what is required and available, and what takes most.
+    """
+    excess = plan.total_bytes - n_bytes
+    if excess > 0:
+        kind, most = max(plan.memory.items(), key=lambda item: item[1])
+        raise PlanError(
+            f"{manifest.name}: required {sized(plan.total_bytes)} ({plan.total_bytes} bytes), available "
+            f"{sized(n_bytes)}, excess {sized(excess)}; most of it is {kind}: {sized(most)}"
+        )
+
+
+def _seconds(fitted: Fitted, variant: Variant) -> float:
+    """Return the delay of a plan, as far as anybody knows."""
+    if fitted.predicted_seconds is not None:
+        return fitted.predicted_seconds
+    return max(variant.seconds, fitted.plan.read_bytes / _READ_BYTES_A_SECOND)
+
+
+def _fit_variant(
+    manifest: Manifest,
+    architecture: Architecture,
+    variant: Variant,
+    room: int,
+    wanted: Wanted,
+    profile: Profile | None,
+) -> Fitted | None:
+    """Return the best plan of one variant within ``room`` bytes; None: it has none."""
+    least = smallest_plan(manifest, architecture, variant.regions)
+    if least.total_bytes > room:
+        return None
+    weights = room - (least.total_bytes - least.weight_bytes)
+    if wanted.weight_bytes is not None:
+        weights = min(weights, wanted.weight_bytes)
+    while weights > least.weight_bytes:
+        try:
+            within = replace(wanted, weight_bytes=weights, regions=variant.regions)
+            fitted = fit_plan(manifest, architecture, within, profile)
+        except PlanError:
+            if wanted.delay_seconds is not None:
+                raise
+            break  # a little more than the smallest may be too little for what it chooses
+        if fitted.plan.total_bytes <= room:
+            return fitted
+        # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
+        weights = min(weights, fitted.plan.weight_bytes) - (fitted.plan.total_bytes - room)
+    return judged(least, profile)
