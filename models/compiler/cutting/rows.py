@@ -21,6 +21,7 @@ from models.packs.manifest import Window
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
 _CHANNELS = 1
+_NO_PADS = [0, 0, 0, 0]
 #: Operators whose kernels read an element, compute, and write it: safe on the same memory.
 _IN_PLACE = frozenset(("Add", "Div", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"))
 
@@ -184,17 +185,18 @@ class _Finder:
             return None
         inner = onnx.NodeProto()
         inner.CopyFrom(node)
-        pads = attributes(node)["pads"]
+        pads = attributes(node).get("pads", _NO_PADS)
         _set_ints(inner, "pads", [0, pads[1], 0, pads[3]])
         return self._made(index, inner, inputs, len(inputs) - 1 or None)
 
     def _window(self, node: onnx.NodeProto) -> Window | None:
         """Return the rows that a convolution or a pool needs; None where border rows are special."""
         given = attributes(node)
-        if given.get("auto_pad", "NOTSET") != "NOTSET" or len(given.get("pads", ())) != 4:
+        if given.get("auto_pad", "NOTSET") != "NOTSET":
             return None
-        above, below = given["pads"][0], given["pads"][2]
-        kernel = (given["kernel_shape"][0] - 1) * given.get("dilations", [1])[0] + 1
+        above, _, below, _ = given.get("pads", _NO_PADS)
+        height = given.get("kernel_shape") or self._graph.array(node.input[1]).shape[2:]
+        kernel = (height[0] - 1) * given.get("dilations", [1])[0] + 1
         stride = given.get("strides", [1])[0]
         lowest = node.op_type == "MaxPool"
         if node.op_type == "AveragePool":
