@@ -32,7 +32,7 @@ class RowKernels:
         """Yield times by key: one round of all operators, and of copies."""
         alike: dict[tuple[object, ...], list[float]] = {}
         for number, item in enumerate(self._manifest.row_operators):
-            for rows in measured_rows(self._manifest.row_values[item.output].height):
+            for rows in measured_rows(self._manifest.row_values[item.output], item):
                 like = self._like(item, rows)
                 if like not in alike:
                     alike[like] = self._measured(item, rows)

@@ -198,11 +198,7 @@ class Profile(_Record):
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
-        heights = {
-            number: network.values[item.output].height
-            for number, item in enumerate(network.operators)
-        }
-        return MeasuredRows(lambda key: self.kernel(key).at(quantile), heights)
+        return MeasuredRows(lambda key: self.kernel(key).at(quantile), network)
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -1,10 +1,12 @@
 """What a profile says of row operators: times of some numbers of rows, and of copies of some sizes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from models.packs.manifest import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
+from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.
 MEASURED_ROWS = (1, 4, 16, 64)
@@ -22,32 +24,42 @@ def copy_key(n_bytes: int) -> str:
     return f"rows copied:{n_bytes}"
 
 
-def measured_rows(height: int) -> list[int]:
-    """Return the numbers of rows at which an operator with so many rows of output is measured."""
-    return sorted({min(rows, height) for rows in MEASURED_ROWS})
+def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:
+    """Return the numbers of rows of its output ``value`` at which an operator is measured."""
+    unit = max(item.window.factor for item in operator.inputs)
+    return sorted({min(-(-rows // unit) * unit, value.height) for rows in MEASURED_ROWS})
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """The times of a profile: ``seconds`` by key; ``heights`` of the outputs of the row operators."""
+    """The times of a profile for ``network``: ``seconds`` by key."""
 
     seconds: Callable[[str], float]
-    heights: Mapping[int, int]
+    network: RowNetwork
 
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
         key = (operator, rows)
         if key not in self._calls:
-            table = {
-                each: self.seconds(row_key(operator, each))
-                for each in measured_rows(self.heights[operator])
-            }
-            self._calls[key] = interpolated(table, rows)
+            self._calls[key] = interpolated(self._table(operator), rows)
         return self._calls[key]
+
+    def _table(self, operator: int) -> dict[int, float]:
+        if operator not in self._tables:
+            item = self.network.operators[operator]
+            measured = measured_rows(self.network.values[item.output], item)
+            self._tables[operator] = {
+                rows: self.seconds(row_key(operator, rows)) for rows in measured
+            }
+        return self._tables[operator]
 
     def move(self, n_bytes: int) -> float:
         """Return what copying rows of ``n_bytes`` in all takes."""
         return interpolated(self._copies, n_bytes)
+
+    @cached_property
+    def _tables(self) -> dict[int, dict[int, float]]:
+        return {}
 
     @cached_property
     def _calls(self) -> dict[tuple[int, int], float]:
