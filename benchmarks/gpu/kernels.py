@@ -14,13 +14,12 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
+from models.packs.choice import choose_pieces
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.lowering import NotCoveredError, convolutions
-from pipeline.planning.make import make_plan
-from pipeline.schedule.architectures import ARCHITECTURES
 
 _ROUNDS = 7
 _RUNS = 5
@@ -29,7 +28,7 @@ _RUNS = 5
 def shapes_of(pack: Pack, device: CudaDevice) -> list[Convolution]:
     """Return the distinct convolutions of a pack for CUDA, layers whole."""
     found: dict[Convolution, None] = {}
-    for piece in make_plan(pack.manifest, ARCHITECTURES["pre"]).pieces:
+    for piece in choose_pieces(pack.manifest, None):
         with contextlib.suppress(NotCoveredError):
             found |= dict.fromkeys(convolutions(pack.graphs[piece.graph], device.settings))
     return list(found)

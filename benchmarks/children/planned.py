@@ -1,0 +1,81 @@
+"""One plan, run: ``python -m benchmarks.children.planned PACK BYTES|pre INPUTS.npz SWEEPS RESULT.json``.
+
+Writes what was planned and predicted, what was allocated and took how long, and a checksum of the outputs.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from models.packs.checksum import checksum
+from models.packs.pack import Pack, open_pack
+from models.runtime.sessions import claim_process
+from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.engine import Engine
+from pipeline.fitting.fit import Fitted, judged
+from pipeline.fitting.within import fit_within
+from pipeline.planning.make import make_plan
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile_file import load_profile
+from pipeline.schedule.architectures import ARCHITECTURES
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process, as the kernel counts it."""
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def measure(
+    pack: Pack, device: CpuDevice, fitted: Fitted, inputs: Any, sweeps: int
+) -> dict[str, Any]:
+    """Run ``fitted`` so often; return figures."""
+    base = anonymous_bytes()
+    pool = ReadPool()
+    engine = Engine(pack, fitted.plan, device, pool, open_reader(pack.weights_path))
+    engine.open()
+    outputs, _ = engine.run(inputs)
+    delays = [engine.run(inputs)[1].delay_seconds for _ in range(sweeps)]
+    data = b"".join(np.ascontiguousarray(outputs[name]).tobytes() for name in sorted(outputs))
+    allocated = engine.statistics().memory
+    engine.close()
+    pool.close()
+    return {
+        "planned": fitted.plan.memory,
+        "allocated": allocated,
+        "regions": len(fitted.plan.choice.regions),
+        "read_bytes": fitted.plan.read_bytes,
+        "predicted_seconds": fitted.predicted_seconds,
+        "seconds": median(delays),
+        "base_bytes": base,
+        "outputs": checksum(data),
+    }
+
+
+def main() -> None:
+    """Plan, run, write."""
+    path, limit, inputs, sweeps, result = sys.argv[1:]
+    claim_process()
+    device = CpuDevice()
+    pack = device.fitted(open_pack(Path(path)))
+    profile = load_profile(pack, this_machine(pack.weights_path, device))
+    if limit == "pre":
+        fitted = judged(make_plan(pack.manifest, ARCHITECTURES["pre"]), profile)
+    else:
+        auto = device.adapt(ARCHITECTURES["auto"])
+        fitted = fit_within(pack.manifest, auto, int(limit), profile=profile)
+    with np.load(inputs) as given:
+        figures = measure(pack, device, fitted, dict(given), int(sweeps))
+    Path(result).write_text(json.dumps(figures), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
