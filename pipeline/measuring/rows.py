@@ -1,10 +1,11 @@
 """Measuring row operators: each on a few rows and on many, with the weights of the pack.
 
-Rows lie in memory that was just written, as in a region, where the operator before made them.
+Each run takes other memory than the one before, as much in all as the strips of a region: what a kernel
+finds in the caches there is not what it left itself.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator
 from models.packs.pack import Pack
-from pipeline.devices.base import Device
+from pipeline.devices.base import Device, Launch
 from pipeline.profiles.row_kernels import MEASURED_COPIES, copy_key, measured_rows, row_key
 from pipeline.program.row_ranges import Rows, needed
 
-_REPEATS = 5
+_REPEATS = 7
+# Of one operator in one round: large ones are measured less often.
+_ENOUGH_SECONDS = 0.01
+_STRIPS_BYTES = 1 << 20
 
 
 class RowKernels:
@@ -27,6 +31,7 @@ class RowKernels:
         self._manifest: Manifest = pack.manifest
         self._device = device
         self._generator = np.random.default_rng(0)
+        self._kept: list[Any] = []
 
     def seconds(self) -> Iterator[tuple[str, float]]:
         """Yield times by key: one round of all operators, and of copies."""
@@ -47,13 +52,21 @@ class RowKernels:
         return (item.graph, rows, *shapes, *weights, self._manifest.row_values[item.output].shape)
 
     def _measured(self, item: RowOperator, rows: int) -> list[float]:
-        inputs = [self._rows(taken, rows) for taken in item.inputs]
-        output = self._filled(item.output, rows)
-        weights = [self._weights(operand) for operand in item.weights]
         kernel = self._device.load(self._pack.graphs[item.graph])
-        launch = kernel.bind([*inputs, *weights], [output])
-        launch()
-        return [_timed(launch) for _ in range(_REPEATS)]
+        weights = [self._weights(operand) for operand in item.weights]
+        launches: list[Launch] = []
+        held = 0
+        while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
+            inputs = [self._rows(taken, rows) for taken in item.inputs]
+            output = self._filled(item.output, rows)
+            launches.append(kernel.bind([*inputs, *weights], [output]))
+            held += sum(array.nbytes for array in (*inputs, output))
+            self._kept.append((inputs, output))  # kernels have their addresses only
+        for launch in launches:
+            launch()
+        times = _repeated(launches)
+        self._kept.clear()
+        return times
 
     def _rows(self, taken: RowInput, rows: int) -> NDArray[Any]:
         return self._filled(taken.row_value, len(needed(taken.window, Rows(0, rows))))
@@ -73,13 +86,22 @@ class RowKernels:
 def _copies(n_bytes: int) -> list[float]:
     """Return times of copying rows of ``n_bytes``: a part of each of several planes."""
     planes, elements = 16, n_bytes // 64
-    source = np.ones((planes, 2, elements), np.float32)
-    target = np.zeros((planes, 1, elements), np.float32)
-    rows = source[:, :1]
-    return [_timed(lambda: np.copyto(target, rows)) for _ in range(4 * _REPEATS)]
+    count = max(_STRIPS_BYTES // (3 * n_bytes), 1)
+    sources = np.ones((count, planes, 2, elements), np.float32)
+    targets = np.ones((count, planes, 1, elements), np.float32)
+
+    def copy(turn: int) -> Launch:
+        source, target = sources[turn, :, :1], targets[turn]
+        return lambda: np.copyto(target, source)
+
+    return _repeated([copy(turn) for turn in range(min(count, _REPEATS))])
 
 
-def _timed(launch: Any) -> float:
-    began = time.perf_counter()
-    launch()
-    return time.perf_counter() - began
+def _repeated(launches: Sequence[Launch]) -> list[float]:
+    """Return times of ``launches``, in turns, until they are enough."""
+    times: list[float] = []
+    while len(times) < _REPEATS and sum(times) < _ENOUGH_SECONDS:
+        began = time.perf_counter()
+        launches[len(times) % len(launches)]()
+        times.append(time.perf_counter() - began)
+    return times
