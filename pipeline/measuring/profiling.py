@@ -26,6 +26,7 @@ from pipeline.devices.tuning import Tuning
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps, opened
 from pipeline.measuring.overlaps import ORDERS, measure_overlap
+from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.measuring.transfers import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
@@ -103,6 +104,8 @@ def profile_pack(
     profile = _summary(pack, device, samples, tuning)
     overlaps = {}
     with closing(ReadPool()) as pool:
+        doing("phases of regions")
+        profile = profile.model_copy(update={"phases": phases_factor(pack, profile, device, pool)})
         for name in ORDERS:
             doing(f"kernels beside reads, as {name}")
             overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)

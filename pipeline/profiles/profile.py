@@ -96,9 +96,10 @@ class Profile(_Record):
     has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
     ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory.
     ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
-    sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``limits``: by
-    ``plan_key``. ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very
-    machine; never in a file. What was measured on one that differs slightly is no bound here.
+    sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
+    how much phases of regions take longer than their operators one by one. ``limits``: by ``plan_key``.
+    ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very machine;
+    never in a file. What was measured on one that differs slightly is no bound here.
     """
 
     format_version: Literal[1] = 1
@@ -112,6 +113,7 @@ class Profile(_Record):
     slowdown: Seconds
     overlaps: dict[str, Overlap] = {}
     outside: Distribution
+    phases: Seconds = 1.0
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
     exact: Annotated[bool, Field(exclude=True)] = True
@@ -198,7 +200,7 @@ class Profile(_Record):
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
-        return MeasuredRows(lambda key: self.kernel(key).at(quantile), network)
+        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network)
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.
