@@ -14,6 +14,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
+from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
@@ -29,7 +30,8 @@ _RUNS = 5
 def shapes_of(pack: Pack, device: CudaDevice) -> list[Convolution]:
     """Return the distinct convolutions of a pack for CUDA, layers whole."""
     found: dict[Convolution, None] = {}
-    for piece in make_plan(pack.manifest, ARCHITECTURES["pre"]).pieces:
+    for piece in make_plan(pack.manifest, ARCHITECTURES["pre"]).steps:
+        assert isinstance(piece, Piece)  # no regions were chosen
         with contextlib.suppress(NotCoveredError):
             found |= dict.fromkeys(convolutions(pack.graphs[piece.graph], device.settings))
     return list(found)

@@ -20,7 +20,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.profiles.row_kernels import MeasuredRows, row_keys
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, Step, regions_of
@@ -203,6 +203,10 @@ class Profile(_Record):
             for number, item in enumerate(network.operators)
         }
         return MeasuredRows(lambda key: self.kernel(key).at(quantile), heights)
+
+    def has_row_times(self, network: RowNetwork) -> bool:
+        """Return whether all that regions of ``network`` do was measured."""
+        return all(key in self.kernels for key in row_keys(network))
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -1,10 +1,11 @@
 """What a profile says of row operators: times of some numbers of rows, and of copies of some sizes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.profiles.interpolation import interpolated
+from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.
 MEASURED_ROWS = (1, 4, 16, 64)
@@ -25,6 +26,15 @@ def copy_key(n_bytes: int) -> str:
 def measured_rows(height: int) -> list[int]:
     """Return the numbers of rows at which an operator with so many rows of output is measured."""
     return sorted({min(rows, height) for rows in MEASURED_ROWS})
+
+
+def row_keys(network: RowNetwork) -> Iterator[str]:
+    """Yield the keys of everything that regions of ``network`` do."""
+    for number, item in enumerate(network.operators):
+        for rows in measured_rows(network.values[item.output].height):
+            yield row_key(number, rows)
+    if network.operators:
+        yield from map(copy_key, MEASURED_COPIES)
 
 
 @dataclass(frozen=True)
