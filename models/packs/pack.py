@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,6 +16,7 @@ from models.packs.target import Target, host_target
 
 FILES = ("model.onnx", "pieces.bin", "weights.bin")
 _MAX_MANIFEST_BYTES = 64 << 20
+_MAX_NAME = 255
 _VERSION = re.compile("[1-9][0-9]*")
 
 
@@ -146,20 +148,28 @@ def _check_version(path: Path, document: object) -> None:
     if not isinstance(document, dict):
         return
     version = document.get("format_version", 1)
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    if not isinstance(version, int):
+        raise PackError(f"{path}: format_version: not a whole number")
+    if version > FORMAT_VERSION:
         raise PackError(
             f"{path}: format_version: {version} is newer than {FORMAT_VERSION}, "
             "the newest that this Layerstream reads"
         )
-    if isinstance(version, int) and version < FORMAT_VERSION:
-        record = document.get("source")
-        source = record.get("file", "SOURCE.onnx") if isinstance(record, dict) else "SOURCE.onnx"
+    if version < FORMAT_VERSION:
         folder = path.parent
         number = f" --version {folder.name}" if folder.name != "1" else ""
         raise PackError(
             f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
-            f"layerstream compile {source} -o {folder.parent}{number} --force"
+            f"layerstream compile {_source_name(document)} -o {folder.parent}{number} --force"
         )
+
+
+def _source_name(document: dict[str, Any]) -> str:
+    """Return what a manifest that was not checked says it was made of, where that is a name."""
+    record = document.get("source")
+    name = record.get("file") if isinstance(record, dict) else None
+    sound = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
+    return str(name) if sound else "SOURCE.onnx"
 
 
 def _check_inside(file: Path) -> None:

@@ -27,10 +27,13 @@ def row_variants(
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
+    It is the only one where the profile does not know rows: nobody could say what they take.
+
     Raises:
         ProfileError: the profile lacks a kernel.
     """
-    if architecture.tuned != "auto":
+    unknown = profile is not None and not profile.has_row_times(row_network(manifest))
+    if architecture.tuned != "auto" or unknown:
         return (Variant((), 0, 0.0),)
     return _known(_Question(manifest, profile, most_cuts))
 

@@ -20,7 +20,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.profiles.row_kernels import MeasuredRows, row_keys
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, Step, regions_of
@@ -201,6 +201,10 @@ class Profile(_Record):
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
         return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network)
+
+    def has_row_times(self, network: RowNetwork) -> bool:
+        """Return whether all that regions of ``network`` do was measured."""
+        return all(key in self.kernels for key in row_keys(network))
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -13,6 +13,7 @@ from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.whole_files import write_atomically
+from pipeline.program.steps import row_network
 
 FILE = "profile.json"
 _MAX_FILE_BYTES = 64 << 20
@@ -39,10 +40,11 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     return path
 
 
-def load_profile(pack: Pack, machine: Machine) -> Profile:
+def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> Profile:
     """Return the profile of ``pack``, measured on ``machine``, or on one that hardly differs.
 
-    What then differs is a warning, and the profile is not ``exact``.
+    What then differs is said at ``level``, and the profile is not ``exact``. So is that it has no times of
+    operators on rows: then plans have none.
 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
@@ -59,12 +61,15 @@ def load_profile(pack: Pack, machine: Machine) -> Profile:
     if decisive := profile.machine.decisive_differences(machine):
         raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
     if slight := profile.machine.slight_differences(machine):
-        _log.warning(
+        _log.log(
+            level,
             "%s%s: planned with it; times are less exact, and no bound holds",
             measured_on,
             "; ".join(slight),
         )
         profile = profile.model_copy(update={"exact": False})
+    if not profile.has_row_times(row_network(pack.manifest)):
+        _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
     profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, checksum(content)))
     return profile
 

@@ -1,6 +1,6 @@
 """What a profile says of row operators: times of some numbers of rows, and of copies of some sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +28,15 @@ def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:
     """Return the numbers of rows of its output ``value`` at which an operator is measured."""
     unit = max(item.window.factor for item in operator.inputs)
     return sorted({min(-(-rows // unit) * unit, value.height) for rows in MEASURED_ROWS})
+
+
+def row_keys(network: RowNetwork) -> Iterator[str]:
+    """Yield the keys of everything that regions of ``network`` do."""
+    for number, item in enumerate(network.operators):
+        for rows in measured_rows(network.values[item.output], item):
+            yield row_key(number, rows)
+    if network.operators:
+        yield from map(copy_key, MEASURED_COPIES)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ class Opener:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
             RefusedError: no request could be answered.
         """
-        pack, profile = prepared(self._checked(folder), self._device)
+        # What is wrong with a profile is said when the pack is opened.
+        pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
         check_requests(folder.name, pack.manifest, self._budget)
         return least_plan(pack.manifest, self._architecture(), profile).total_bytes
 

@@ -11,19 +11,23 @@ from pipeline.profiles.profile_file import FILE, load_profile
 _log = logging.getLogger(__name__)
 
 
-def prepared(pack: Pack, device: Device) -> tuple[Pack, Profile | None]:
+def prepared(
+    pack: Pack, device: Device, level: int = logging.WARNING
+) -> tuple[Pack, Profile | None]:
     """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    ``level``: of what is said of a profile that does not hold here.
 
     Raises:
         ReadError: the weights cannot be read.
     """
-    profile = find_profile(pack, device)
+    profile = find_profile(pack, device, level)
     if profile is not None:
         device.tune(profile.tuning)
     return device.fitted(pack), profile
 
 
-def find_profile(pack: Pack, device: Device) -> Profile | None:
+def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:
     """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
 
     One that does not hold here is a warning: the pack is then planned by rule of thumb.
@@ -34,7 +38,7 @@ def find_profile(pack: Pack, device: Device) -> Profile | None:
     if not (pack.folder / FILE).exists():
         return None
     try:
-        return load_profile(pack, this_machine(pack.weights_path, device))
+        return load_profile(pack, this_machine(pack.weights_path, device), level)
     except ProfileError as exc:
-        _log.warning("planned without a profile: %s", exc)
+        _log.log(level, "planned without a profile: %s", exc)
         return None

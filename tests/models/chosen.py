@@ -4,13 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
 from models.packs.manifest import Operand, Piece
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.planning.arena import roots
+from pipeline.program.lives import roots
+
+
+def check_dimensions(pack: Pack, piece: Piece) -> None:
+    """Check that the graph of ``piece`` takes its operands, and no sizes: chunks of any share it."""
+    graph = onnx.load_model_from_string(pack.graphs[piece.graph]).graph
+    for values, operands in ((graph.input, piece.inputs), (graph.output, piece.outputs)):
+        ports = [value.type.tensor_type.shape.dim for value in values]
+        assert [len(port) for port in ports] == [len(operand.shape) for operand in operands]
+        assert not any(dimension.HasField("dim_value") for port in ports for dimension in port)
 
 
 class WholeMemory:

@@ -4,6 +4,8 @@ from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.manifest import Manifest
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.row_kernels import row_keys
+from pipeline.program.steps import row_network
 
 MACHINE = Machine(
     cpu="a processor",
@@ -34,7 +36,8 @@ def profile(
     """Return a profile in which every kernel takes as long, and bytes move at one speed."""
     sizes = (64 << 10, 128 << 10, 8 << 20)
     limits = (0, *chunk_sizes(manifest))
-    pieces = {piece_key(piece) for limit in limits for piece in choose_pieces(manifest, limit)}
+    kernels = {piece_key(piece) for limit in limits for piece in choose_pieces(manifest, limit)}
+    kernels |= set(row_keys(row_network(manifest)))
     return Profile(
         manifest="0" * 16,
         machine=MACHINE,
@@ -48,7 +51,7 @@ def profile(
         copies=tuple(
             CopyTime(n_bytes=n_bytes, seconds=always(n_bytes / bytes_a_second)) for n_bytes in sizes
         ),
-        kernels=dict.fromkeys(pieces, always(kernel_seconds)),
+        kernels=dict.fromkeys(kernels, always(kernel_seconds)),
         slowdown=slowdown,
         outside=always(0.0),
     )

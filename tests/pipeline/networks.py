@@ -30,7 +30,7 @@ class Network:
         rows = [tuple(reads[index % len(reads)] for index in range(count))]
         if plan.architecture.copies:
             rows.append(tuple(group.length / PAGE * self.page_seconds / 4 for group in plan.groups))
-        rows.append(tuple(map(self._kernel, plan.pieces)))
+        rows.append(tuple(map(self._kernel, _pieces(plan))))
         return Durations(tuple(rows), plan.choice.depth, self.slowdown, self.disturbance)
 
     def read(self, n_bytes: int, depth: int) -> float:
@@ -51,6 +51,11 @@ class Network:
         own = self.manifest.spans[piece.span : piece.span + piece.n_spans]
         pages = sum(span.length for span in own) / PAGE
         return self.launch_seconds + pages * self.seconds_a_page[self.layer_of[piece.span]]
+
+
+def _pieces(plan: Plan) -> list[Piece]:
+    """Return the steps of a plan without regions."""
+    return [step for step in plan.steps if isinstance(step, Piece)]
 
 
 def network(

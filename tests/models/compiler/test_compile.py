@@ -21,6 +21,7 @@ from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT, Operand
 from models.packs.pack import FILES, Pack, find_pack, open_pack
 from models.packs.target import host_target
 from tests.examples import examples
+from tests.models.chosen import check_dimensions
 from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, residual, written
 
 SPLIT = ("residual", "gemm", "gemm_by_column", "matmul", "shared_weight")
@@ -211,12 +212,9 @@ def test_graphs_are_distinct_models_without_weights_or_names(net: Compiled) -> N
         assert all(math.prod(tensor.dims) <= 16 for tensor in graph.initializer)
 
 
-def test_operands_have_the_shapes_of_their_graph(net: Compiled) -> None:
+def test_operands_have_the_dimensions_of_their_graph(net: Compiled) -> None:
     for piece in net.pack.manifest.pieces:
-        graph = onnx.load_from_string(net.pack.graphs[piece.graph]).graph
-        for values, operands in ((graph.input, piece.inputs), (graph.output, piece.outputs)):
-            shapes = [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values]
-            assert shapes == [operand.shape for operand in operands]
+        check_dimensions(net.pack, piece)
 
 
 def test_compiling_twice_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from models.packs.choice import (
     with_alternatives,
 )
 from models.packs.pack import Pack, open_pack
-from tests.models.chosen import WholeMemory
+from tests.models.chosen import WholeMemory, check_dimensions
 from tests.models.nets import NETS, inputs_for, parsed, written
 
 
@@ -169,13 +169,10 @@ def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
             assert manifest.pieces[run.start].span == piece.span
 
 
-def test_joined_operands_have_the_shapes_of_their_graph(pack: Pack) -> None:
+def test_joined_operands_have_the_dimensions_of_their_graph(pack: Pack) -> None:
     for limit in (*chunk_sizes(pack.manifest), None):
         for piece in choose_pieces(pack.manifest, limit):
-            graph = onnx.load_model_from_string(pack.graphs[piece.graph]).graph
-            for values, operands in ((graph.input, piece.inputs), (graph.output, piece.outputs)):
-                shapes = [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values]
-                assert shapes == [operand.shape for operand in operands]
+            check_dimensions(pack, piece)
 
 
 def test_figures_follow_the_choice(compiled: Callable[[str, int], Pack]) -> None:

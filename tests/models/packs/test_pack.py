@@ -122,6 +122,30 @@ def test_newer_format_is_refused(pack_folder: Path) -> None:
         open_pack(pack_folder)
 
 
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("nets/m.onnx", "nets/m.onnx"),
+        ("a\nb", "SOURCE.onnx"),
+        ("x" * 300, "SOURCE.onnx"),
+        (3, "SOURCE.onnx"),
+    ],
+)
+def test_the_first_format_is_refused_with_the_command_that_compiles_it_again(
+    source: object, shown: str, pack_folder: Path
+) -> None:
+    """It did not say its version, and nothing of it was checked yet."""
+
+    def older(document: Document) -> None:
+        del document["format_version"]
+        document["source"]["file"] = source
+
+    path = edit(pack_folder, older)
+    remedy = f"layerstream compile {shown} -o {pack_folder.parent} --force"
+    with refuses(PackError, path, "format_version: 1 is older than 2", remedy):
+        open_pack(pack_folder)
+
+
 @pytest.mark.parametrize("version", [0, -1, "1", 1.5, None, [], 2.0])
 def test_nonsensical_format_versions_are_refused(version: object, pack_folder: Path) -> None:
     path = edit(pack_folder, put("format_version", version))

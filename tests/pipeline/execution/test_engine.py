@@ -20,6 +20,7 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.choice import streamed_bytes
+from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import Builder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
@@ -203,7 +204,7 @@ def test_every_architecture_and_choice_gives_the_same_bits(
         trace: list[TraceEvent] = []
         outputs, _ = engine.run({"image": image}, record=trace.append)
         assert np.array_equal(outputs["logits"], reference.run({"image": image})[0]["logits"])
-        assert violations(trace, writes(engine.plan), len(engine.plan.pieces)) == []
+        assert violations(trace, writes(engine.plan), len(engine.plan.steps)) == []
     assert np.allclose(outputs["logits"], expected, atol=1e-5)
     engine.settle()
     assert reader.in_progress == 0
@@ -225,9 +226,10 @@ def test_memory_is_that_of_the_equations(
     memory, plan = engine.statistics().memory, engine.plan
     held = memory["staging"] + memory["ring"] + memory["resident"]
     largest = max(
-        streamed_bytes(manifest, piece)
-        for piece in plan.pieces
-        if piece.span is not None and not manifest.spans[piece.span].resident
+        streamed_bytes(manifest, step)
+        for step in plan.steps
+        if isinstance(step, Piece)
+        if step.span is not None and not manifest.spans[step.span].resident
     )
     if name == "pre":
         assert held == sum(span.length for span in manifest.spans)
@@ -330,7 +332,7 @@ def test_cancelled_and_late_requests_leave_the_engine_usable(
     open_engine: OpenEngine, image: Tensor, expected: Tensor
 ) -> None:
     engine, reader = open_engine(ring=64 << 10)
-    for after in range(0, len(engine.plan.pieces), 5):
+    for after in range(0, len(engine.plan.steps), 5):
         asked = iter(range(10_000))
         with pytest.raises(CancelledError):
             engine.run(

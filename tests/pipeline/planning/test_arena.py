@@ -4,14 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.manifest import Port
-from pipeline.planning.arena import (
-    ALIGNMENT,
-    ArenaPlan,
-    Lifetime,
-    arena_violations,
-    lifetimes,
-    plan_arena,
-)
+from pipeline.planning.arena import ALIGNMENT, ArenaPlan, arena_violations, plan_arena
+from pipeline.program.lives import Lifetime, lifetimes
 from tests.examples import examples
 from tests.pipeline.synthetic import chain
 

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.choice import choose_pieces
+from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.predict import predict
+from pipeline.fitting.row_variants import row_variants
+from pipeline.fitting.within import fit_within
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -24,6 +27,8 @@ from pipeline.profiles.profile import (
     plan_key,
 )
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
+from pipeline.profiles.row_kernels import row_keys
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
@@ -122,12 +127,13 @@ def test_levels_of_a_real_pack_run_every_kernel(tiny_pack: Pack) -> None:
 
 
 def _check_levels(source: Any) -> None:
-    every = set(profile(source).kernels)
+    every = set(profile(source).kernels) - set(row_keys(row_network(source)))
     pre = ARCHITECTURES["pre"]
     seen = {
-        piece_key(piece)
+        piece_key(step)
         for level in chunk_levels(source)
-        for piece in make_plan(source, pre, choice=Choice(chunk_bytes=level)).pieces
+        for step in make_plan(source, pre, choice=Choice(chunk_bytes=level)).steps
+        if isinstance(step, Piece)
     }
     assert seen == every
 
@@ -158,6 +164,21 @@ def test_a_profile_is_kept_beside_its_pack(kept: tuple[Pack, Profile]) -> None:
     assert load_profile(pack, MACHINE) == made
     assert not [file for file in pack.folder.iterdir() if file.name.startswith(".")]
     assert open_pack(pack.folder).manifest == pack.manifest
+
+
+def test_a_profile_without_times_of_rows_plans_without_rows(
+    kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture
+) -> None:
+    pack, made = kept
+    auto = ARCHITECTURES["auto"]
+    assert made.has_row_times(row_network(pack.manifest))
+    pieces = {key: time for key, time in made.kernels.items() if not key.startswith("rows")}
+    save_profile(made.model_copy(update={"kernels": pieces, "date": "2025"}), pack)
+    old = load_profile(pack, MACHINE)
+    assert "no times of operators on rows" in caplog.text
+    assert "layerstream profile" in caplog.text
+    assert [variant.regions for variant in row_variants(pack.manifest, auto, old)] == [()]
+    assert not fit_within(pack.manifest, auto, 1 << 20, profile=old).plan.choice.regions
 
 
 def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -> None:

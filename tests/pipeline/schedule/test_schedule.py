@@ -75,7 +75,7 @@ def test_no_constraint_is_broken_and_nothing_deadlocks(
 
         assert schedule.finished, repr(schedule)
         assert schedule.in_flight == 0
-        assert violations(trace, writes(plan), len(plan.pieces)) == []
+        assert violations(trace, writes(plan), len(plan.steps)) == []
         carried = plan.stages[0].ahead
 
 
@@ -114,7 +114,7 @@ def test_synchronous_stages_are_never_more_than_a_cycle_apart(
         return
     block = [
         max((g for g, users in enumerate(plan.users) if users.start <= kernel), default=0)
-        for kernel in range(len(plan.pieces))
+        for kernel in range(len(plan.steps))
     ]
     cycles = {
         "read": range(len(plan.groups)),

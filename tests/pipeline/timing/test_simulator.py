@@ -41,7 +41,7 @@ def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> No
     given_seconds = data.draw(durations(plan))
     carried = data.draw(st.integers(0, plan.stages[0].ahead))
     simulated = simulate(plan.stages, given_seconds, carried)
-    assert violations(simulated.events, writes(plan), len(plan.pieces)) == []
+    assert violations(simulated.events, writes(plan), len(plan.steps)) == []
     assert all(one.at <= other.at for one, other in pairwise(simulated.events))
 
 

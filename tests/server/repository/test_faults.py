@@ -120,7 +120,7 @@ async def test_the_first_sweep_is_verified_until_one_is_whole(
 
 
 async def test_any_kernel_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
-    pieces = len(faulty.worker("tiny").engine.plan.pieces)
+    pieces = len(faulty.worker("tiny").engine.plan.steps)
     for number in range(pieces):
         faults.kernel = Once(KernelError("no such instruction"), number)
         error(await faulty.infer("tiny", inputs_for("tiny")), 500, "no such instruction")

@@ -51,7 +51,7 @@ class Held:
         self.service = service
         self.gate = Gate()
         self.kernels = 0
-        self.pieces = len(service.worker("tiny").engine.plan.pieces)
+        self.pieces = len(service.worker("tiny").engine.plan.steps)
         self._packs = packs
         faults.kernel = self._kernel
 
