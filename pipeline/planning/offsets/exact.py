@@ -1,0 +1,130 @@
+"""Whether a capacity is enough: a search with restarts that ends with a placement, a proof, or its limit.
+
+In the manner of MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated
+Machine Learning", ASPLOS 2023), whose canonical solutions, section inference and preorders it shares. What
+differs: a node places a buffer that rests on a flat floor or refuses it that place, which leaves free where
+in time to go on; so the search goes where fewest buffers fit. Where it fails often it goes earlier
+next time, and the buffers there move forward in its order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeline.planning.offsets.heuristic import keys, ranks
+from pipeline.planning.offsets.inference import State, beginning, tighten
+from pipeline.planning.offsets.limit import Limit
+from pipeline.planning.offsets.sections import FAR, Bools, Ints, Sections
+
+FIRST_FAILURES = 60  # of one dive; heavy-tailed searches succeed early or hardly ever
+GROWTH = 1.2  # of it, each time all orders had their turn
+NOISE = 0.1
+BLAME = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``offsets`` in units for the buffers of a part; None: there are none if ``proven``, else unknown."""
+
+    offsets: Ints | None
+    proven: bool
+
+
+def search(part: Sections, capacity: int, limit: Limit) -> Answer:
+    """Return a placement of ``part`` in ``capacity`` units, or whether there is none."""
+    if (part.load > capacity).any():
+        return Answer(None, proven=True)
+    random = np.random.default_rng(0)
+    arms = [(choose, key) for key in keys(part) for choose in (_tightest_section, _lowest_section)]
+    failures = float(FIRST_FAILURES)
+    while not limit.reached:
+        for index, (choose, key) in enumerate(arms):
+            rank = ranks(key + random.normal(0, NOISE, part.n_buffers))
+            dive = Dive(part, capacity, rank, choose, int(failures))
+            answer = dive.run(limit)
+            if answer.proven or limit.reached:
+                return answer
+            arms[index] = (choose, key + BLAME * dive.blame())
+        failures *= GROWTH
+    return Answer(None, proven=False)
+
+
+Chooser: TypeAlias = Callable[["Dive", State, Ints, Bools], int]
+
+
+@dataclass
+class Dive:
+    """A depth-first search with a limit of failures.
+
+    ``rank``: where several buffers could lie, the lowest goes first. ``choose``: where to go on.
+    """
+
+    part: Sections
+    capacity: int
+    rank: Ints
+    choose: Chooser
+    max_failures: int
+    failures: int = 0
+    weights: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = np.ones(len(self.part.begin), np.int64)
+
+    def run(self, limit: Limit) -> Answer:
+        state = beginning(self.part, self.capacity)
+        offsets = np.zeros(self.part.n_buffers, np.int64)
+        path: list[tuple[State, int]] = []
+        while True:
+            floor, failed = tighten(self.part, state)
+            if not len(failed):
+                if (state.lowest == FAR).all():
+                    return Answer(offsets, proven=True)
+                limit.nodes -= 1
+                buffer = self._next(state, floor)
+                offsets[buffer] = state.lowest[buffer]
+                path.append((state, buffer))
+                state = state.place(self.part, buffer, self.capacity)
+                continue
+            self.failures += 1
+            self.weights[failed] += 1
+            if not path:
+                return Answer(None, proven=True)
+            if self.failures >= self.max_failures or limit.reached:
+                return Answer(None, proven=False)
+            state, buffer = path.pop()
+            state.refuse(self.part, buffer)
+
+    def blame(self) -> Ints:
+        """Return for each buffer the share of failures that the worst of its sections had."""
+        shares = np.append((self.weights - 1) / max(1, (self.weights - 1).sum()), 0)
+        found: Ints = np.maximum.reduceat(shares, self.part.ranges)[::2]
+        return found
+
+    def _next(self, state: State, floor: Ints) -> int:
+        """Return the first buffer in order that can lie flat on the floor of the section chosen."""
+        least = np.minimum.reduceat(floor, self.part.ranges)[::2]
+        flat = (least == state.lowest) & (state.lowest < FAR)  # nothing to come can go under it
+        here = self.part.members[self.part.of(self.choose(self, state, floor[:-1], flat))]
+        here = here[flat[here]]
+        return int(here[self.rank[here].argmin()])
+
+    def fitting(self, state: State) -> Ints:
+        """Return for each section how many buffers could be the next one in it."""
+        fits = state.lowest[self.part.members] <= state.latest[self.part.section_of]
+        return np.add.reduceat(fits, self.part.begin, dtype=np.int64)
+
+
+def _tightest_section(dive: Dive, state: State, _: Ints, flat: Bools) -> int:
+    """Choose, where something can lie flat, the section in which fewest fit; then in which most failed."""
+    part = dive.part
+    some = np.maximum.reduceat(flat[part.members], part.begin)
+    share = dive.weights / (dive.weights.max() + 1)
+    return int(np.where(some, dive.fitting(state) - share, np.inf).argmin())
+
+
+def _lowest_section(dive: Dive, state: State, floor: Ints, _: Bools) -> int:
+    """Choose, of the lowest sections, that where fewest fit for its failures; something lies flat there."""
+    score = dive.fitting(state) / dive.weights
+    return int(np.where(floor == floor.min(), score, np.inf).argmin())

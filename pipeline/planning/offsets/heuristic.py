@@ -1,0 +1,124 @@
+"""A fast placement: several orders of buffers, two ways to place them, the best of all.
+
+*Gaps*: buffers in an order, each in the lowest gap that is free for its whole life, after Pisarchyk and
+Lee ("Efficient Memory Management for Deep Neural Net Inference"). *Skyline*: again and again the buffer that
+can lie lowest on top of those placed; the order decides between equals. A skyline takes a few vector
+operations for each buffer, so many are tried; their best is an order for gaps, where nothing lies higher.
+"""
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.planning.offsets.problem import Buffer, arena_bytes
+from pipeline.planning.offsets.sections import FAR, Ints, Sections
+
+SKYLINES = 24  # tries; the first have an order without noise
+NOISE = 0.3  # of the logarithm of a key
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def greedy(buffers: Sequence[Buffer], part: Sections, enough: int) -> list[int]:
+    """Return offsets in bytes, the best of several or the first that need no more than ``enough`` bytes.
+
+    ``part``: the sections of ``buffers``, which all take room and whose pins do not contradict each other.
+    """
+    best: list[int] = []
+    least = 0
+    meets = [row.nonzero()[0].tolist() for row in part.meets]
+    chosen = [buffers[index] for index in part.indices]
+    for order in _orders(part, enough):
+        pins_first = sorted(order, key=lambda i: chosen[i].pin is None)
+        offsets = _in_gaps(chosen, pins_first, meets)
+        n_bytes = arena_bytes(chosen, offsets)
+        if not best or n_bytes < least:
+            best, least = offsets, n_bytes
+        if least <= enough:
+            break
+    return [offset for _, offset in sorted(zip(part.indices, best, strict=True))]
+
+
+def _orders(part: Sections, enough: int) -> Iterator[list[int]]:
+    yield np.argsort(-part.size, kind="stable").tolist()
+    for key in keys(part)[:2]:
+        yield np.argsort(ranks(key)).tolist()
+    yield np.argsort(_best_skyline(part, enough), kind="stable").tolist()
+
+
+def keys(part: Sections) -> list[Floats]:
+    """Return by what large buffers may go before small ones, as logarithms, so that noise is relative.
+
+    Sections times bytes, sections, bytes, load where it lives, and load above all with the first.
+    """
+    sections = (part.end - part.first).astype(float)
+    loads = np.maximum.reduceat(np.append(part.load, 0), part.ranges)[::2].astype(float)
+    area = sections * part.size
+    return [np.log(key) for key in (area, sections, part.size, loads**8 * area, loads)]
+
+
+def ranks(key: Floats) -> Ints:
+    """Return 0 for the largest key, 1 for the next, and so on."""
+    found = np.empty(len(key), np.int64)
+    found[np.argsort(-key, kind="stable")] = np.arange(len(key))
+    return found
+
+
+def _best_skyline(part: Sections, enough: int) -> Ints:
+    """Return the offsets in units of the lowest skyline of several; pins and alignments play no part."""
+    random = np.random.default_rng(0)
+    best, least = np.zeros(0, np.int64), 0
+    for attempt, key in zip(range(SKYLINES), cycle(keys(part)), strict=False):
+        noise = random.normal(0, NOISE, part.n_buffers) * (attempt >= len(keys(part)))
+        offsets = _skyline(part, ranks(key + noise))
+        height = int((offsets + part.size).max())
+        if not len(best) or height < least:
+            best, least = offsets, height
+        if least * part.unit <= enough:
+            break
+    return best
+
+
+def _skyline(part: Sections, rank: Ints) -> Ints:
+    n = part.n_buffers
+    place = rank.copy()  # lowest offset * n + rank: one minimum finds the next
+    tops = part.size * n
+    offsets = np.zeros(n, np.int64)
+    for _ in range(n):
+        buffer = int(place.argmin())
+        offset = place[buffer] // n
+        offsets[buffer] = offset
+        np.maximum(place, offset * n + tops[buffer] + rank, out=place, where=part.meets[buffer])
+        place[buffer] = FAR
+    return offsets
+
+
+def _in_gaps(
+    buffers: Sequence[Buffer], order: Sequence[int], meets: Sequence[Sequence[int]]
+) -> list[int]:
+    taken: list[list[tuple[int, int]]] = [[] for _ in buffers]
+    offsets = [-1] * len(buffers)
+    for index in order:
+        buffer = buffers[index]
+        at = _lowest_gap(taken[index], buffer) if buffer.pin is None else buffer.pin
+        offsets[index] = at
+        span = (at, at + buffer.padded_bytes)
+        for other in meets[index]:
+            if offsets[other] < 0:
+                insort(taken[other], span)
+    return offsets
+
+
+def _lowest_gap(taken: Sequence[tuple[int, int]], buffer: Buffer) -> int:
+    """Return the lowest aligned offset of a gap between ``taken``, which is sorted."""
+    size, alignment, at = buffer.padded_bytes, buffer.alignment, 0
+    for start, end in taken:
+        if start - at >= size:
+            break
+        if end > at:
+            at = -(-end // alignment) * alignment
+    return at
