@@ -35,14 +35,24 @@ def least_bytes(problem: Problem) -> int:
     if not buffers:
         return 0
     best = [1 + sum(b.n_bytes + b.alignment + (b.pin or 0) for b in buffers)]
-    _stack(buffers, [], 0, 0, best)
+    _stack(buffers, [], 0, 0, best, _peak(buffers))
     return best[0]
 
 
+def _peak(buffers: Sequence[Buffer]) -> int:
+    """Return the most bytes that live at once: a placement that takes no more is the best."""
+    return max(sum(b.n_bytes for b in buffers if b.start <= a.start < b.end) for a in buffers)
+
+
 def _stack(
-    left: Sequence[Buffer], placed: list[tuple[int, Buffer]], last: int, height: int, best: list[int]
+    left: Sequence[Buffer],
+    placed: list[tuple[int, Buffer]],
+    last: int,
+    height: int,
+    best: list[int],
+    enough: int,
 ) -> None:
-    if height >= best[0] and left:
+    if best[0] == enough or (height >= best[0] and left):
         return
     if not left:
         best[0] = min(best[0], height)
@@ -59,7 +69,8 @@ def _stack(
         if at < last:
             continue
         remaining = [*left[:index], *left[index + 1 :]]
-        _stack(remaining, [*placed, (at + size, buffer)], at, max(height, at + size), best)
+        highest = max(height, at + size)
+        _stack(remaining, [*placed, (at + size, buffer)], at, highest, best, enough)
 
 
 def crowded(n_buffers: int, seed: int) -> Problem:

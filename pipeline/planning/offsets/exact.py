@@ -37,7 +37,14 @@ def search(part: Sections, capacity: int, limit: Limit) -> Answer:
     if (part.load > capacity).any():
         return Answer(None, proven=True)
     random = np.random.default_rng(0)
-    arms = [(choose, key) for key in keys(part) for choose in (_tightest_section, _lowest_section)]
+    area, sections, size, crowded, loads = keys(part)
+    arms = [
+        (_lowest_section, area),
+        (_tightest_section, size),
+        (_lowest_section, sections),
+        (_tightest_section, crowded),
+        (_tightest_section, sections),
+    ]
     failures = float(FIRST_FAILURES)
     while not limit.reached:
         for index, (choose, key) in enumerate(arms):

@@ -29,8 +29,7 @@ class State:
     def place(self, part: Sections, buffer: int, capacity: int) -> "State":
         """Return the state after ``buffer`` was placed at its lowest offset."""
         size = part.size[buffer]
-        top = self.lowest[buffer] + size
-        rest = -(-top // part.alignment) * part.alignment
+        rest = part.round_up(np.full(part.n_buffers, self.lowest[buffer] + size))
         above = part.meets[buffer] & (self.lowest <= rest)
         lowest = np.where(above, rest, self.lowest)
         lowest[buffer] = FAR
@@ -70,10 +69,11 @@ def tighten(part: Sections, state: State) -> tuple[Ints, Ints]:
         lowest = np.maximum(np.maximum.reduceat(floor, part.ranges)[::2], state.lowest)
         _lift(part, state, lowest)
         _pass_pins(part, lowest)
-        lowest = np.where(lowest < FAR, -(-lowest // part.alignment) * part.alignment, FAR)
-        misplaced = part.pinned[(lowest > part.pin)[part.pinned] & (lowest < FAR)[part.pinned]]
-        if len(misplaced):
-            return floor, part.first[misplaced]
+        lowest = part.round_up(lowest)
+        if len(part.pinned):
+            misplaced = part.pinned[(lowest > part.pin)[part.pinned] & (lowest < FAR)[part.pinned]]
+            if len(misplaced):
+                return floor, part.first[misplaced]
         if (lowest == state.lowest).all():
             return floor, failed
         state.lowest = lowest

@@ -67,6 +67,16 @@ class Sections:
             found &= trait[:, None] == trait
         return found
 
+    @cached_property
+    def _aligned(self) -> bool:
+        return bool((self.alignment == 1).all())
+
+    def round_up(self, offsets: Ints) -> Ints:
+        """Return for each buffer its lowest aligned offset from the one given on; FAR stays."""
+        if self._aligned:
+            return offsets
+        return np.where(offsets < FAR, -(-offsets // self.alignment) * self.alignment, FAR)
+
     def bytes_of(self, offsets: Ints) -> list[int]:
         """Return offsets in bytes in the order of the sequence given."""
         found = [0] * self.n_buffers

@@ -36,24 +36,30 @@ def place(
     bound = lower_bound(problem)
     offsets = [buffer.pin or 0 for buffer in problem.buffers]
     limit = Limit(nodes, clock, clock() + seconds)
-    parts = components(problem.buffers)
-    searched = False
-    for index, indices in enumerate(parts):
-        part = _Part([problem.buffers[i] for i in indices], bound, problem.capacity)
-        with limit.share(1 / (len(parts) - index)) as granted:
+    parts = [
+        _Part(indices, [problem.buffers[i] for i in indices], bound, problem.capacity)
+        for indices in components(problem.buffers)
+    ]
+    hard = [part for part in parts if part.worth_a_search]
+    for index, part in enumerate(hard):
+        with limit.share(1 / (len(hard) - index)) as granted:
             part.improve(granted)
-        bound = max(bound, part.bound)
-        searched = searched or part.searched
-        for i, offset in zip(indices, part.offsets, strict=True):
+    for part in parts:
+        for i, offset in zip(part.indices, part.offsets, strict=True):
             offsets[i] = offset
+    bound = max((bound, *(part.bound for part in hard)))
+    method = "search" if any(part.searched for part in hard) else "heuristic"
     n_bytes = arena_bytes(problem.buffers, offsets)
-    return Placement(tuple(offsets), n_bytes, bound, "search" if searched else "heuristic")
+    return Placement(tuple(offsets), n_bytes, bound, method)
 
 
 class _Part:
     """Buffers that no step separates: the least bytes known to be needed, and the best placement yet."""
 
-    def __init__(self, buffers: Sequence[Buffer], bound: int, capacity: int | None) -> None:
+    def __init__(
+        self, indices: Sequence[int], buffers: Sequence[Buffer], bound: int, capacity: int | None
+    ) -> None:
+        self.indices = indices
         self.bound = bound
         self.searched = False
         self._buffers = buffers
@@ -66,14 +72,16 @@ class _Part:
         self.offsets = offsets
         self.n_bytes = arena_bytes(self._buffers, offsets)
 
+    @property
+    def worth_a_search(self) -> bool:
+        possible = self._capacity is None or self._capacity >= self.bound
+        return possible and self.n_bytes > self._enough and len(self._buffers) <= SEARCHED
+
     def improve(self, limit: Limit) -> None:
         """Search for what is enough; without a capacity then halve what is open, then go down by units."""
         unit = self._sections.unit
-        if self.n_bytes <= self._enough or len(self._buffers) > SEARCHED:
-            return
         if self._capacity is not None:
-            if self._capacity >= self.bound:
-                self._reach(self._capacity // unit, limit, 1)
+            self._reach(self._capacity // unit, limit, 1)
             return
         lowest = self._enough // unit
         self._reach(lowest, limit, 1 / 2)
