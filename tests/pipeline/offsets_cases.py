@@ -41,7 +41,11 @@ def least_bytes(problem: Problem) -> int:
 
 def _peak(buffers: Sequence[Buffer]) -> int:
     """Return the most bytes that live at once: a placement that takes no more is the best."""
-    return max(sum(b.n_bytes for b in buffers if b.start <= a.start < b.end) for a in buffers)
+    return max(sum(_padded(b) for b in buffers if b.start <= a.start < b.end) for a in buffers)
+
+
+def _padded(buffer: Buffer) -> int:
+    return -(-buffer.n_bytes // buffer.alignment) * buffer.alignment
 
 
 def _stack(
@@ -57,10 +61,10 @@ def _stack(
     if not left:
         best[0] = min(best[0], height)
     for index, buffer in enumerate(left):
-        size, rest = -(-buffer.n_bytes // buffer.alignment) * buffer.alignment, 0
-        for top, other in placed:
+        rest = 0
+        for below, other in placed:
             if other.start < buffer.end and buffer.start < other.end:
-                rest = max(rest, top)
+                rest = max(rest, below)
         at = -(-rest // buffer.alignment) * buffer.alignment
         if buffer.pin is not None:
             if at > buffer.pin:
@@ -69,12 +73,13 @@ def _stack(
         if at < last:
             continue
         remaining = [*left[:index], *left[index + 1 :]]
-        highest = max(height, at + size)
-        _stack(remaining, [*placed, (at + size, buffer)], at, highest, best, enough)
+        top = at + _padded(buffer)
+        highest = max(height, top)
+        _stack(remaining, [*placed, (top, buffer)], at, highest, best, enough)
 
 
 def crowded(n_buffers: int, seed: int) -> Problem:
-    """Return a rectangle of bytes and steps cut into buffers, so that the bound can be reached everywhere."""
+    """Return a rectangle of bytes and steps cut into buffers: all of it is needed, and it is enough."""
     rng = random.Random(seed)
     cut = [(0, 1024, 0, n_buffers // 2)]
     while len(cut) < n_buffers:
@@ -98,9 +103,13 @@ def mixed(n_buffers: int, seed: int) -> Problem:
     steps = rng.choice([n_buffers // 4, n_buffers, 2 * n_buffers])
     buffers = []
     for _ in range(n_buffers):
-        length = rng.uniform(0.2, 0.9) * steps if rng.random() < 0.25 else rng.expovariate(20 / steps)
+        length = (
+            rng.uniform(0.2, 0.9) * steps if rng.random() < 0.25 else rng.expovariate(20 / steps)
+        )
         length = max(1, min(int(length), steps))
         start = rng.randint(0, steps - length)
-        size = int(64 * min(2.0**12, rng.paretovariate(rng.choice([0.8, 1.2, 2.0])))) * rng.randint(1, 16)
+        size = int(64 * min(2.0**12, rng.paretovariate(rng.choice([0.8, 1.2, 2.0])))) * rng.randint(
+            1, 16
+        )
         buffers.append(Buffer(size, start, start + length, 64))
     return Problem(tuple(buffers))

@@ -50,7 +50,7 @@ def check_the_search_alone(seed: int) -> None:
 
 
 def test_small_problems_take_what_brute_force_says() -> None:
-    for seed in range(150):
+    for seed in range(120):
         check_against_brute_force(seed)
         check_the_search_alone(seed)
 
@@ -69,7 +69,7 @@ def test_lives_are_half_open() -> None:
 
 
 # Found among random ones: each takes more than its largest live set, as brute force says.
-@pytest.mark.parametrize("seed", [41, 54])
+@pytest.mark.parametrize("seed", [0, 47, 113, 189])
 def test_a_bound_that_cannot_be_reached_is_raised_by_proof(seed: int) -> None:
     problem = small_problem(seed)
     placement = solved(problem)
@@ -116,39 +116,51 @@ def test_impossible_buffers_are_refused(numbers: dict[str, int], message: str) -
 
 
 def test_a_capacity_ends_the_search_or_is_disproved() -> None:
-    buffers = small_problem(41).buffers
+    buffers = small_problem(0).buffers
     least = least_bytes(Problem(buffers))
     assert solved(Problem(buffers, capacity=least)).n_bytes == least
     assert solved(Problem(buffers, capacity=least - 1)).lower_bound_bytes > least - 1
     assert solved(Problem(buffers, capacity=1)).lower_bound_bytes > 1
 
 
+def check_the_heuristic(problem: Problem) -> None:
+    buffers, bound = problem.buffers, lower_bound(problem)
+    for indices in components(buffers):
+        part = [buffers[i] for i in indices]
+        offsets = greedy(part, divide(part), bound)
+        n_bytes = arena_bytes(part, offsets)
+        assert n_bytes <= 1.25 * bound
+        assert violations(Problem(tuple(part)), Placement(tuple(offsets), n_bytes, 0, "")) == []
+
+
 @pytest.mark.parametrize("n_buffers", [150, 300, 450])
 def test_the_heuristic_comes_near_the_bound_of_hard_problems(n_buffers: int) -> None:
-    for problem in (crowded(n_buffers, seed=0), mixed(n_buffers, seed=0)):
-        buffers, bound = problem.buffers, lower_bound(problem)
-        for indices in components(buffers):
-            part = [buffers[i] for i in indices]
-            offsets = greedy(part, divide(part), bound)
-            n_bytes = arena_bytes(part, offsets)
-            assert n_bytes <= 1.25 * bound
-            assert violations(Problem(tuple(part)), Placement(tuple(offsets), n_bytes, 0, "")) == []
+    check_the_heuristic(crowded(n_buffers, seed=0))
+    check_the_heuristic(mixed(n_buffers, seed=0))
+
+
+@pytest.mark.slow
+def test_the_heuristic_comes_near_the_bound_of_many_hard_problems() -> None:
+    for seed in range(100):
+        for n_buffers in (150, 300, 450):
+            check_the_heuristic(crowded(n_buffers, seed))
+            check_the_heuristic(mixed(n_buffers, seed))
 
 
 def test_the_search_reaches_a_bound_that_the_heuristic_misses() -> None:
-    problem = crowded(60, seed=1)
+    problem = crowded(60, seed=4)
     assert place(problem, seconds=0).n_bytes > lower_bound(problem)
     assert solved(problem).n_bytes == lower_bound(problem)
 
 
 def test_a_search_that_nodes_end_gives_the_same_again() -> None:
-    problem = crowded(150, seed=2)
+    problem = crowded(150, seed=1)
     once, again = (solved(problem, nodes=300) for _ in range(2))
     assert once == again
 
 
 def test_time_ends_the_search_and_the_heuristic_remains() -> None:
-    problem = crowded(150, seed=2)
+    problem = crowded(150, seed=1)
     ticks = iter(range(1_000_000))
     placement = place(problem, seconds=20, clock=lambda: float(next(ticks)))
     assert violations(problem, placement) == []

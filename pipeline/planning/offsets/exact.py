@@ -13,15 +13,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeline.planning.offsets.heuristic import keys, ranks
+from pipeline.planning.offsets.heuristic import Floats, keys, ranks
 from pipeline.planning.offsets.inference import State, beginning, tighten
 from pipeline.planning.offsets.limit import Limit
 from pipeline.planning.offsets.sections import FAR, Bools, Ints, Sections
 
-FIRST_FAILURES = 60  # of one dive; heavy-tailed searches succeed early or hardly ever
-GROWTH = 1.2  # of it, each time all orders had their turn
-NOISE = 0.1
-BLAME = 1.0
+FIRST_FAILURES = 100  # of one dive: searches succeed after few failures or hardly ever
+GROWTH = 1.1  # of it, each time all orders had their turn
+NOISE = 0.05  # of the logarithm of a key, where blame is added
+FRESH_NOISE = 0.2  # in every other round, without blame: what was learned may be wrong
+BLAME = 3.0  # the logarithm by which the worst section alone would move a buffer forward
 
 
 @dataclass(frozen=True)
@@ -37,28 +38,34 @@ def search(part: Sections, capacity: int, limit: Limit) -> Answer:
     if (part.load > capacity).any():
         return Answer(None, proven=True)
     random = np.random.default_rng(0)
-    area, sections, size, crowded, loads = keys(part)
-    arms = [
-        (_lowest_section, area),
-        (_tightest_section, size),
-        (_lowest_section, sections),
-        (_tightest_section, crowded),
-        (_tightest_section, sections),
-    ]
+    arms = [_Arm(choose, key) for key in keys(part) for choose in (_lowest_section, _tightest_section)]
     failures = float(FIRST_FAILURES)
+    learned = True
     while not limit.reached:
-        for index, (choose, key) in enumerate(arms):
-            rank = ranks(key + random.normal(0, NOISE, part.n_buffers))
-            dive = Dive(part, capacity, rank, choose, int(failures))
+        for arm in arms:
+            noise = random.normal(0, NOISE if learned else FRESH_NOISE, part.n_buffers)
+            rank = ranks(arm.key + noise + arm.blame * learned)
+            dive = Dive(part, capacity, rank, arm.choose, int(failures))
             answer = dive.run(limit)
             if answer.proven or limit.reached:
                 return answer
-            arms[index] = (choose, key + BLAME * dive.blame())
+            if learned:
+                arm.blame += BLAME * dive.blame()
         failures *= GROWTH
+        learned = not learned
     return Answer(None, proven=False)
 
 
 Chooser: TypeAlias = Callable[["Dive", State, Ints, Bools], int]
+
+
+@dataclass
+class _Arm:
+    """A way to order dives, and what the last ones have taught about it."""
+
+    choose: Chooser
+    key: Floats
+    blame: Floats | float = 0.0
 
 
 @dataclass

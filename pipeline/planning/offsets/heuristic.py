@@ -1,14 +1,13 @@
 """A fast placement: several orders of buffers, two ways to place them, the best of all.
 
 *Gaps*: buffers in an order, each in the lowest gap that is free for its whole life, after Pisarchyk and
-Lee ("Efficient Memory Management for Deep Neural Net Inference"). *Skyline*: again and again the buffer that
-can lie lowest on top of those placed; the order decides between equals. A skyline takes a few vector
+Lee ("Efficient Memory Management for Deep Neural Net Inference"). *Skyline*: again and again the buffer
+that can lie lowest on top of those placed; the order decides between equals. A skyline takes a few vector
 operations for each buffer, so many are tried; their best is an order for gaps, where nothing lies higher.
 """
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from itertools import cycle
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 from pipeline.planning.offsets.problem import Buffer, arena_bytes
 from pipeline.planning.offsets.sections import FAR, Ints, Sections
 
-SKYLINES = 24  # tries; the first have an order without noise
-NOISE = 0.3  # of the logarithm of a key
+SKYLINES = 20  # after those without noise
+NOISE = 0.1  # of the logarithm of a key
+FORWARD = 0.3  # added to it where a buffer came too late
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -53,12 +53,12 @@ def _orders(part: Sections, enough: int) -> Iterator[list[int]]:
 def keys(part: Sections) -> list[Floats]:
     """Return by what large buffers may go before small ones, as logarithms, so that noise is relative.
 
-    Sections times bytes, sections, bytes, load where it lives, and load above all with the first.
+    Sections times bytes, sections, bytes, and the first where most lives.
     """
     sections = (part.end - part.first).astype(float)
     loads = np.maximum.reduceat(np.append(part.load, 0), part.ranges)[::2].astype(float)
     area = sections * part.size
-    return [np.log(key) for key in (area, sections, part.size, loads**8 * area, loads)]
+    return [np.log(key) for key in (area, sections, part.size, loads**8 * area)]
 
 
 def ranks(key: Floats) -> Ints:
@@ -69,18 +69,25 @@ def ranks(key: Floats) -> Ints:
 
 
 def _best_skyline(part: Sections, enough: int) -> Ints:
-    """Return the offsets in units of the lowest skyline of several; pins and alignments play no part."""
+    """Return the offsets in units of the lowest skyline of several; pins and alignments play no part.
+
+    The best key goes on, with noise; what ended above the peak comes earlier from then on.
+    """
     random = np.random.default_rng(0)
-    best, least = np.zeros(0, np.int64), 0
-    for attempt, key in zip(range(SKYLINES), cycle(keys(part)), strict=False):
-        noise = random.normal(0, NOISE, part.n_buffers) * (attempt >= len(keys(part)))
-        offsets = _skyline(part, ranks(key + noise))
-        height = int((offsets + part.size).max())
-        if not len(best) or height < least:
-            best, least = offsets, height
-        if least * part.unit <= enough:
+    tried = [(offsets, key) for key in keys(part) for offsets in [_skyline(part, ranks(key))]]
+    best, key = min(tried, key=lambda one: _height(part, one[0]))
+    latest, peak = best, part.load.max()
+    for _ in range(SKYLINES):
+        if _height(part, best) * part.unit <= enough:
             break
+        key = key + FORWARD * (latest + part.size > peak)
+        latest = _skyline(part, ranks(key + random.normal(0, NOISE, part.n_buffers)))
+        best = min(best, latest, key=lambda offsets: _height(part, offsets))
     return best
+
+
+def _height(part: Sections, offsets: Ints) -> int:
+    return int((offsets + part.size).max())
 
 
 def _skyline(part: Sections, rank: Ints) -> Ints:

@@ -7,8 +7,8 @@ each buffer, ``lowest``, under which it cannot lie (FAR once it is placed), from
   its sections, which may lift floors again;
 - a contradiction: the floor of a section and the bytes that still go above it exceed the capacity;
 - what a buffer rests on. In the solution with the least sum of offsets nothing can be pushed down, so each
-  buffer lies on the ground or on top of another. One that was refused its lowest place (``lifted``) waits for
-  a buffer that is not placed yet, so it lies above the lowest top of those it meets.
+  buffer lies on the ground or on top of another. One that was refused its lowest place (``lifted``) waits
+  for a buffer that is not placed yet, so it lies above the lowest top of those it meets.
 """
 
 from dataclasses import dataclass

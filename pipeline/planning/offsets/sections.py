@@ -140,7 +140,5 @@ def _peaks(buffers: Sequence[Buffer]) -> list[int]:
     """Return the steps after which something ends before anything else starts."""
     events = sorted({(b.start, 1) for b in buffers} | {(b.end, 0) for b in buffers})
     return [
-        time
-        for (time, starts), (_, next_starts) in pairwise(events)
-        if starts and not next_starts
+        time for (time, starts), (_, next_starts) in pairwise(events) if starts and not next_starts
     ]

@@ -4,7 +4,7 @@ from pipeline.planning.offsets.problem import Buffer, Placement, Problem
 
 
 def violations(problem: Problem, placement: Placement) -> list[str]:
-    """Return what is wrong: every pair, alignment, pin and end is looked at. Empty: the placement is valid."""
+    """Return what is wrong with any pair, alignment, pin or end. Empty: the placement is valid."""
     found = []
     if len(placement.offsets) != len(problem.buffers):
         return [f"{len(placement.offsets)} offsets for {len(problem.buffers)} buffers"]
