@@ -38,7 +38,9 @@ def search(part: Sections, capacity: int, limit: Limit) -> Answer:
     if (part.load > capacity).any():
         return Answer(None, proven=True)
     random = np.random.default_rng(0)
-    arms = [_Arm(choose, key) for key in keys(part) for choose in (_lowest_section, _tightest_section)]
+    arms = [
+        _Arm(choose, key) for key in keys(part) for choose in (_lowest_section, _tightest_section)
+    ]
     failures = float(FIRST_FAILURES)
     learned = True
     while not limit.reached:
@@ -92,28 +94,28 @@ class Dive:
         path: list[tuple[State, int]] = []
         while True:
             floor, failed = tighten(self.part, state)
-            if not len(failed):
-                if (state.lowest == FAR).all():
-                    return Answer(offsets, proven=True)
+            if len(failed):
+                self.failures += 1
+                self.weights[failed] += 1
+                if not path:
+                    return Answer(None, proven=True)
+                state, buffer = path.pop()
+                state.refuse(self.part, buffer)
+            elif (state.lowest == FAR).all():
+                return Answer(offsets, proven=True)
+            else:
                 limit.nodes -= 1
                 buffer = self._next(state, floor)
                 offsets[buffer] = state.lowest[buffer]
                 path.append((state, buffer))
                 state = state.place(self.part, buffer, self.capacity)
-                continue
-            self.failures += 1
-            self.weights[failed] += 1
-            if not path:
-                return Answer(None, proven=True)
             if self.failures >= self.max_failures or limit.reached:
                 return Answer(None, proven=False)
-            state, buffer = path.pop()
-            state.refuse(self.part, buffer)
 
-    def blame(self) -> Ints:
+    def blame(self) -> Floats:
         """Return for each buffer the share of failures that the worst of its sections had."""
         shares = np.append((self.weights - 1) / max(1, (self.weights - 1).sum()), 0)
-        found: Ints = np.maximum.reduceat(shares, self.part.ranges)[::2]
+        found: Floats = np.maximum.reduceat(shares, self.part.ranges)[::2]
         return found
 
     def _next(self, state: State, floor: Ints) -> int:

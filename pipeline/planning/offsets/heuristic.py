@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pipeline.planning.offsets.problem import Buffer, arena_bytes
 from pipeline.planning.offsets.sections import FAR, Ints, Sections
 
-SKYLINES = 20  # after those without noise
+SKYLINES = 20  # after those without noise; fewer where there are many buffers
+STEPS = 9000  # of them together
 NOISE = 0.1  # of the logarithm of a key
 FORWARD = 0.3  # added to it where a buffer came too late
 
@@ -77,7 +78,7 @@ def _best_skyline(part: Sections, enough: int) -> Ints:
     tried = [(offsets, key) for key in keys(part) for offsets in [_skyline(part, ranks(key))]]
     best, key = min(tried, key=lambda one: _height(part, one[0]))
     latest, peak = best, part.load.max()
-    for _ in range(SKYLINES):
+    for _ in range(min(SKYLINES, STEPS // part.n_buffers)):
         if _height(part, best) * part.unit <= enough:
             break
         key = key + FORWARD * (latest + part.size > peak)
