@@ -41,6 +41,7 @@ def place(
         for indices in components(problem.buffers)
     ]
     hard = [part for part in parts if part.worth_a_search]
+    hard.sort(key=lambda part: len(part.indices))  # what the small ones leave is for the large ones
     for index, part in enumerate(hard):
         with limit.share(1 / (len(hard) - index)) as granted:
             part.improve(granted)
