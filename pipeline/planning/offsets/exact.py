@@ -22,6 +22,7 @@ FIRST_FAILURES = 100  # of one dive: searches succeed after few failures or hard
 GROWTH = 1.1  # of it, each time all orders had their turn
 NOISE = 0.05  # of the logarithm of a key, where blame is added
 FRESH_NOISE = 0.2  # in every other round, without blame: what was learned may be wrong
+SMALL = 20  # buffers of a part in which a proof is likely, so that limits grow faster
 BLAME = 3.0  # the logarithm by which the worst section alone would move a buffer forward
 
 
@@ -53,7 +54,7 @@ def search(part: Sections, capacity: int, limit: Limit) -> Answer:
                 return answer
             if learned:
                 arm.blame += BLAME * dive.blame()
-        failures *= GROWTH
+        failures *= max(GROWTH, 1 + SMALL / part.n_buffers)
         learned = not learned
     return Answer(None, proven=False)
 
