@@ -1,0 +1,147 @@
+"""Whether a capacity is enough: a search with restarts that ends with a placement, a proof, or its limit.
+
+In the manner of MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated
+Machine Learning", ASPLOS 2023), whose canonical solutions, section inference and preorders it shares. What
+differs: a node places a buffer that rests on a flat floor or refuses it that place, which leaves free where
+in time to go on; so the search goes where fewest buffers fit. Where it fails often it goes earlier
+next time, and the buffers there move forward in its order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeline.planning.offsets.heuristic import Floats, keys, ranks
+from pipeline.planning.offsets.inference import State, beginning, tighten
+from pipeline.planning.offsets.limit import Limit
+from pipeline.planning.offsets.sections import FAR, Bools, Ints, Sections
+
+FIRST_FAILURES = 100  # of one dive: searches succeed after few failures or hardly ever
+GROWTH = 1.1  # of it, each time all orders had their turn
+NOISE = 0.05  # of the logarithm of a key, where blame is added
+FRESH_NOISE = 0.2  # in every other round, without blame: what was learned may be wrong
+SMALL = 20  # buffers of a part in which a proof is likely, so that limits grow faster
+BLAME = 3.0  # the logarithm by which the worst section alone would move a buffer forward
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``offsets`` in units for the buffers of a part; None: there are none if ``proven``, else unknown."""
+
+    offsets: Ints | None
+    proven: bool
+
+
+def search(part: Sections, capacity: int, limit: Limit) -> Answer:
+    """Return a placement of ``part`` in ``capacity`` units, or whether there is none."""
+    if (part.load > capacity).any():
+        return Answer(None, proven=True)
+    random = np.random.default_rng(0)
+    arms = [
+        _Arm(choose, key) for key in keys(part) for choose in (_lowest_section, _tightest_section)
+    ]
+    failures = float(FIRST_FAILURES)
+    learned = True
+    while not limit.reached:
+        for arm in arms:
+            noise = random.normal(0, NOISE if learned else FRESH_NOISE, part.n_buffers)
+            rank = ranks(arm.key + noise + arm.blame * learned)
+            dive = Dive(part, capacity, rank, arm.choose, int(failures))
+            answer = dive.run(limit)
+            if answer.proven or limit.reached:
+                return answer
+            if learned:
+                arm.blame += BLAME * dive.blame()
+        failures *= max(GROWTH, 1 + SMALL / part.n_buffers)
+        learned = not learned
+    return Answer(None, proven=False)
+
+
+Chooser: TypeAlias = Callable[["Dive", State, Ints, Bools], int]
+
+
+@dataclass
+class _Arm:
+    """A way to order dives, and what the last ones have taught about it."""
+
+    choose: Chooser
+    key: Floats
+    blame: Floats | float = 0.0
+
+
+@dataclass
+class Dive:
+    """A depth-first search with a limit of failures.
+
+    ``rank``: where several buffers could lie, the lowest goes first. ``choose``: where to go on.
+    """
+
+    part: Sections
+    capacity: int
+    rank: Ints
+    choose: Chooser
+    max_failures: int
+    failures: int = 0
+    weights: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = np.ones(len(self.part.begin), np.int64)
+
+    def run(self, limit: Limit) -> Answer:
+        state = beginning(self.part, self.capacity)
+        offsets = np.zeros(self.part.n_buffers, np.int64)
+        path: list[tuple[State, int]] = []
+        while True:
+            floor, failed = tighten(self.part, state)
+            if len(failed):
+                self.failures += 1
+                self.weights[failed] += 1
+                if not path:
+                    return Answer(None, proven=True)
+                state, buffer = path.pop()
+                state.refuse(self.part, buffer)
+            elif (state.lowest == FAR).all():
+                return Answer(offsets, proven=True)
+            else:
+                limit.nodes -= 1
+                buffer = self._next(state, floor)
+                offsets[buffer] = state.lowest[buffer]
+                path.append((state, buffer))
+                state = state.place(self.part, buffer, self.capacity)
+            if self.failures >= self.max_failures or limit.reached:
+                return Answer(None, proven=False)
+
+    def blame(self) -> Floats:
+        """Return for each buffer the share of failures that the worst of its sections had."""
+        shares = np.append((self.weights - 1) / max(1, (self.weights - 1).sum()), 0)
+        found: Floats = np.maximum.reduceat(shares, self.part.ranges)[::2]
+        return found
+
+    def _next(self, state: State, floor: Ints) -> int:
+        """Return the first buffer in order that can lie flat on the floor of the section chosen."""
+        least = np.minimum.reduceat(floor, self.part.ranges)[::2]
+        flat = (least == state.lowest) & (state.lowest < FAR)  # nothing to come can go under it
+        here = self.part.members[self.part.of(self.choose(self, state, floor[:-1], flat))]
+        here = here[flat[here]]
+        return int(here[self.rank[here].argmin()])
+
+    def fitting(self, state: State) -> Ints:
+        """Return for each section how many buffers could be the next one in it."""
+        fits = state.lowest[self.part.members] <= state.latest[self.part.section_of]
+        return np.add.reduceat(fits, self.part.begin, dtype=np.int64)
+
+
+def _tightest_section(dive: Dive, state: State, _: Ints, flat: Bools) -> int:
+    """Choose, where something can lie flat, the section in which fewest fit; then in which most failed."""
+    part = dive.part
+    some = np.maximum.reduceat(flat[part.members], part.begin)
+    share = dive.weights / (dive.weights.max() + 1)
+    return int(np.where(some, dive.fitting(state) - share, np.inf).argmin())
+
+
+def _lowest_section(dive: Dive, state: State, floor: Ints, _: Bools) -> int:
+    """Choose, of the lowest sections, that where fewest fit for its failures; something lies flat there."""
+    score = dive.fitting(state) / dive.weights
+    return int(np.where(floor == floor.min(), score, np.inf).argmin())
