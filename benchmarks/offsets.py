@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.pack import open_pack
+
 from pipeline.planning.arena import ALIGNMENT, lifetimes
 from pipeline.planning.offsets import Buffer, Placement, Problem, place
 from pipeline.planning.offsets.validator import violations

@@ -1,75 +1,41 @@
-"""Offsets for activations in one arena, so that values share memory when they do not share time.
+"""Where activations lie in one arena, so that they share memory when they do not share time.
 
-Greedy placement after Pisarchyk and Lee (the baseline of seed 000, Section VI): values in some order,
-each at the lowest gap that is free during its whole life. Several orders are tried; the best wins.
+The problem itself is in pipeline/planning/offsets. Planners place the same values again and again, and must
+do so alike: so the search for what the heuristic does not find ends after so many nodes, not after a time.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pipeline.planning.offsets import Buffer, Problem, place
 from pipeline.program.lives import Lifetime
 
 ALIGNMENT = 64
+# About 30 ms. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
+_NODES = 300
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """``offsets[i]`` is where value i of the problem lies; ``n_bytes`` is the arena's size."""
+    """``offsets[i]`` is where value i of the problem lies; ``n_bytes`` is the arena's size.
+
+    ``lower_bound_bytes``: no arrangement takes less.
+    """
 
     offsets: tuple[int, ...]
     n_bytes: int
+    lower_bound_bytes: int = 0
 
 
-_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
-    lambda life: (-life.n_bytes, life.start),
-    lambda life: (life.start, -life.n_bytes),
-    lambda life: (-life.n_bytes * (life.end - life.start), life.start),
-)
-
-
-@lru_cache(maxsize=16)  # planners ask for the same pieces again and again
+@lru_cache(maxsize=64)
 def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
-    """Return the smallest arrangement that the greedy orders find."""
-    return min((_place(values, order) for order in _ORDERS), key=lambda plan: plan.n_bytes)
+    """Return the smallest arrangement that is found; the same for the same values."""
+    placed = place(arena_problem(values), seconds=math.inf, nodes=_NODES)
+    return ArenaPlan(placed.offsets, placed.n_bytes, placed.lower_bound_bytes)
 
 
-def _place(values: Sequence[Lifetime], order: Callable[[Lifetime], tuple[int, ...]]) -> ArenaPlan:
-    offsets = [0] * len(values)
-    placed: list[tuple[int, int, Lifetime]] = []
-    for index in sorted(range(len(values)), key=lambda i: order(values[i])):
-        life = values[index]
-        if not life.n_bytes:
-            continue
-        size = -(-life.n_bytes // ALIGNMENT) * ALIGNMENT
-        taken = sorted(
-            (start, end)
-            for start, end, other in placed
-            if other.start < life.end and life.start < other.end
-        )
-        offsets[index] = _lowest_gap(taken, size)
-        placed.append((offsets[index], offsets[index] + size, life))
-    return ArenaPlan(tuple(offsets), max((end for _, end, _ in placed), default=0))
-
-
-def _lowest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    position = 0
-    for start, end in taken:
-        if start - position >= size:
-            break
-        position = max(position, end)
-    return position
-
-
-def arena_violations(values: Sequence[Lifetime], plan: ArenaPlan) -> list[str]:
-    """Judge a plan by brute force: every pair that lives at once, every end. For tests."""
-    found = []
-    for i, one in enumerate(values):
-        if one.n_bytes and plan.offsets[i] + one.n_bytes > plan.n_bytes:
-            found.append(f"value {i} ends beyond the arena")
-        for j, other in enumerate(values[:i]):
-            together = max(one.start, other.start) < min(one.end, other.end)
-            ends = (plan.offsets[i] + one.n_bytes, plan.offsets[j] + other.n_bytes)
-            if together and max(plan.offsets[i], plan.offsets[j]) < min(ends):
-                found.append(f"values {i} and {j} overlap")
-    return found
+def arena_problem(values: Sequence[Lifetime]) -> Problem:
+    """Return the problem of placing ``values``, in their order."""
+    return Problem(tuple(Buffer(life.n_bytes, life.start, life.end, ALIGNMENT) for life in values))
