@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from models.pack import open_pack
-
-from pipeline.planning.arena import ALIGNMENT, lifetimes
+from models.packs.pack import open_pack
+from pipeline.planning.arena import ALIGNMENT
 from pipeline.planning.offsets import Buffer, Placement, Problem, place
 from pipeline.planning.offsets.validator import violations
+from pipeline.program.lives import lifetimes
 
 _HEAD = (
     "problem",
