@@ -21,40 +21,17 @@ from pipeline.planning.arena import ArenaPlan, arena_violations
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes
-from pipeline.program.regions import Call, Region, RegionError, plan_region
-from pipeline.program.row_network import RowNetwork
+from pipeline.program.regions import Call, Region, RegionError
 from pipeline.program.steps import Phase, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.validator import violations
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
+from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
 from tests.pipeline.synthetic import manifest
 from tests.pipeline.writes import writes
-
-_ROWS = (1, 1, 2, 3, 4, 7, 16, 40)
-
-
-def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
-    """Return regions of any pieces that can be one, apart from each other."""
-    count = len(network.manifest.pieces)
-    found: list[Region] = []
-    start = 0
-    while start < count:
-        ends = [end for end in range(start + 1, count + 1) if network.within(range(start, end))]
-        random.shuffle(ends)
-        for end in ends if random.random() < 0.8 else ():
-            region = Region(start, end, random.choice(_ROWS))
-            try:
-                plan_region(network, region)
-            except RegionError:
-                continue
-            found.append(region)
-            start = end - 1
-            break
-        start += 1
-    return tuple(found)
 
 
 def drawn(number: int) -> tuple[Manifest, Plan]:
