@@ -423,7 +423,14 @@ class _Planner:
         return Area(value, strip, rows, 0, held.planes, 0, rows)
 
     def _whole(self, value: int) -> Area:
+        """Return a value where it lies whole.
+
+        Raises:
+            RegionError: it does not: between the operators of a piece values are smaller.
+        """
         held = self._network.values[value]
+        if self._network.manifest.values[held.value].n_bytes != held.n_bytes:
+            raise RegionError(f"value {held.value} is nowhere whole")
         return Area(value, None, held.height, 0, held.planes, 0, held.height)
 
     def _gather(self, taken: RowInput, wanted: Rows, target: Area) -> Iterator[Action]:
