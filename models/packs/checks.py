@@ -7,6 +7,7 @@ from models.detection.recipe import head_fault
 from models.errors import PackError
 from models.packs.alternative_checks import check_alternatives
 from models.packs.manifest import SPAN_ALIGNMENT, UNKNOWN, Manifest, Operand, Piece
+from models.packs.row_checks import check_rows
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:
@@ -20,6 +21,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     _check_ports(path, manifest)
     _check_pieces(path, manifest)
     check_alternatives(path, manifest)
+    check_rows(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 

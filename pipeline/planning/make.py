@@ -10,7 +10,8 @@ from pipeline.planning.arena import plan_arena
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
-from pipeline.program.lives import lifetimes, roots
+from pipeline.program.lives import lifetimes
+from pipeline.program.shared_memory import roots
 from pipeline.program.steps import (
     Step,
     choose_steps,

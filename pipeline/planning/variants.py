@@ -12,10 +12,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from models.packs.manifest import Manifest
-from pipeline.program.lives import Lifetime, lifetimes, roots
+from pipeline.program.lives import Lifetime, lifetimes
 from pipeline.program.regions import Region, RegionError, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, region_seconds
+from pipeline.program.shared_memory import roots
 
 #: Cuts that are considered: for a plan while a model loads, and for one that may take its time.
 QUICK_CUTS, ALL_CUTS = 12, 28
@@ -153,7 +154,7 @@ class _Graph:
             try:
                 plan = plan_region(self._network, region, sketch=True)
             except RegionError:
-                break
+                continue  # with more rows less is read after it was overwritten
             n_bytes = beside(plan.read | plan.written) + plan.live_bytes() + weights
             if n_bytes >= self.whole_bytes:
                 break

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from models.packs.manifest import Manifest, Piece
 from pipeline.program.regions import RegionPlan
+from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step
 
 
@@ -20,18 +21,6 @@ class Lifetime:
     n_bytes: int
     start: int
     end: int
-
-
-def roots(manifest: Manifest) -> list[tuple[int, int]]:
-    """Return, for each value, the value whose memory it lies in and its byte offset there."""
-    found = []
-    for index in range(len(manifest.values)):
-        root, offset = index, 0
-        while (parent := manifest.values[root].parent) is not None:
-            offset += manifest.values[root].offset
-            root = parent
-        found.append((root, offset))
-    return found
 
 
 def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[Lifetime, ...]:

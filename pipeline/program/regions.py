@@ -14,6 +14,7 @@ from itertools import accumulate
 from models.packs.manifest import RowInput, RowOperator
 from pipeline.program.row_network import Part, RowNetwork
 from pipeline.program.row_ranges import Rows, needed, row_ranges
+from pipeline.program.shared_memory import Access
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,10 @@ class _Planner:
         self._updates: list[list[int]] = [[] for _ in operators]
         self._lefts: dict[int, list[Rows]] = {}
         self._read: set[int] = set()
+        if any(network.memory.overwritten([*self._reads()], [*self._writes()])):
+            raise RegionError(
+                f"pieces {region.first_piece} to {region.end_piece} would read rows that they overwrote"
+            )
 
     def plan(self, sketch: bool) -> RegionPlan:
         self._place()
@@ -212,6 +217,29 @@ class _Planner:
             frozenset(self._read),
             frozenset(written),
         )
+
+    def _reads(self) -> Iterator[Access]:
+        """Yield what operators read where it lies whole."""
+        for position, item in enumerate(self._items):
+            for number, taken in enumerate(item.inputs):
+                firsts = [
+                    max(needed(taken.window, phase[position]).first, 0) if phase[position] else None
+                    for phase in self._ranges
+                ]
+                for part in self._parts[taken.row_value]:
+                    made = self._made.get(part.row_value)
+                    if made is None or (made.whole and not self._is_direct(position, number)):
+                        yield Access(position, part.row_value, firsts)
+
+    def _writes(self) -> Iterator[Access]:
+        """Yield what operators write where it lies whole."""
+        for value, made in self._made.items():
+            ends = [phase[made.maker].end for phase in self._ranges]
+            for written in (
+                *([value] if made.whole else []),
+                *(copy.row_value for copy in made.copies),
+            ):
+                yield Access(made.maker, written, ends)
 
     # What lies where
 
@@ -395,7 +423,14 @@ class _Planner:
         return Area(value, strip, rows, 0, held.planes, 0, rows)
 
     def _whole(self, value: int) -> Area:
+        """Return a value where it lies whole.
+
+        Raises:
+            RegionError: it does not: between the operators of a piece values are smaller.
+        """
         held = self._network.values[value]
+        if self._network.manifest.values[held.value].n_bytes != held.n_bytes:
+            raise RegionError(f"value {held.value} is nowhere whole")
         return Area(value, None, held.height, 0, held.planes, 0, held.height)
 
     def _gather(self, taken: RowInput, wanted: Rows, target: Area) -> Iterator[Action]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.packs.manifest import Manifest, RowOperator, RowValue
+from pipeline.program.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class RowNetwork:
         self.manifest = manifest
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
+        self.memory = SharedMemory(manifest)
         self._parts: dict[tuple[int, range], tuple[Part, ...]] = {}
 
     @cached_property

@@ -11,7 +11,7 @@ from loader.buffers import Buffer
 from models.packs.manifest import Operand, Piece
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.program.lives import roots
+from pipeline.program.shared_memory import roots
 
 
 def check_dimensions(pack: Pack, piece: Piece) -> None:

@@ -1,0 +1,191 @@
+"""What a manifest says of operators on rows must be possible (docs/pack-format.md, "row_operators").
+
+After these checks a region reads and writes no byte outside of its strips, values and weights, and is
+planned in the order of its operators. Whether a value can be whole where it is read decides the planner:
+inside a piece values are as small as a slice.
+"""
+
+import math
+from pathlib import Path
+
+from models.errors import PackError
+from models.packs.manifest import Manifest, Operand, RowInput, RowOperator, RowValue, Window
+
+_DTYPE = "float32"
+_Writers = dict[int, set[int]]
+
+
+def check_rows(path: Path, manifest: Manifest) -> None:
+    """Check the row values and row operators of the manifest in ``path``, whose pieces were checked.
+
+    Raises:
+        PackError: something in them cannot be; the message names the field.
+    """
+    if manifest.row_operators and manifest.target.capability is not None:
+        raise PackError(f"{path}: row_operators: a GPU runs whole tensors")
+    writers = _writers(manifest)
+    for number, value in enumerate(manifest.row_values):
+        _check_value(f"{path}: row_values.{number}", manifest, value)
+        _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
+    made: set[int] = set()
+    end = 0
+    for number, operator in enumerate(manifest.row_operators):
+        where = f"{path}: row_operators.{number}"
+        _check_pieces(where, manifest, operator.first_piece, operator.end_piece)
+        before = manifest.row_operators[number - 1] if number else operator
+        if _pieces(operator) != _pieces(before) and operator.first_piece < end:
+            raise PackError(f"{where}.first_piece: {operator.first_piece}: before {end}")
+        end = operator.end_piece
+        _check_operator(where, manifest, operator)
+        if operator.output in made:
+            raise PackError(f"{where}.output: {operator.output} is made twice")
+        _check_output(where, manifest, operator, writers)
+        made.add(operator.output)
+    _check_order(path, manifest)
+
+
+def _check_value(where: str, manifest: Manifest, value: RowValue) -> None:
+    shape = value.shape
+    if value.dtype != _DTYPE or len(shape) != 4 or shape[0] != 1 or min(shape) < 1:
+        raise PackError(f"{where}: {value.dtype}{list(shape)} is not {_DTYPE}[1, *, *, *]")
+    if shape[1] % value.planes:
+        raise PackError(f"{where}.planes: {value.planes} do not divide {shape[1]} channels")
+    if value.value >= len(manifest.values):
+        raise PackError(f"{where}.value: {value.value} is out of range")
+    held = manifest.values[value.value]
+    if held.is_loose or held.dtype != _DTYPE or held.n_bytes > value.n_bytes:
+        raise PackError(f"{where}.value: {value.value} does not hold it")
+
+
+def _check_parts(
+    where: str, manifest: Manifest, number: int, value: RowValue, writers: _Writers
+) -> None:
+    """Check that what a value is put together of was there before it, and is like it."""
+    pieces = range(value.first_piece, value.end_piece)
+    if value.first_piece or value.end_piece:
+        _check_pieces(where, manifest, pieces.start, pieces.stop)
+        if not value.parts:
+            raise PackError(f"{where}.parts: none, but pieces copy them")
+        if not _is_theirs(writers, value.value, pieces):
+            raise PackError(f"{where}: its pieces do not write value {value.value}")
+    for position, part in enumerate(value.parts):
+        field = f"{where}.parts.{position}"
+        if part.row_value >= number:
+            raise PackError(f"{field}.row_value: {part.row_value} is not one before this")
+        source = manifest.row_values[part.row_value]
+        if part.first_plane + part.planes > source.planes:
+            raise PackError(f"{field}: planes are out of range of {source.planes}")
+        if (source.height, source.row_bytes) != (value.height, value.row_bytes):
+            raise PackError(f"{field}.row_value: {part.row_value} has other rows")
+    planes = sum(part.planes for part in value.parts)
+    if value.parts and planes != value.planes:
+        raise PackError(f"{where}.parts: {planes} planes, not {value.planes}")
+
+
+def _check_pieces(where: str, manifest: Manifest, first: int, end: int) -> None:
+    if not first < end <= len(manifest.pieces):
+        raise PackError(f"{where}: pieces [{first}, {end}) are out of range")
+
+
+def _pieces(operator: RowOperator) -> tuple[int, int]:
+    return operator.first_piece, operator.end_piece
+
+
+def _writers(manifest: Manifest) -> _Writers:
+    """Return the pieces that write each value; what is only inside a piece is not in it."""
+    found: _Writers = {port.value: set() for port in manifest.inputs}
+    for number, piece in enumerate(manifest.pieces):
+        for operand in piece.outputs:
+            found.setdefault(operand.index, set()).add(number)
+    return found
+
+
+def _is_theirs(writers: _Writers, value: int, pieces: range) -> bool:
+    """Return whether ``pieces`` write a value, or it is only inside of one."""
+    return value not in writers or not writers[value].isdisjoint(pieces)
+
+
+def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> None:
+    if operator.graph >= len(manifest.graphs):
+        raise PackError(f"{where}.graph: {operator.graph} is out of range")
+    if not operator.inputs:
+        raise PackError(f"{where}.inputs: none")
+    for number in (*(item.row_value for item in operator.inputs), operator.output):
+        if number >= len(manifest.row_values):
+            raise PackError(f"{where}: row value {number} is out of range")
+    output = manifest.row_values[operator.output]
+    for position, item in enumerate(operator.inputs):
+        fault = _window_fault(item.window, manifest.row_values[item.row_value], output)
+        if fault:
+            raise PackError(f"{where}.inputs.{position}.window: {fault}")
+    for position, operand in enumerate(operator.weights):
+        _check_weights(f"{where}.weights.{position}", manifest, operator, operand)
+    if operator.in_place is not None and not _fits_in_place(manifest, operator):
+        raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
+
+
+def _window_fault(window: Window, source: RowValue, output: RowValue) -> str:
+    """Return why ``output`` cannot have its height; whether it is rounded up or down is not known."""
+    if window.factor > 1:
+        alone = (window.kernel, window.stride, window.above) == (1, 1, 0)
+        whole = output.height == window.factor * source.height
+        return "" if alone and whole else f"{output.height} rows of {source.height}"
+    if window.above >= window.kernel:
+        return f"{window.above} rows of padding above a kernel of {window.kernel}"
+    last = (output.height - 1) * window.stride - window.above
+    unread = source.height - (last + window.kernel)
+    if last >= source.height or unread >= window.stride:
+        return f"{output.height} rows of {source.height}"
+    return ""
+
+
+def _check_weights(where: str, manifest: Manifest, operator: RowOperator, operand: Operand) -> None:
+    """Check that weights lie in a span that stays, or in those of the operator's pieces, one or several."""
+    if operand.kind != "span" or operand.is_loose or operand.index >= len(manifest.spans):
+        raise PackError(f"{where}: {operand.kind} {operand.index} is no span")
+    own = [manifest.pieces[piece].span for piece in range(*_pieces(operator))]
+    spans = [operand.index]
+    if not manifest.spans[operand.index].resident:
+        if operand.index not in own:
+            raise PackError(f"{where}: span {operand.index} is not one of its pieces'")
+        spans = [span for span in own if span is not None and span >= operand.index]
+    room = sum(manifest.spans[span].length for span in spans)
+    if operand.offset + operand.n_bytes > room:
+        raise PackError(
+            f"{where}: bytes [{operand.offset}, +{operand.n_bytes}) are outside "
+            f"span {operand.index} ({room} bytes)"
+        )
+
+
+def _fits_in_place(manifest: Manifest, operator: RowOperator) -> bool:
+    if operator.in_place is None or operator.in_place >= len(operator.inputs):
+        return False
+    item: RowInput = operator.inputs[operator.in_place]
+    source, output = manifest.row_values[item.row_value], manifest.row_values[operator.output]
+    plain = item.window == Window(fill=item.window.fill)
+    return plain and math.prod(source.shape) == math.prod(output.shape)
+
+
+def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: _Writers) -> None:
+    output = manifest.row_values[operator.output]
+    if output.parts:
+        raise PackError(f"{where}.output: {operator.output} is put together of others")
+    if not _is_theirs(writers, output.value, range(*_pieces(operator))):
+        raise PackError(f"{where}.output: its pieces do not write value {output.value}")
+
+
+def _check_order(path: Path, manifest: Manifest) -> None:
+    """Check that no operator reads, itself or as a part, what one makes that is not before it."""
+    latest = [-1] * len(manifest.row_values)
+    for number, operator in enumerate(manifest.row_operators):
+        latest[operator.output] = number
+    for number, value in enumerate(manifest.row_values):
+        for part in value.parts:
+            latest[number] = max(latest[number], latest[part.row_value])
+    for number, operator in enumerate(manifest.row_operators):
+        for position, item in enumerate(operator.inputs):
+            if latest[item.row_value] >= number:
+                raise PackError(
+                    f"{path}: row_operators.{number}.inputs.{position}.row_value: "
+                    f"{item.row_value} is made later"
+                )

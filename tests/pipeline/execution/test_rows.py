@@ -1,0 +1,262 @@
+"""Real operators on rows: whatever runs on them, the answers have the bits of whole tensors."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.pack import Pack, open_pack
+from models.packs.target import host_target
+from pipeline.devices.base import Device
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.reference import ReferenceDevice
+from pipeline.devices.staged import StagedDevice
+from pipeline.execution.engine import Engine
+from pipeline.fitting.row_variants import row_variants
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.program.regions import Region
+from pipeline.program.steps import row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
+from tests.pipeline.program.regions import largest_regions, random_regions
+
+Outputs = Mapping[str, NDArray[np.float32]]
+Machine = tuple[Device, ReadPool]
+pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+
+_ROWS = (1, 2, 3, 8)
+W1, W3, W5, W7 = ((32, 32, n, n) for n in (1, 3, 5, 7))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of x, [1, 32, 13, 9] unless ``source`` says otherwise.
+
+    ``whole``: how many of its pieces need whole tensors.
+    """
+
+    nodes: str
+    weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    source: str = "1,32,13,9"
+    whole: int = 0
+
+    def model(self) -> onnx.ModelProto:
+        """Return it; its output is y."""
+        text = f"rows (float[{self.source}] x) => (float[n,c,h,w] y) {{ {self.nodes} }}"
+        model = parsed(text, self.weights)
+        del model.graph.output[0].type.tensor_type.shape.dim[:]
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        return onnx.shape_inference.infer_shapes(model)
+
+
+# fmt: off
+CASES = {
+    "strides": Case("""
+        a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, wa)
+        b = Relu(a)
+        y = Conv<pads=[1,0,1,2], strides=[3,1]>(b, wb)
+    """, {"wa": W3, "wb": W3}),
+    "kernels": Case("""
+        a = Conv<pads=[2,1,3,1]>(x, wa)
+        b = Conv(a, wb)
+        y = Conv<pads=[3,3,3,3]>(b, wc)
+    """, {"wa": W5, "wb": W1, "wc": W7}),
+    "dilations": Case("""
+        a = Conv<pads=[2,2,2,2], dilations=[2,2]>(x, wa)
+        y = Conv<pads=[3,0,0,3], dilations=[3,1]>(a, wb)
+    """, {"wa": W3, "wb": W3}),
+    "groups": Case("""
+        a = Conv<group=2, pads=[1,1,1,1]>(x, wa)
+        b = Conv<group=64, pads=[1,1,1,1], strides=[2,2]>(a, wb)
+        c = Clip(b, low, high)
+        y = Conv(c, wc)
+    """, {"wa": (64, 16, 3, 3), "wb": (64, 1, 3, 3), "wc": (32, 64, 1, 1)}),
+    "photograph": Case("""
+        a = Conv<pads=[3,3,3,3], strides=[2,2]>(x, wa)
+        b = LeakyRelu<alpha=0.1>(a)
+        c = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(b)
+        y = Conv(c, wb)
+    """, {"wa": (32, 3, 7, 7), "wb": (20, 32, 1, 1)}, source="1,3,31,33"),
+    "pools": Case("""
+        a = Conv(x, wa)
+        b = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(a)
+        c = MaxPool<kernel_shape=[5,5], strides=[1,1], pads=[2,2,2,2]>(b)
+        d = AveragePool<kernel_shape=[2,2], strides=[1,1]>(c)
+        e = AveragePool<kernel_shape=[3,3], strides=[1,1], pads=[1,1,1,1], count_include_pad=1>(d)
+        y = Conv(e, wb)
+    """, {"wa": W1, "wb": W1}),
+    "means at borders": Case("""
+        a = Conv<pads=[2,2,2,2]>(x, wa)
+        b = AveragePool<kernel_shape=[3,3], strides=[1,1], pads=[1,1,1,1]>(a)
+        y = Conv<pads=[2,2,2,2]>(b, wb)
+    """, {"wa": W5, "wb": W5}, whole=1),
+    "means of what is left": Case("""
+        a = Conv<pads=[2,2,2,2]>(x, wa)
+        b = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(a)
+        y = Conv<pads=[2,2,2,2]>(b, wb)
+    """, {"wa": W5, "wb": W5}, whole=1),
+    "residual": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Conv(a, wb)
+        c = Relu(b)
+        d = Conv<pads=[1,1,1,1]>(c, wc)
+        e = Add(d, a)
+        f = Relu(e)
+        g = Conv<pads=[1,1,1,1]>(f, wd)
+        h = Conv<pads=[1,1,1,1]>(g, we)
+        y = Add(h, f)
+    """, {"wa": W3, "wb": W1, "wc": W3, "wd": W3, "we": W3}),
+    "a sum of what is read": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Conv<pads=[1,1,1,1]>(a, wb)
+        c = Add(b, a)
+        y = Conv<pads=[1,1,1,1]>(c, wc)
+    """, {"wa": W3, "wb": W3, "wc": W3}, whole=1),
+    "a window and its sum": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Conv<pads=[1,1,1,1], group=32>(a, wb)
+        c = Conv(b, wc)
+        d = Add(c, a)
+        y = Relu(d)
+    """, {"wa": W3, "wb": (32, 1, 3, 3), "wc": W1}),
+    "joins": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Conv<pads=[1,1,1,1]>(a, wb)
+        ab = Concat<axis=1>(a, b)
+        c = Conv(ab, wc)
+        abc = Concat<axis=1>(ab, c)
+        d = Relu(abc)
+        y = Conv<strides=[2,2], pads=[1,1,1,1]>(d, wd)
+    """, {"wa": W3, "wb": W3, "wc": (32, 64, 1, 1), "wd": (32, 96, 3, 3)}),
+    "splits": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b, c = Split<axis=1>(a)
+        d = Sigmoid(b)
+        e = Mul(d, c)
+        y = Conv<pads=[1,1,1,1]>(e, wb)
+    """, {"wa": (64, 32, 3, 3), "wb": W3}),
+    "activations": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        s = Softplus(a)
+        t = Tanh(s)
+        mish = Mul(a, t)
+        b = Conv<pads=[1,1,1,1]>(mish, wb)
+        u = Sigmoid(b)
+        silu = Mul(b, u)
+        c = Conv(silu, wc)
+        d = HardSigmoid(c)
+        y = Mul(c, d)
+    """, {"wa": W3, "wb": W3, "wc": W1}),
+    "enlarged": Case("""
+        a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, wa)
+        scales = Constant<value_floats=[1.0,1.0,2.0,2.0]>()
+        b = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">
+            (a, , scales)
+        c = Conv<pads=[0,1,0,1]>(b, wb)
+        d = Conv<pads=[0,1,0,1]>(x, wc)
+        e = Concat<axis=1>(d, c)
+        y = Conv(e, wd)
+    """, {"wa": W3, "wb": W3, "wc": W3, "wd": (16, 64, 1, 1)}, source="1,32,14,10"),
+    "one pixel": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Relu(a)
+        y = Conv<pads=[2,2,2,2]>(b, wb)
+    """, {"wa": W3, "wb": W5}, source="1,32,1,1"),
+}
+# fmt: on
+_SCALARS = {"low": np.float32(-0.3), "high": np.float32(0.4)}
+
+
+def compiled(case: Case, folder: Path) -> Pack:
+    model = case.model()
+    for name, number in _SCALARS.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number), name))
+    source = folder / "rows.onnx"
+    onnx.save(model, source)
+    return open_pack(compile_onnx(source, folder / "rows", CompileOptions(chunk_bytes=CHUNK_BYTES)))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ReadPool]:
+    with closing(ReadPool()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def machine(pool: ReadPool) -> Iterator[Machine]:
+    with closing(CpuDevice()) as device:
+        yield device, pool
+
+
+def answers(
+    pack: Pack, machine: Machine, regions: tuple[Region, ...] = (), architecture: str = "pre"
+) -> list[Outputs]:
+    """Return what two requests get."""
+    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=Choice(regions=regions))
+    reader = MemoryReader(pack.weights_path.read_bytes())
+    ports = {port.name: port.shape for port in pack.manifest.inputs}
+    one = inputs_for(ports)
+    with closing(Engine(pack, plan, *machine, reader)) as engine:
+        engine.open()
+        return [engine.run(inputs)[0] for inputs in (one, {n: -a for n, a in one.items()})]
+
+
+def same_bits(found: list[Outputs], expected: list[Outputs]) -> bool:
+    return all(
+        one.keys() == other.keys() and all(one[n].tobytes() == other[n].tobytes() for n in one)
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_path: Path) -> None:
+    pack = compiled(CASES[name], tmp_path)
+    network = row_network(pack.manifest)
+    assert len(pack.manifest.pieces) - len(network.covered) == CASES[name].whole
+    expected = answers(pack, machine)
+    for rows in _ROWS:
+        regions = largest_regions(network, rows)
+        assert regions
+        assert same_bits(answers(pack, machine, regions), expected), regions
+    random = Random(name)
+    for architecture in ("auto", "pre", "2s", "auto"):
+        regions = random_regions(random, network)
+        assert same_bits(answers(pack, machine, regions, architecture), expected), regions
+
+
+@pytest.mark.parametrize("architecture", sorted(n for n, a in ARCHITECTURES.items() if a.copies))
+def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: Path) -> None:
+    pack = compiled(CASES["residual"], tmp_path)
+    regions = largest_regions(row_network(pack.manifest), 2)
+    device, pool = machine
+    with closing(StagedDevice(device)) as staged:
+        found = answers(pack, (staged, pool), regions, architecture)
+    assert same_bits(found, answers(pack, machine))
+
+
+@pytest.mark.parametrize("name", ["groups", "pools", "splits", "enlarged", "activations"])
+def test_rows_on_the_reference_device(name: str, machine: Machine, tmp_path: Path) -> None:
+    pack = compiled(CASES[name], tmp_path)
+    regions = largest_regions(row_network(pack.manifest), 2)
+    found = answers(pack, (ReferenceDevice(), machine[1]), regions)
+    for one, other in zip(found, answers(pack, machine), strict=True):
+        np.testing.assert_allclose(one["y"], other["y"], atol=1e-5)
+
+
+def test_a_batch_runs_whole(machine: Machine, tmp_path: Path) -> None:
+    pack = compiled(replace(CASES["residual"], source="2,32,13,9"), tmp_path)
+    manifest = pack.manifest
+    assert not manifest.row_operators
+    auto = ARCHITECTURES["auto"]
+    assert [variant.regions for variant in row_variants(manifest, auto, None)] == [()]
+    assert same_bits(answers(pack, machine, architecture="auto"), answers(pack, machine))

@@ -1,0 +1,185 @@
+"""Random networks on rows: what every kernel reads is what it should, at the planned offsets."""
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from models.packs.manifest import (
+    Manifest,
+    Operand,
+    Piece,
+    Port,
+    RowInput,
+    RowOperator,
+    RowValue,
+    Value,
+    Window,
+)
+from pipeline.planning.arena import ArenaPlan, arena_violations
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.program.lives import lifetimes
+from pipeline.program.regions import Call, Region, RegionError
+from pipeline.program.steps import Phase, row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.validator import violations
+from pipeline.timing.durations import Durations
+from pipeline.timing.simulator import simulate
+from tests.pipeline.program.regions import random_regions
+from tests.pipeline.program.row_programs import random_network
+from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
+from tests.pipeline.synthetic import manifest
+from tests.pipeline.writes import writes
+
+
+def drawn(number: int) -> tuple[Manifest, Plan]:
+    """Return program ``number``: always the same one."""
+    random = Random(number)
+    manifest = random_network(random, random.randint(2, 14))
+    regions = random_regions(random, row_network(manifest))
+    architecture = ARCHITECTURES[random.choice(sorted(ARCHITECTURES))]
+    return manifest, make_plan(manifest, architecture, choice=Choice(regions=regions))
+
+
+def _even(plan: Plan) -> Durations:
+    return Durations(tuple((1.0,) * len(stage) for stage in plan.stages), plan.choice.depth)
+
+
+def check(number: int) -> int:
+    """Run program ``number`` on tags; return how many regions it has."""
+    manifest, plan = drawn(number)
+    assert (
+        violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
+    )
+    lives = lifetimes(manifest, plan.steps)
+    placed = tuple(
+        offset if life.n_bytes else 0 for offset, life in zip(plan.values, lives, strict=True)
+    )
+    assert arena_violations(lives, ArenaPlan(placed, plan.arena_bytes)) == []
+    TaggedMemory(manifest, plan).run()
+    return len(plan.choice.regions)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_every_kernel_reads_what_it_should(block: int) -> None:
+    regions = [check(number) for number in range(30 * block, 30 * (block + 1))]
+    assert sum(regions) > 15
+
+
+def test_the_check_notices_what_is_left_out() -> None:
+    """Every kernel; of what puts rows together nearly all: the same rows may lie there from before."""
+    noticed: Counter[tuple[bool, bool]] = Counter()
+    for number in range(12):
+        manifest, plan = drawn(number)
+        for position, step in enumerate(plan.steps):
+            for left_out, action in enumerate(step.actions if isinstance(step, Phase) else ()):
+                found = _is_wrong(manifest, _without(plan, position, left_out))
+                noticed[isinstance(action, Call), found] += 1
+    assert noticed[True, True] > 100
+    assert noticed[True, False] == 0
+    assert noticed[False, True] > 9 * noticed[False, False] > 0
+
+
+def _is_wrong(manifest: Manifest, plan: Plan) -> bool:
+    try:
+        TaggedMemory(manifest, plan).run()
+    except WrongError:
+        return True
+    return False
+
+
+def _without(plan: Plan, position: int, left_out: int) -> Plan:
+    """Return ``plan`` with a phase that leaves an action out."""
+    step = plan.steps[position]
+    assert isinstance(step, Phase)
+    phases = [*step.region.plan.phases]
+    phases[step.number] = step.actions[:left_out] + step.actions[left_out + 1 :]
+    region = replace(step.region, plan=replace(step.region.plan, phases=tuple(phases)))
+    steps = tuple(
+        replace(other, region=region)
+        if isinstance(other, Phase) and other.region is step.region
+        else other
+        for other in plan.steps
+    )
+    return replace(plan, steps=steps)
+
+
+def test_the_check_notices_memory_in_two_places_at_once() -> None:
+    noticed = 0
+    for number in range(20):
+        manifest, plan = drawn(number)
+        for strip in range(len(manifest.values), len(plan.values)):
+            values = (*plan.values[:strip], 0, *plan.values[strip + 1 :])
+            noticed += _is_wrong(manifest, replace(plan, values=values))
+    assert noticed > 20
+
+
+def sum_over_what_it_adds(above: int) -> Manifest:
+    """A sum over the network's first value, of which a 3 x 3 window is read at the same time."""
+    kinds = [("x", None), ("a", None), ("y", 0)]
+    shape = (1, 2, 6, 1)
+    values = tuple(
+        Value(name=name, dtype="float32", shape=shape, parent=parent) for name, parent in kinds
+    )
+    rows = tuple(
+        RowValue(name=held.name, dtype="float32", shape=shape, value=number, planes=2)
+        for number, held in enumerate(values)
+    )
+
+    def operand(number: int) -> Operand:
+        return Operand(kind="value", index=number, dtype="float32", shape=shape)
+
+    window = Window(kernel=3, above=above)
+    taken = (
+        (RowInput(row_value=0, window=window),),
+        (RowInput(row_value=1), RowInput(row_value=0)),
+    )
+    operators = tuple(
+        RowOperator(
+            graph=0, first_piece=n, end_piece=n + 1, inputs=inputs, weights=(), output=n + 1
+        )
+        for n, inputs in enumerate(taken)
+    )
+    pieces = tuple(
+        Piece(
+            graph=0,
+            span=None,
+            inputs=tuple(operand(item.row_value) for item in inputs),
+            outputs=(operand(number + 1),),
+        )
+        for number, inputs in enumerate(taken)
+    )
+    ports = [Port(name=values[n].name, dtype="float32", shape=shape, value=n) for n in (0, 2)]
+    return manifest([], []).model_copy(
+        update={
+            "values": values,
+            "row_values": rows,
+            "row_operators": operators,
+            "pieces": pieces,
+            "inputs": (ports[0],),
+            "outputs": (ports[1],),
+        }
+    )
+
+
+@pytest.mark.parametrize(("above", "rows", "possible"), [(1, 2, False), (1, 6, True), (0, 2, True)])
+def test_rows_that_are_still_needed_are_not_overwritten(
+    above: int, rows: int, possible: bool
+) -> None:
+    """The window of the next phase begins ``above`` rows before those that were written."""
+    source = sum_over_what_it_adds(above)
+    choice = Choice(regions=(Region(0, 2, rows),))
+    if possible:
+        TaggedMemory(source, make_plan(source, ARCHITECTURES["pre"], choice=choice)).run()
+        return
+    with pytest.raises(RegionError, match="overwrote"):
+        make_plan(source, ARCHITECTURES["pre"], choice=choice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(100))
+def test_every_kernel_of_many_programs_reads_what_it_should(block: int) -> None:
+    for number in range(1000 + 100 * block, 1000 + 100 * (block + 1)):
+        check(number)
