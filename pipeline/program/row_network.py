@@ -1,5 +1,6 @@
 """The part of a model that can run on rows, with who makes and who reads what."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,27 @@ class RowNetwork:
             else:
                 found.append(range(piece, piece + 1))
         return found
+
+    @cached_property
+    def places(self) -> frozenset[int]:
+        """The pieces before which a region may begin or end."""
+        edges = {edge for run in self.runs for edge in (run.start, run.stop)}
+        edges |= {item.first_piece for item in self.operators}
+        inner = {piece for pieces in self._replaced for piece in pieces[1:]}
+        return frozenset(edges - inner)
+
+    def operators_before(self, piece: int) -> int:
+        """Return how many operators belong to pieces before ``piece``."""
+        return bisect_left(self._first_pieces, piece)
+
+    @cached_property
+    def _first_pieces(self) -> list[int]:
+        return [item.first_piece for item in self.operators]
+
+    @cached_property
+    def makers(self) -> dict[int, int]:
+        """Which operator makes a row value, where one does."""
+        return {item.output: number for number, item in enumerate(self.operators)}
 
     def within(self, pieces: range) -> range | None:
         """Return the operators that replace ``pieces``; None where they do not begin or end there."""
