@@ -92,7 +92,7 @@ def make_plan(
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
         values=(
-            *(arena.offsets[root] + offset for root, offset in roots(manifest)),
+            *(arena.offsets[root] + offset for root, offset in roots(manifest, steps)),
             *arena.offsets[len(manifest.values) :],
         ),
         users=tuple(users),

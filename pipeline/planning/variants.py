@@ -64,7 +64,7 @@ def find_variants(
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
     """Return those that are smaller than all faster ones."""
     found: list[Variant] = []
-    for variant in sorted(variants, key=lambda item: (item.seconds, item.n_bytes, item.regions)):
+    for variant in sorted(variants, key=lambda item: (item.seconds, item.n_bytes)):
         if not found or variant.n_bytes < found[-1].n_bytes:
             found.append(variant)
     return found
@@ -166,7 +166,7 @@ class _Search:
             beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
             weights = self._live.weights(sketch.first_piece, sketch.end_piece)
             for number, each in enumerate(sketch.rows):
-                n_bytes = beside + int(sketch.strip_bytes[number])
+                n_bytes = beside + int(sketch.strip_bytes[number] - sketch.shared_bytes[number])
                 if n_bytes < most:
                     starts.append(self._numbers[sketch.first_piece])
                     rows.append(each)

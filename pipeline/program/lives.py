@@ -22,14 +22,25 @@ class Lifetime:
     end: int
 
 
-def roots(manifest: Manifest) -> list[tuple[int, int]]:
-    """Return, for each value, the value whose memory it lies in and its byte offset there."""
+def roots(manifest: Manifest, steps: Sequence[Step] = ()) -> list[tuple[int, int]]:
+    """Return, for each value, the value whose memory it lies in and its byte offset there.
+
+    What a region of ``steps`` writes over another value lies there.
+    """
+    over = {
+        manifest.row_values[new].value: manifest.row_values[old].value
+        for step in steps
+        if isinstance(step, Phase) and step.number == 0
+        for new, old in step.region.plan.over
+    }
     found = []
     for index in range(len(manifest.values)):
         root, offset = index, 0
         while (parent := manifest.values[root].parent) is not None:
             offset += manifest.values[root].offset
             root = parent
+        while root in over:
+            root = over[root]
         found.append((root, offset))
     return found
 
@@ -42,7 +53,7 @@ def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[
     only as rows, and what is ``taken_by_rows``.
     """
     steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, taken_by_rows(manifest, steps))
+    lives = _Lives(manifest, roots(manifest, steps), taken_by_rows(manifest, steps))
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
@@ -73,10 +84,12 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
 class _Lives:
     """Collects the first and the last moment of each root."""
 
-    def __init__(self, manifest: Manifest, taken: frozenset[int]) -> None:
+    def __init__(
+        self, manifest: Manifest, places: list[tuple[int, int]], taken: frozenset[int]
+    ) -> None:
         self._manifest = manifest
         self._taken = taken
-        self._places = roots(manifest)
+        self._places = places
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._now = 0

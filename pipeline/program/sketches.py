@@ -32,7 +32,8 @@ class Sketch:
     """Regions of the pieces [first_piece, end_piece), one for each of ``rows``.
 
     ``strip_bytes``: of all strips, at their fullest. ``binding_bytes``: of kernels and copies.
-    ``touched``: the row values that they read or write where these lie whole.
+    ``touched``: the row values that they read or write where these lie whole. ``shared_bytes``: of them
+    that are written over others.
     """
 
     first_piece: int
@@ -42,6 +43,7 @@ class Sketch:
     binding_bytes: Numbers
     seconds: Times
     touched: frozenset[int]
+    shared_bytes: Numbers
 
 
 def sketches(
@@ -105,6 +107,7 @@ class _Backwards:
         self._seconds: Times = np.zeros(len(rows))
         self._outside: list[_Reader] = []
         self._whole: set[int] = set()
+        self._whole_ends: dict[int, Numbers] = {}
         # What pieces put together of several values, and others read later.
         self._copies: dict[int, list[int]] = {}
         for value, part in network.copied(self._run):
@@ -119,15 +122,51 @@ class _Backwards:
                 self._add(operator, self._network.operators[operator])
             touched = self._touched(start, first)
             if touched is not None:
-                yield Sketch(
-                    start,
-                    self._end,
-                    self._rows,
-                    self._live[:, first : self._last + 1].max(axis=1) + self._kept,
-                    self._bindings.copy(),
-                    self._seconds.copy(),
-                    touched,
+                yield self._sketch(start, first, touched)
+
+    def _sketch(self, start: int, first: int, touched: frozenset[int]) -> Sketch:
+        """Return the regions from piece ``start`` on; what is tried for them alone leaves no trace."""
+        kept = (self._live, self._kept, self._bindings, self._seconds)
+        self._live, self._kept, self._bindings, self._seconds = (array.copy() for array in kept)
+        shared = self._written_over(range(start, self._end), touched)
+        strips = self._live[:, first : self._last + 1].max(axis=1) + self._kept
+        numbers = (strips, self._bindings, self._seconds)
+        self._live, self._kept, self._bindings, self._seconds = kept
+        return Sketch(start, self._end, self._rows, *numbers, touched, shared)
+
+    def _written_over(self, pieces: range, touched: frozenset[int]) -> Numbers:
+        """Load what others are written over; return how many bytes that saves."""
+        shared = np.zeros(len(self._rows), np.int64)
+        free = sorted(self._whole & self._network.alone, key=self._network.makers.__getitem__)
+        for old in sorted(self._network.last_read(pieces) & touched) if free else ():
+            readers = self._wanted[old].readers if old in self._wanted else []
+            if not readers:
+                continue
+            value = self._network.values[old]
+            ends = [
+                np.where(reader.count < 0, 0, np.minimum(reader.first + reader.count, value.height))
+                for reader in readers
+            ]
+            made = np.maximum.accumulate(np.max(ends, axis=0), axis=1)
+            first = min(reader.operator for reader in readers)
+            for new in free:
+                in_time = self._network.makers[new] >= first and bool(
+                    (self._whole_ends[new] <= made).all()
                 )
+                if in_time and self._network.same_form(old, new):
+                    free.remove(new)
+                    shared += value.planes * value.row_bytes * value.height
+                    self._load(first, made, readers, value.planes * value.row_bytes)
+                    break
+        return shared
+
+    def _load(self, first: int, ends: Numbers, readers: list[_Reader], unit: int) -> None:
+        before = np.concatenate([np.zeros((len(ends), 1), np.int64), ends[:, :-1]], axis=1)
+        count = ends - before
+        direct = [_is_direct(reader, before, count) for reader in readers]
+        self._copy_out(count, unit)
+        self._place(first, count.max(axis=1) * unit, readers, direct, outside=False)
+        self._keep(before, ends, readers, direct, unit)
 
     def _touched(self, start: int, first: int) -> frozenset[int] | None:
         """Return the row values that lie whole; None: the region would copy what lies outside of it."""
@@ -168,6 +207,7 @@ class _Backwards:
         self._make(number, item, count, value.height)
         if whole:
             self._whole.add(item.output)
+            self._whole_ends[item.output] = made
         for _ in range(whole + len(copies)):
             self._copy_out(count, unit)
         strip = count.max(axis=1) * unit
