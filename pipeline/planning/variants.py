@@ -15,7 +15,7 @@ import numpy as np
 from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, finest_positions
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.live_values import LiveValues
-from pipeline.planning.ways import Edges, Way, Ways, Whole
+from pipeline.planning.ways import Edges, Numbers, Way, Ways, Whole
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -29,6 +29,9 @@ _RINGS = 8
 _FIRST_ENDS = 10
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
+# The smallest ring that is worth it is found by asking for less and less.
+_MOST_DESCENTS = 12
+_NO_WORSE = 1.02
 
 
 @dataclass(frozen=True)
@@ -90,20 +93,38 @@ class _Search:
         self._whole = self._run_whole(piece_seconds)
 
     def variants(self) -> Iterator[Variant]:
-        """Yield the best way for each of many limits."""
+        """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = Ways(self._places, self._whole, self._edges)
-        least = ways.least_arena(self._rings)
+        found = {self._variant(way): way for way in self._best(ways, self._rings)}
+        yield from found
+        smallest = min(found, key=_size)
+        ring = found[smallest].ring
+        for _ in range(_MOST_DESCENTS):
+            tighter = np.array([ring - 1], np.int64)
+            if tighter[0] < self._rings[0]:
+                return
+            found = {self._variant(way): way for way in self._best(ways, tighter)}
+            yield from found
+            better = min(found, key=_size, default=None)
+            if better is None or better.n_bytes > _NO_WORSE * smallest.n_bytes:
+                return
+            smallest, ring = min(smallest, better, key=_size), found[better].ring
+
+    def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
+        """Return the best ways of each ring within many arenas, each once."""
+        levels = np.searchsorted(self._rings, rings, side="right") - 1
         most = int(self._whole.arena.max(initial=0))
         limits = [
             (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
-            for level, (ring, low) in enumerate(zip(self._rings, least, strict=True))
+            for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
             for step in range(_ARENAS)
-            if low
+            if 0 < low <= most
             for price in _SECONDS_A_BYTE
         ]
+        if not limits:
+            return []
         found = ways.best(*(np.array(column) for column in zip(*limits, strict=True)))
-        for way in dict.fromkeys(found):
-            yield self._variant(way)
+        return list(dict.fromkeys(found))
 
     def walk(self, most_steps: int) -> None:
         """Sketch regions until so many operators were walked over, those that divide most first."""
@@ -182,7 +203,7 @@ class _Search:
     # What runs whole
 
     @cached_property
-    def _rings(self) -> np.ndarray:
+    def _rings(self) -> Numbers:
         """The rings that are tried: from the largest chunk in even ratios to what no plan needs."""
         least = max(self._manifest.largest_chunk_bytes, 1)
         most = max(
@@ -231,6 +252,10 @@ class _Search:
         scratch = max((piece.scratch_bytes for piece in pieces), default=0)
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         return Variant(way.regions, n_bytes, way.seconds, int(self._rings[way.level]))
+
+
+def _size(variant: Variant) -> tuple[int, float]:
+    return (variant.n_bytes, variant.seconds)
 
 
 def _apart(sizes: list[int]) -> list[int]:
