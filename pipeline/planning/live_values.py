@@ -38,8 +38,12 @@ class LiveValues:
     def _weights_before(self) -> list[int]:
         spans, seen, before = self._manifest.spans, set[int](), [0]
         for piece in self._manifest.pieces:
-            new = piece.span is not None and piece.span not in seen and not spans[piece.span].resident
-            before.append(before[-1] + (spans[piece.span].length if new and piece.span is not None else 0))
+            new = (
+                piece.span is not None and piece.span not in seen and not spans[piece.span].resident
+            )
+            before.append(
+                before[-1] + (spans[piece.span].length if new and piece.span is not None else 0)
+            )
             if piece.span is not None:
                 seen.add(piece.span)
         return before
@@ -52,7 +56,9 @@ class LiveValues:
         after = self._network.read_after(end)
         values = {self._network.values[number].value for number in touched}
         # Rows of an input come from the request, unless others read it later.
-        whole = {self._roots[value] for value in values if value not in self._inputs or value in after}
+        whole = {
+            self._roots[value] for value in values if value not in self._inputs or value in after
+        }
         return sum(self._lives[root].n_bytes for root in whole | self._live_through(start, end))
 
     def _live_through(self, start: int, end: int) -> frozenset[int]:
@@ -63,14 +69,18 @@ class LiveValues:
         key = (piece, -1)
         if key not in self._through:
             lives = enumerate(self._lives)
-            self._through[key] = frozenset(i for i, life in lives if life.start < piece and life.n_bytes)
+            self._through[key] = frozenset(
+                i for i, life in lives if life.start < piece and life.n_bytes
+            )
         return self._through[key]
 
     def _read_after(self, piece: int) -> frozenset[int]:
         key = (-1, piece)
         if key not in self._through:
             lives = enumerate(self._lives)
-            self._through[key] = frozenset(i for i, life in lives if life.end > piece and life.n_bytes)
+            self._through[key] = frozenset(
+                i for i, life in lives if life.end > piece and life.n_bytes
+            )
         return self._through[key]
 
     def _sums(self, when: Callable[[int, int], tuple[int, int]]) -> list[int]:

@@ -1,8 +1,8 @@
 """Which parts of a network run on rows: for less and less memory, the fastest that there is.
 
 Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
-and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way through
-the network (pipeline/planning/ways.py); the ways that no other beats are the variants to choose from.
+and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
+through the network (pipeline/planning/ways.py); those that no other beats are the variants to choose from.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -197,8 +197,8 @@ class _Search:
                     seconds.append(float(sketch.seconds[number]))
         if not starts:
             return None
-        whole = (np.array(column, np.int64) for column in (starts, rows, arena, ring, bound))
-        return Edges(*whole, np.array(seconds))
+        numbers = np.array([starts, rows, arena, ring, bound], np.int64)
+        return Edges(*numbers, seconds=np.array(seconds))
 
     # What runs whole
 
@@ -217,9 +217,7 @@ class _Search:
     def _pieces(self) -> list[list[tuple[Piece, range]]]:
         """For each ring the pieces that run where everything is whole."""
         chosen = [choose_pieces(self._manifest, int(ring)) for ring in self._rings]
-        return [
-            list(zip(pieces, finest_positions(pieces), strict=True)) for pieces in chosen
-        ]
+        return [list(zip(pieces, finest_positions(pieces), strict=True)) for pieces in chosen]
 
     def _run_whole(self, piece_seconds: Callable[[int], float]) -> Whole:
         spans, live = self._manifest.spans, self._live.live
@@ -245,9 +243,7 @@ class _Search:
         inside = {piece for region in way.regions for piece in region.pieces}
         pieces = [piece for piece, at in self._pieces[way.level] if at.start not in inside]
         graphs = {piece.graph for piece in pieces}
-        graphs |= {
-            item.graph for item in self._network.operators if item.first_piece in inside
-        }
+        graphs |= {item.graph for item in self._network.operators if item.first_piece in inside}
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
         scratch = max((piece.scratch_bytes for piece in pieces), default=0)
         n_bytes = way.arena + way.ring + way.bound + held + scratch

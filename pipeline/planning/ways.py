@@ -1,8 +1,8 @@
 """Ways through a network: between two places its pieces run whole, or as a region on rows.
 
 All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
-any of its parts needs of either, and the sum of their seconds and of what they bind. For many limits of arena
-and ring at once, dynamic programming over the places finds the way of the least sum.
+any of its parts needs of either, and the sum of their seconds and of what they bind. For many limits of
+arena and ring at once, dynamic programming over the places finds the way of the least sum.
 """
 
 from collections.abc import Sequence

@@ -227,7 +227,10 @@ class _Planner:
                 continue
             height = self._network.values[old].height
             ends = [
-                max((needed(window, phase[at]).end for at, window in readers if phase[at]), default=0)
+                max(
+                    (needed(window, phase[at]).end for at, window in readers if phase[at]),
+                    default=0,
+                )
                 for phase in self._ranges
             ]
             ends = [min(end, height) for end in accumulate(ends, max)]

@@ -3,8 +3,8 @@
 The last operator makes so many rows a phase; what those need decides, backwards, what the others make: so
 many times as many as strides multiply it by. For its first row, others need more than that. So that no
 phase makes more than the rest, the first ones run before the last operator has anything to do: they are
-counted as if it had made rows before its first. Every row is made once (seed 001: phases of a schedule, with
-the overlap kept between them).
+counted as if it had made rows before its first. Every row is made once (seed 001: phases of a schedule,
+with the overlap kept between them).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from models.packs.manifest import Window
 from pipeline.program.row_network import RowNetwork
-
 
 # So many rows of the last operator are phases ahead of its first one spread over.
 _MOST_AHEAD = 48
@@ -55,7 +54,7 @@ def row_ranges(
     last = network.values[network.operators[operators[-1]].output].height
     done = _targets(network, pieces, operators, kept, shares(rows, last))
     before = [0] * len(operators)
-    phases = []
+    phases: list[list[Rows]] = []
     for targets in zip(*done, strict=True):
         ends = [max(pair) for pair in zip(targets, before, strict=True)]
         if phases or any(ends):  # the first ones may be before anything begins

@@ -99,7 +99,7 @@ class _Backwards:
         self._height = network.values[network.operators[last].output].height
         self._shares = _shares(rows, self._height)
         self._after = network.read_after(end)
-        self._run = range(0, end)
+        self._run = range(end)
         self._wanted: dict[int, _Value] = {}
         self._live: Numbers = np.zeros((len(rows), last + 2), np.int64)
         self._kept: Numbers = np.zeros(len(rows), np.int64)
@@ -127,7 +127,8 @@ class _Backwards:
     def _sketch(self, start: int, first: int, touched: frozenset[int]) -> Sketch:
         """Return the regions from piece ``start`` on; what is tried for them alone leaves no trace."""
         kept = (self._live, self._kept, self._bindings, self._seconds)
-        self._live, self._kept, self._bindings, self._seconds = (array.copy() for array in kept)
+        self._live, self._kept = self._live.copy(), self._kept.copy()
+        self._bindings, self._seconds = self._bindings.copy(), self._seconds.copy()
         shared = self._written_over(range(start, self._end), touched)
         strips = self._live[:, first : self._last + 1].max(axis=1) + self._kept
         numbers = (strips, self._bindings, self._seconds)
@@ -291,7 +292,9 @@ class _Backwards:
         """Count the rows that later phases need."""
         later = np.full((ends.shape[0], ends.shape[1] + 1), _NEVER, np.int64)
         for reader, just in zip(readers, direct, strict=True):
-            later[:, :-1] = np.minimum(later[:, :-1], np.where(just[:, None], _NEVER, np.maximum(reader.first, 0)))
+            later[:, :-1] = np.minimum(
+                later[:, :-1], np.where(just[:, None], _NEVER, np.maximum(reader.first, 0))
+            )
         needed = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, 1:]
         start = np.minimum(needed, ends)
         left = ends - start
@@ -311,7 +314,7 @@ class _Backwards:
         count: Numbers,
         shared: bool,
     ) -> None:
-        """Count the strip of an input, as if it were put together, and say that it is needed up to ``ends``."""
+        """Count the strip of an input, as if it were put together; it is needed up to ``ends``."""
         taken = self._network.operators[number].inputs[position]
         row_value = taken.row_value
         value = self._network.values[row_value]
@@ -348,9 +351,8 @@ def _is_direct(reader: _Reader, first: Numbers, count: Numbers) -> NDArray[np.bo
     if not reader.alone:
         return np.zeros(len(first), bool)
     runs = reader.count >= 0
-    same: NDArray[np.bool_] = ~runs | ((reader.first == first) & (reader.count == count))
-    whole: NDArray[np.bool_] = same.all(axis=1)
-    return whole
+    same = ~runs | ((reader.first == first) & (reader.count == count))
+    return np.asarray(same.all(axis=1))
 
 
 def _needed(window: Window, first: Numbers, count: Numbers) -> tuple[Numbers, Numbers]:
