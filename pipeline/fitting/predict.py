@@ -1,17 +1,17 @@
 """What a plan is expected to take, and the plans that only such expectations can find."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from loader.errors import LoaderError
 from models.packs.manifest import Manifest
 from pipeline.planning.auto import plan_auto
-from pipeline.planning.found_plans import FoundPlan, Point
+from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, Point, canonical
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profiles.profile import Profile
-from pipeline.program.regions import Region
+from pipeline.program.regions import Region, RegionError
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.simulator import Simulated, simulate
 
@@ -88,13 +88,19 @@ def find_plan(
 def _known(
     manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile
 ) -> Found | None:
-    """Return what an earlier search found; None: there was none, or it no longer makes a plan."""
+    """Return what an earlier search found; None: there was none, or it is no plan of what is wanted."""
     known = profile.known.get(_question(architecture, wanted))
-    if known is None:
+    if known is None or known.choice.regions != wanted.regions:
         return None
     try:
         plan = make_plan(manifest, architecture, choice=known.choice)
-    except (PlanError, LoaderError):
+    except (PlanError, LoaderError, RegionError):
+        return None
+    if (
+        architecture.tuned == "auto"
+        and wanted.weight_bytes is not None
+        and plan.weight_bytes > wanted.weight_bytes
+    ):
         return None
     return Found(plan, known.reasons, known.curve)
 
@@ -124,10 +130,16 @@ def _searched(
 
 
 def _question(architecture: Architecture, wanted: Wanted) -> str:
-    """Return what a search depends on beside the profile."""
-    form = f"{architecture.name}/{len(architecture.stages)}/{architecture.slots or 0}"
-    regions = [(region.first_piece, region.end_piece, region.rows) for region in wanted.regions]
-    return f"{form} {wanted.weight_bytes} {wanted.delay_seconds} {regions}"
+    """Return what a search depends on beside the profile, as canonical JSON."""
+    return canonical(
+        {
+            "planner": PLANNER_VERSION,
+            "architecture": [architecture.name, *architecture.stages, architecture.slots],
+            "weight_bytes": wanted.weight_bytes,
+            "delay_seconds": wanted.delay_seconds,
+            "regions": [asdict(region) for region in wanted.regions],
+        }
+    )
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

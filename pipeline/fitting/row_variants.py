@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
-from pipeline.planning.variants import QUICK_CUTS, Variant, find_variants
+from pipeline.planning.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile, piece_key
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
@@ -23,7 +23,7 @@ def row_variants(
     manifest: Manifest,
     architecture: Architecture,
     profile: Profile | None,
-    most_cuts: int = QUICK_CUTS,
+    most_steps: int = QUICK_STEPS,
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
@@ -35,23 +35,23 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(manifest))
     if architecture.tuned != "auto" or unknown:
         return (Variant((), 0, 0.0),)
-    return _known(_Question(manifest, profile, most_cuts))
+    return _known(_Question(manifest, profile, most_steps))
 
 
 class _Question:
     """What variants depend on; equal where that is, whatever a device adds to a manifest."""
 
-    def __init__(self, manifest: Manifest, profile: Profile | None, most_cuts: int) -> None:
+    def __init__(self, manifest: Manifest, profile: Profile | None, most_steps: int) -> None:
         self.manifest = manifest
         self.profile = profile
-        self.most_cuts = most_cuts
+        self.most_steps = most_steps
         self._known = self._key()
 
     def _key(self) -> tuple[object, ...]:
         checksums = tuple(record.checksum for record in self.manifest.files.values())
         spans = (span.checksum for span in self.manifest.spans)
         measured = None if self.profile is None else (self.profile.manifest, self.profile.date)
-        return (*checksums, *spans, measured, self.most_cuts)
+        return (*checksums, *spans, measured, self.most_steps)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Question) and self._known == other._known
@@ -66,14 +66,14 @@ def _known(question: _Question) -> tuple[Variant, ...]:
     network = row_network(manifest)
     estimated = _Estimated(network)
     if profile is None:
-        found = find_variants(manifest, network, estimated, estimated.pieces(), question.most_cuts)
+        found = find_variants(manifest, network, estimated, estimated.pieces(), question.most_steps)
     else:
         found = find_variants(
             manifest,
             network,
             profile.row_times(network),
             _measured(manifest, profile),
-            question.most_cuts,
+            question.most_steps,
         )
     return tuple(found)
 

@@ -4,6 +4,7 @@ What runs on rows decides how much activations take, and with it how much is lef
 variant of the network is planned within the limit, and the fastest plan wins.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from models.packs.manifest import Manifest
@@ -12,24 +13,48 @@ from pipeline.fitting.predict import Wanted
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.thumb import smallest_plan
-from pipeline.planning.variants import Variant
+from pipeline.planning.variants import QUICK_STEPS, Variant
 from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
+from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
 
+# Of the variants that promise the least memory so many are planned to see which has it.
+_TRIED = 4
+# The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
+_PROMISE = 0.97
 # What a disk reads, where no profile says; only proportions decide.
 _READ_BYTES_A_SECOND = 1.5e9
 
 
-def least_plan(manifest: Manifest, architecture: Architecture, profile: Profile | None) -> Plan:
-    """Return the plan of the least memory that is known.
+def least_plan(
+    manifest: Manifest,
+    architecture: Architecture,
+    profile: Profile | None,
+    steps: int = QUICK_STEPS,
+) -> Plan:
+    """Return the plan of the least memory that is known, after so many ``steps`` of a search.
 
     Raises:
         ProfileError: the profile lacks a kernel.
     """
-    variants = row_variants(manifest, architecture, profile)
-    plans = (smallest_plan(manifest, architecture, variant.regions) for variant in variants)
+    variants = row_variants(manifest, architecture, profile, steps)
+    likely = sorted(variants, key=lambda item: item.n_bytes)[:_TRIED]
+    plans = _smallest(manifest, architecture, likely)
     return min(plans, key=lambda plan: plan.total_bytes)
+
+
+def _smallest(
+    manifest: Manifest, architecture: Architecture, variants: Sequence[Variant]
+) -> Iterator[Plan]:
+    """Yield the smallest plans of variants; not of one whose regions cannot run after all."""
+    for variant in variants:
+        try:
+            yield smallest_plan(manifest, architecture, variant.regions, variant.chunk_bytes)
+        except RegionError:
+            continue
+    if not any(not variant.regions for variant in variants):
+        yield smallest_plan(manifest, architecture)
 
 
 def fit_within(
@@ -38,6 +63,7 @@ def fit_within(
     n_bytes: int,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
+    steps: int = QUICK_STEPS,
 ) -> Fitted:
     """Return the fastest plan whose ``total_bytes`` are within the limit, or the smallest plan.
 
@@ -46,7 +72,9 @@ def fit_within(
             lacks a kernel.
     """
     best: Fitted | None = None
-    for variant in row_variants(manifest, architecture, profile):
+    for variant in row_variants(manifest, architecture, profile, steps):
+        if _PROMISE * variant.n_bytes > n_bytes:
+            continue
         if best is not None and variant.seconds >= _seconds(best, variant):
             break  # the following ones compute for even longer
         fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
@@ -54,7 +82,7 @@ def fit_within(
             best is None or _seconds(fitted, variant) < _seconds(best, variant)
         ):
             best = fitted
-    return best or judged(least_plan(manifest, architecture, profile), profile)
+    return best or judged(least_plan(manifest, architecture, profile, steps), profile)
 
 
 def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
@@ -88,8 +116,8 @@ def _fit_variant(
     profile: Profile | None,
 ) -> Fitted | None:
     """Return the best plan of one variant within ``room`` bytes; None: it has none."""
-    least = smallest_plan(manifest, architecture, variant.regions)
-    if least.total_bytes > room:
+    least = next(_smallest(manifest, architecture, [variant]))
+    if least.choice.regions != variant.regions or least.total_bytes > room:
         return None
     weights = room - (least.total_bytes - least.weight_bytes)
     if wanted.weight_bytes is not None:

@@ -15,7 +15,7 @@ from pipeline.measuring.engines import measured_sweeps, opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.variants import QUICK_CUTS, Variant, find_variants
+from pipeline.planning.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile, piece_key
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, regions_of, row_network
@@ -49,7 +49,7 @@ def _variants(pack: Pack, profile: Profile) -> list[Variant]:
         for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
     }
     times = profile.row_times(network)
-    return find_variants(manifest, network, times, lambda at: seconds.get(at, 0.0), QUICK_CUTS)
+    return find_variants(manifest, network, times, lambda at: seconds.get(at, 0.0), QUICK_STEPS)
 
 
 def _ratio(pack: Pack, variant: Variant, profile: Profile, device: Device, pool: ReadPool) -> float:

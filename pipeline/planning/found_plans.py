@@ -1,13 +1,21 @@
 """Plans that were found on a profile. Searching takes half a second; a restart asks for the same again."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.planning.plan import Choice
 
+#: What searches: plans that another one found are not taken. Counts changes of what it would choose.
+PLANNER_VERSION = 2
 # A model is served in a few budgets.
 MOST_PLANS = 32
+
+
+def canonical(question: Mapping[str, Any]) -> str:
+    """Return JSON that is the same for the same question, whatever wrote it."""
+    return json.dumps(question, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

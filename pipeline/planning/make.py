@@ -10,8 +10,7 @@ from pipeline.planning.arena import plan_arena
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
-from pipeline.program.lives import lifetimes
-from pipeline.program.shared_memory import roots
+from pipeline.program.lives import lifetimes, placed
 from pipeline.program.steps import (
     Step,
     choose_steps,
@@ -93,7 +92,7 @@ def make_plan(
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
         values=(
-            *(arena.offsets[root] + offset for root, offset in roots(manifest)),
+            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps)),
             *arena.offsets[len(manifest.values) :],
         ),
         users=tuple(users),

@@ -14,12 +14,20 @@ _RATIO = 1.5
 
 
 def smallest_plan(
-    manifest: Manifest, architecture: Architecture, regions: tuple[Region, ...] = ()
+    manifest: Manifest,
+    architecture: Architecture,
+    regions: tuple[Region, ...] = (),
+    chunk_bytes: int | None = None,
 ) -> Plan:
     """Return the plan of the least memory that can run the model, ``regions`` on rows.
 
-    Of the sizes of chunks: small ones stream through a small ring, but each takes a binding.
+    Of the sizes of chunks: small ones stream through a small ring, but each takes a binding. With
+    ``chunk_bytes`` that is decided.
     """
+    if chunk_bytes is not None:
+        return make_plan(
+            manifest, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
+        )
     sizes = [manifest.largest_chunk_bytes, *chunk_sizes(manifest)]
     chosen = sizes if architecture.tuned == "auto" else sizes[:1]
     plans = (

@@ -1,52 +1,51 @@
 """Which parts of a network run on rows: for less and less memory, the fastest that there is.
 
-Between two *cuts*, places where little has to be kept, pieces run whole or as a region, some rows at a
-time. Both need memory for activations and, a region, for all its weights at once; both take their time.
-For a limit of that memory the fastest sequence is a shortest path over the cuts (dynamic programming);
-limits from the least that any path needs to that of the whole network give the variants to choose from.
+Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
+and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
+through the network (pipeline/planning/ways.py); those that no other beats are the variants to choose from.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from models.packs.manifest import Manifest
-from pipeline.program.lives import Lifetime, lifetimes
-from pipeline.program.regions import Region, RegionError, plan_region
-from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import RowTimes, region_seconds
-from pipeline.program.shared_memory import roots
+import numpy as np
 
-#: Cuts that are considered: for a plan while a model loads, and for one that may take its time.
-QUICK_CUTS, ALL_CUTS = 12, 28
+from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, finest_positions
+from models.packs.manifest import Manifest, Piece
+from pipeline.planning.live_values import LiveValues
+from pipeline.planning.ways import Edges, Numbers, Way, Ways, Whole
+from pipeline.program.regions import Region
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.row_times import RowTimes
+from pipeline.program.sketches import Sketch, sketches
+
+#: Operators that are walked over to find regions: while a model loads, and where time is no object.
+QUICK_STEPS, ALL_STEPS = 6_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
-_LIMITS = 16
-# More phases than this are many launches for little memory.
-_MOST_PHASES = 160
+_ARENAS = 14
+_RINGS = 8
+_FIRST_ENDS = 10
+# A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
+_SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
+# The smallest ring that is worth it is found by asking for less and less.
+_MOST_DESCENTS = 12
+_NO_WORSE = 1.02
 
 
 @dataclass(frozen=True)
 class Variant:
-    """``regions`` run on rows, the rest whole.
+    """``regions`` run on rows, the rest whole, in chunks of up to ``chunk_bytes``; None: as is best.
 
-    ``n_bytes``: of activations and the weights of a region, at their fullest. ``seconds``: of all kernels
-    and copies.
+    ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions.
+    ``seconds``: of all kernels and copies.
     """
 
     regions: tuple[Region, ...]
     n_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class _Edge:
-    """One way from a cut to a later one."""
-
-    end: int
-    n_bytes: int
-    seconds: float
-    region: Region | None = None
+    chunk_bytes: int | None = None
 
 
 def find_variants(
@@ -54,192 +53,217 @@ def find_variants(
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
-    most_cuts: int = ALL_CUTS,
+    most_steps: int = ALL_STEPS,
 ) -> list[Variant]:
-    """Return variants of a network, the whole one first, each with less memory than the one before.
+    """Return the variants of a network that no other beats, the fastest and largest first.
 
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. Deterministic.
     """
-    graph = _Graph(manifest, network, times, piece_seconds, most_cuts)
-    whole = Variant((), graph.whole_bytes, sum(map(piece_seconds, range(len(manifest.pieces)))))
-    least = graph.least_bytes()
-    if least >= whole.n_bytes:
-        return [whole]
-    ratio = (least / whole.n_bytes) ** (1 / (_LIMITS - 1))
-    limits = [round(whole.n_bytes * ratio**step) for step in range(_LIMITS - 1)]
-    found = [whole]
-    for limit in (*limits, least):
-        variant = graph.fastest(limit)
-        if variant is not None and variant.n_bytes < found[-1].n_bytes:
+    search = _Search(manifest, network, times, piece_seconds)
+    search.walk(most_steps)
+    return _unbeaten(search.variants())
+
+
+def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
+    """Return those that are smaller than all faster ones."""
+    found: list[Variant] = []
+    for variant in sorted(variants, key=lambda item: (item.seconds, item.n_bytes)):
+        if not found or variant.n_bytes < found[-1].n_bytes:
             found.append(variant)
     return found
 
 
-class _Graph:
-    """The cuts, and all ways between them."""
-
+class _Search:
     def __init__(
         self,
         manifest: Manifest,
         network: RowNetwork,
         times: RowTimes,
         piece_seconds: Callable[[int], float],
-        most_cuts: int,
     ) -> None:
         self._manifest = manifest
         self._network = network
         self._times = times
-        self._piece_seconds = piece_seconds
-        self._cuts = _cuts(network, self._crossing, most_cuts)
+        self._live = LiveValues(manifest, network)
+        outside = set(range(len(manifest.pieces))) - network.covered
+        ends = {0, len(manifest.pieces)}
+        self._places = sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
+        self._numbers = {place: number for number, place in enumerate(self._places)}
+        self._edges: dict[int, Edges] = {}
+        self._whole = self._run_whole(piece_seconds)
 
-    @cached_property
-    def whole_bytes(self) -> int:
-        return max(self._live, default=0)
+    def variants(self) -> Iterator[Variant]:
+        """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
+        ways = Ways(self._places, self._whole, self._edges)
+        found = {self._variant(way): way for way in self._best(ways, self._rings)}
+        yield from found
+        smallest = min(found, key=_size)
+        ring = found[smallest].ring
+        for _ in range(_MOST_DESCENTS):
+            tighter = np.array([ring - 1], np.int64)
+            if tighter[0] < self._rings[0]:
+                return
+            found = {self._variant(way): way for way in self._best(ways, tighter)}
+            yield from found
+            better = min(found, key=_size, default=None)
+            if better is None or better.n_bytes > _NO_WORSE * smallest.n_bytes:
+                return
+            smallest, ring = min(smallest, better, key=_size), found[better].ring
 
-    def least_bytes(self) -> int:
-        """Return the least memory that any path needs at its fullest."""
-        least = dict.fromkeys(self._cuts, 1 << 62)
-        least[self._cuts[0]] = 0
-        for cut in self._cuts[:-1]:
-            for edge in self._edges[cut]:
-                least[edge.end] = min(least[edge.end], max(least[cut], edge.n_bytes))
-        return least[self._cuts[-1]]
-
-    def fastest(self, limit: int) -> Variant | None:
-        """Return the fastest path that never needs more than ``limit`` bytes."""
-        best: dict[int, tuple[float, int, tuple[Region, ...]]] = {self._cuts[0]: (0.0, 0, ())}
-        for cut in self._cuts[:-1]:
-            if cut not in best:
-                continue
-            seconds, n_bytes, regions = best[cut]
-            for edge in self._edges[cut]:
-                if edge.n_bytes > limit:
-                    continue
-                took = seconds + edge.seconds
-                if edge.end not in best or took < best[edge.end][0]:
-                    added = () if edge.region is None else (edge.region,)
-                    best[edge.end] = (took, max(n_bytes, edge.n_bytes), (*regions, *added))
-        found = best.get(self._cuts[-1])
-        return None if found is None else Variant(found[2], found[1], found[0])
-
-    @cached_property
-    def _edges(self) -> dict[int, list[_Edge]]:
-        """All ways from each cut: whole to the next one, on rows to any later one."""
-        edges: dict[int, list[_Edge]] = {}
-        for position, (cut, following) in enumerate(pairwise(self._cuts)):
-            edges[cut] = [self._whole(cut, following)]
-            for end in self._cuts[position + 1 :]:
-                if not self._network.covered.issuperset(range(cut, end)):
-                    break
-                edges[cut].extend(self._on_rows(cut, end))
-        return edges
-
-    def _whole(self, start: int, end: int) -> _Edge:
-        seconds = sum(map(self._piece_seconds, range(start, end)))
-        return _Edge(end, max(self._live[start:end]), seconds)
-
-    def _on_rows(self, start: int, end: int) -> list[_Edge]:
-        """Return regions of the pieces [start, end), from few rows to many."""
-        operators = self._network.within(range(start, end))
-        if operators is None:
-            return []
-        height = self._network.values[self._network.operators[operators[-1]].output].height
-        beside = self._beside(start, end)
-        weights = self._weights(start, end)
-        found: list[_Edge] = []
-        for rows in _ROWS:
-            if rows > height or height > rows * _MOST_PHASES:
-                continue
-            region = Region(start, end, rows)
-            try:
-                plan = plan_region(self._network, region, sketch=True)
-            except RegionError:
-                continue  # with more rows less is read after it was overwritten
-            n_bytes = beside(plan.read | plan.written) + plan.live_bytes() + weights
-            if n_bytes >= self.whole_bytes:
-                break
-            seconds = region_seconds(self._network, plan, self._times)
-            found.append(_Edge(end, n_bytes, seconds, region))
-        return found
-
-    def _weights(self, start: int, end: int) -> int:
-        pieces = self._manifest.pieces[start:end]
-        spans = {piece.span for piece in pieces if piece.span is not None}
-        return sum(self._manifest.spans[span].length for span in spans)
-
-    @cached_property
-    def _lives(self) -> Sequence[Lifetime]:
-        return lifetimes(self._manifest)
-
-    @cached_property
-    def _live(self) -> list[int]:
-        """Bytes in use while each piece runs."""
-        return self._sums(lambda life: (life.start, life.end))
-
-    @cached_property
-    def _crossing(self) -> list[int]:
-        """Bytes that are kept between piece i - 1 and piece i."""
-        return self._sums(lambda life: (life.start + 1, life.end))
-
-    def _sums(self, when: Callable[[Lifetime], tuple[int, int]]) -> list[int]:
-        count = len(self._manifest.pieces)
-        changes = [0] * (count + 3)
-        for life in self._lives:
-            start, end = when(life)
-            if start < end:
-                changes[start] += life.n_bytes
-                changes[end] -= life.n_bytes
-        total, sums = 0, []
-        for change in changes[: count + 1]:
-            total += change
-            sums.append(total)
-        return sums
-
-    def _beside(self, start: int, end: int) -> Callable[[frozenset[int]], int]:
-        """Return what tells the bytes of whole values that live while a region runs.
-
-        It is given the row values that the region reads or writes whole.
-        """
-        through = {
-            index
-            for index, life in enumerate(self._lives)
-            if life.start < start and life.end > end and life.n_bytes
-        }
-        places = self._roots
-        inputs = {port.value for port in self._manifest.inputs}
-        after = self._network.read_after(end)
-
-        def beside(touched: frozenset[int]) -> int:
-            values = {self._network.values[number].value for number in touched}
-            # Rows of an input come from the request, unless others read it later.
-            whole = {places[value] for value in values if value not in inputs or value in after}
-            return sum(self._lives[root].n_bytes for root in through | whole)
-
-        return beside
-
-    @cached_property
-    def _roots(self) -> list[int]:
-        return [root for root, _ in roots(self._manifest)]
-
-
-def _cuts(network: RowNetwork, crossing: Sequence[int], most: int) -> list[int]:
-    """Return where regions may begin and end, and all pieces that never are in one; the last is the end."""
-    count = len(network.manifest.pieces)
-    inner: list[int] = []
-    always = {0, count}
-    for run in network.runs:
-        always |= {run.start, run.stop}
-        starts = {
-            network.operators[number].first_piece for number in range(len(network.operators))
-        } & set(run)
-        places = sorted(starts - {run.start})
-        inner += [
-            place
-            for before, place, after in zip(
-                [run.start, *places[:-1]], places, [*places[1:], run.stop], strict=False
-            )
-            if crossing[place] <= min(crossing[before], crossing[after])
+    def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
+        """Return the best ways of each ring within many arenas, each once."""
+        levels = np.searchsorted(self._rings, rings, side="right") - 1
+        most = int(self._whole.arena.max(initial=0))
+        limits = [
+            (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
+            for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
+            for step in range(_ARENAS)
+            if 0 < low <= most
+            for price in _SECONDS_A_BYTE
         ]
-    chosen = sorted(inner, key=lambda place: (crossing[place], place))[: max(most - 2, 0)]
-    outside = set(range(count)) - network.covered
-    return sorted(always | set(chosen) | outside)
+        if not limits:
+            return []
+        found = ways.best(*(np.array(column) for column in zip(*limits, strict=True)))
+        return list(dict.fromkeys(found))
+
+    def walk(self, most_steps: int) -> None:
+        """Sketch regions until so many operators were walked over, those that divide most first."""
+        ends = self._by_prominence()
+        steps = 0
+        for ends_now in (ends[:_FIRST_ENDS], ends[_FIRST_ENDS:]):
+            largest = self._useful_weights()
+            for end in ends_now:
+                starts = self._starts(end, largest)
+                if not starts or steps >= most_steps:
+                    continue
+                first = self._network.operators_before(starts[0])
+                steps += self._network.operators_before(end) - first
+                found = sketches(self._network, end, starts, _ROWS, self._times)
+                edges = self._judged(found)
+                if edges is not None:
+                    self._edges[self._numbers[end]] = edges
+
+    def _useful_weights(self) -> int:
+        """Return the most weights of a region that can be worth it: less than all that is needed now."""
+        ways = Ways(self._places, self._whole, self._edges)
+        return int((ways.least_arena(self._rings) + self._rings).min())
+
+    def _starts(self, end: int, largest: int) -> list[int]:
+        """Return where a region that ends at ``end`` may begin."""
+        run = next(run for run in self._network.runs if run.start < end <= run.stop)
+        return [
+            place
+            for place in self._places
+            if run.start <= place < end and self._live.weights(place, end) < largest
+        ]
+
+    def _by_prominence(self) -> list[int]:
+        """Return the places where regions may end, those first that have the least to keep far around."""
+        crossing = self._live.crossing
+        places = [
+            place for place in sorted(self._network.places) if place - 1 in self._network.covered
+        ]
+
+        def reach(position: int) -> int:
+            """Return how far it is to a place with less."""
+            own = crossing[places[position]]
+            return min(
+                (
+                    abs(other - position)
+                    for other, place in enumerate(places)
+                    if crossing[place] < own
+                ),
+                default=len(places),
+            )
+
+        reaches = {place: reach(position) for position, place in enumerate(places)}
+        return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
+
+    def _judged(self, found: Iterable[Sketch]) -> Edges | None:
+        """Return what of the sketches is worth a thought."""
+        most = int(self._whole.arena.max(initial=0))
+        starts, rows, arena, ring, bound, seconds = [], [], [], [], [], []
+        for sketch in found:
+            beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
+            weights = self._live.weights(sketch.first_piece, sketch.end_piece)
+            for number, each in enumerate(sketch.rows):
+                n_bytes = beside + int(sketch.strip_bytes[number] - sketch.shared_bytes[number])
+                if n_bytes < most:
+                    starts.append(self._numbers[sketch.first_piece])
+                    rows.append(each)
+                    arena.append(n_bytes)
+                    ring.append(weights)
+                    bound.append(int(sketch.binding_bytes[number]))
+                    seconds.append(float(sketch.seconds[number]))
+        if not starts:
+            return None
+        return Edges(
+            np.array(starts, np.int64),
+            np.array(rows, np.int64),
+            np.array(arena, np.int64),
+            np.array(ring, np.int64),
+            np.array(bound, np.int64),
+            np.array(seconds),
+        )
+
+    # What runs whole
+
+    @cached_property
+    def _rings(self) -> Numbers:
+        """The rings that are tried: from the largest chunk in even ratios to what no plan needs."""
+        least = max(self._manifest.largest_chunk_bytes, 1)
+        most = max(
+            min(max(self._live.live, default=0), sum(s.length for s in self._manifest.spans)), least
+        )
+        known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
+        ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
+        return np.array(_apart(sorted(known | ladder | {least})), np.int64)
+
+    @cached_property
+    def _pieces(self) -> list[list[tuple[Piece, range]]]:
+        """For each ring the pieces that run where everything is whole."""
+        chosen = [choose_pieces(self._manifest, int(ring)) for ring in self._rings]
+        return [list(zip(pieces, finest_positions(pieces), strict=True)) for pieces in chosen]
+
+    def _run_whole(self, piece_seconds: Callable[[int], float]) -> Whole:
+        spans, live = self._manifest.spans, self._live.live
+        between = list(pairwise(self._places))
+        ring = np.zeros((len(self._rings), len(between)), np.int64)
+        bound = np.zeros_like(ring)
+        numbers = [number for number, (start, end) in enumerate(between) for _ in range(start, end)]
+        for level, pieces in enumerate(self._pieces):
+            for piece, positions in pieces:
+                number = numbers[positions.start]
+                bound[level, number] += BINDING_BYTES
+                if piece.span is not None and not spans[piece.span].resident:
+                    held = sum(s.length for s in spans[piece.span : piece.span + piece.n_spans])
+                    ring[level, number] = max(ring[level, number], held)
+        return Whole(
+            np.array([max(live[start:end]) for start, end in between], np.int64),
+            ring,
+            bound,
+            np.array([sum(map(piece_seconds, range(start, end))) for start, end in between]),
+        )
+
+    def _variant(self, way: Way) -> Variant:
+        inside = {piece for region in way.regions for piece in region.pieces}
+        pieces = [piece for piece, at in self._pieces[way.level] if at.start not in inside]
+        graphs = {piece.graph for piece in pieces}
+        graphs |= {item.graph for item in self._network.operators if item.first_piece in inside}
+        held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
+        scratch = max((piece.scratch_bytes for piece in pieces), default=0)
+        n_bytes = way.arena + way.ring + way.bound + held + scratch
+        return Variant(way.regions, n_bytes, way.seconds, int(self._rings[way.level]))
+
+
+def _size(variant: Variant) -> tuple[int, float]:
+    return (variant.n_bytes, variant.seconds)
+
+
+def _apart(sizes: list[int]) -> list[int]:
+    """Return ``sizes`` without those that are all too similar to the one before."""
+    kept = sizes[:1]
+    for size in sizes:
+        if size >= 1.25 * kept[-1]:
+            kept.append(size)
+    return kept

@@ -1,16 +1,19 @@
-"""plans.json: the plans found on a pack's profile, beside it. Lost or damaged, they are searched again."""
+"""plans.json: the plans found on a pack's profile, beside it. Lost or damaged, they are searched again.
+
+It is a cache: what another planner wrote, or somebody edited, is ignored with a warning.
+"""
 
 import logging
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
+from models.packs.checksum import checksum
 from models.packs.manifest import Checksum
-from pipeline.planning.found_plans import MOST_PLANS, FoundPlan
+from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan
 from pipeline.profiles.whole_files import write_atomically
 
 FILE = "plans.json"
@@ -20,14 +23,23 @@ _log = logging.getLogger(__name__)
 
 
 class _Document(BaseModel):
-    """``profile``: checksum of the profile.json that was planned on. ``planner``: what searched."""
+    """``profile``: checksum of the profile.json that was planned on. ``planner``: what searched.
+
+    ``seal``: checksum of the plans as they were written.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     profile: Checksum
-    planner: str
+    planner: int
+    seal: Checksum
     plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
+
+    def sealed(self) -> "_Document":
+        """Return it with the seal of its plans."""
+        plans = self.model_dump_json(include={"plans"}, exclude_defaults=True)
+        return self.model_copy(update={"seal": checksum(plans.encode())})
 
 
 class KnownFile:
@@ -36,7 +48,6 @@ class KnownFile:
     def __init__(self, path: Path, profile: str) -> None:
         self._path = path
         self._profile = profile
-        self._planner = _planner()
 
     def load(self) -> dict[str, FoundPlan]:
         """Return the plans; none where there is no file, or it is damaged or of another profile."""
@@ -52,20 +63,20 @@ class KnownFile:
         except ValidationError as exc:
             _log.warning("%s: ignored: %s", self._path, first_fault(exc))
             return {}
-        same = (document.profile, document.planner) == (self._profile, self._planner)
-        return document.plans if same else {}
+        if document.planner != PLANNER_VERSION:
+            _log.warning("%s: ignored: written by planner %s", self._path, document.planner)
+            return {}
+        if document != document.sealed():
+            _log.warning("%s: ignored: changed since it was written", self._path)
+            return {}
+        return document.plans if document.profile == self._profile else {}
 
     def save(self, plans: Mapping[str, FoundPlan]) -> None:
         """Write ``plans``, all at once, where the folder can be written."""
-        document = _Document(profile=self._profile, planner=self._planner, plans=dict(plans))
+        document = _Document(
+            profile=self._profile, planner=PLANNER_VERSION, seal=16 * "0", plans=dict(plans)
+        ).sealed()
         try:
             write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
         except OSError as exc:  # a repository that the service may only read
             _log.debug("%s: not kept: %s", self._path, exc.strerror or exc)
-
-
-def _planner() -> str:
-    try:
-        return version("layerstream")
-    except PackageNotFoundError:  # run from a checkout that was not installed
-        return "unknown"

@@ -5,6 +5,7 @@ folder. Seconds, bytes.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ from models.errors import ModelError
 from models.packs.checksum import checksum
 from models.packs.manifest import Checksum, Piece
 from pipeline.devices.tuning import Tuning
-from pipeline.planning.found_plans import FoundPlans
+from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlans, canonical
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
@@ -229,12 +230,19 @@ def piece_key(piece: Piece) -> str:
 
 def plan_key(plan: Plan) -> str:
     """Return what tells plans of a pack apart: architecture, kernels, reads and what each waits for."""
-    pieces = [
-        f"{step.region.plan.region}:{step.number}" if isinstance(step, Phase) else piece_key(step)
-        for step in plan.steps
-    ]
-    parts = (plan.ring_bytes, plan.resident, plan.groups, plan.choice.depth, pieces, plan.stages)
-    return f"{plan.architecture.name}-{checksum(repr(parts).encode())}"
+    parts = {
+        "planner": PLANNER_VERSION,
+        "ring_bytes": plan.ring_bytes,
+        "resident": plan.resident,
+        "groups": [asdict(group) for group in plan.groups],
+        "depth": plan.choice.depth,
+        "regions": [asdict(region) for region in plan.choice.regions],
+        "steps": [
+            step.number if isinstance(step, Phase) else piece_key(step) for step in plan.steps
+        ],
+        "stages": [asdict(stage) for stage in plan.stages],
+    }
+    return f"{plan.architecture.name}-{checksum(canonical(parts).encode())}"
 
 
 def order_of(plan: Plan) -> str:

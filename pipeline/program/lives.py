@@ -31,13 +31,27 @@ def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[
     only as rows, and what is ``taken_by_rows``.
     """
     steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, taken_by_rows(manifest, steps))
+    lives = _Lives(manifest, placed(manifest, steps), taken_by_rows(manifest, steps))
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
         elif step.number == 0:
             lives.add_region(step.region.plan)
     return lives.found()
+
+
+def placed(manifest: Manifest, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return, for each value, the value whose memory it lies in where ``steps`` run, and its offset there.
+
+    What a region writes over another value lies there.
+    """
+    regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
+    over = {
+        manifest.row_values[new].value: manifest.row_values[old].value
+        for plan in regions
+        for new, old in plan.over
+    }
+    return roots(manifest, over)
 
 
 def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
@@ -62,10 +76,12 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
 class _Lives:
     """Collects the first and the last moment of each root."""
 
-    def __init__(self, manifest: Manifest, taken: frozenset[int]) -> None:
+    def __init__(
+        self, manifest: Manifest, places: list[tuple[int, int]], taken: frozenset[int]
+    ) -> None:
         self._manifest = manifest
         self._taken = taken
-        self._places = roots(manifest)
+        self._places = places
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._now = 0

@@ -4,6 +4,9 @@ Every operator writes the rows that it makes to a *strip*. Whoever needs exactly
 who needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a strip of its
 own, put together of new rows and of those that are *kept* from one phase to the next (the self-loops of
 seed 001). What is read outside of the region is copied to where it lies whole.
+
+Where a region makes a value of the same form as one that nobody reads after it, it may write over that:
+rows of the old one are then *loaded*, once, before rows of the new one take their place.
 """
 
 from collections.abc import Iterator
@@ -74,9 +77,6 @@ class Call:
 
 Action = Move | Fill | Call
 
-# In a sketch so many first and last phases stand for themselves: padding ends and overlaps begin there.
-_EDGE = 2
-
 
 @dataclass(frozen=True)
 class Strip:
@@ -96,16 +96,16 @@ class RegionPlan:
     """What a region does, phase by phase, and the memory it needs beside whole values.
 
     ``operators``: those of the manifest that it runs. ``read``, ``written``: row values that it takes from,
-    or puts to, where they lie whole.
+    or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
     """
 
     region: Region
     operators: range
     strips: tuple[Strip, ...]
     phases: tuple[tuple[Action, ...], ...]
-    repeats: tuple[int, ...]
     read: frozenset[int]
     written: frozenset[int]
+    over: tuple[tuple[int, int], ...] = ()
 
     def live_bytes(self) -> int:
         """Return the most that its strips hold at once."""
@@ -121,8 +121,8 @@ class RegionError(Exception):
     """These pieces cannot run on rows."""
 
 
-def plan_region(network: RowNetwork, region: Region, sketch: bool = False) -> RegionPlan:
-    """Plan ``region``; a ``sketch`` has its memory and what it does, but cannot be run.
+def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
+    """Plan ``region``.
 
     Raises:
         RegionError: some of its pieces have no row operators.
@@ -130,19 +130,22 @@ def plan_region(network: RowNetwork, region: Region, sketch: bool = False) -> Re
     operators = network.within(region.pieces)
     if operators is None or region.rows < 1:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
-    return _Planner(network, region, operators).plan(sketch)
+    return _Planner(network, region, operators).plan()
 
 
 @dataclass
 class _Made:
-    """What an operator of the region makes, by row value: its strips, and what is kept of it.
+    """What an operator of the region makes, or is loaded, by row value: its strips, and what is kept.
 
+    ``maker``: who makes it; of what is loaded, who reads it first. ``rows``: the new ones of each phase.
     ``whole``: it is read outside where it lies whole. ``copies``: values of which planes of it are part.
     ``kept_rows``: those that lie in ``kept[turn]`` now. ``update``: after which operator they change.
     """
 
     maker: int
     whole: bool
+    rows: list[Rows] = field(default_factory=list)
+    loaded: bool = False
     copies: list[Part] = field(default_factory=list)
     strip: int = -1
     kept: list[int] = field(default_factory=list)
@@ -185,6 +188,9 @@ class _Planner:
             for item in self._items
         ]
         self._ranges = row_ranges(network, region.pieces, operators, region.rows, wholes)
+        for made in self._made.values():
+            made.rows = [phase[made.maker] for phase in self._ranges]
+        self._over = tuple(self._replaced())
         self._strips: list[_Building] = []
         self._own: dict[tuple[int, int], int] = {}  # strips of inputs that are put together
         self._updates: list[list[int]] = [[] for _ in operators]
@@ -195,16 +201,9 @@ class _Planner:
                 f"pieces {region.first_piece} to {region.end_piece} would read rows that they overwrote"
             )
 
-    def plan(self, sketch: bool) -> RegionPlan:
+    def plan(self) -> RegionPlan:
         self._place()
-        count = len(self._ranges)
-        if sketch and count > 2 * _EDGE + 1:
-            edge = [*range(_EDGE), *range(count - _EDGE, count)]
-            repeats = [1] * _EDGE + [count - 2 * _EDGE] + [1] * _EDGE
-            numbers = [*edge[:_EDGE], count // 2, *edge[_EDGE:]]
-        else:
-            numbers, repeats = list(range(count)), [1] * count
-        phases = tuple(tuple(self._phase(number)) for number in numbers)
+        phases = tuple(tuple(self._phase(number)) for number in range(len(self._ranges)))
         strips = tuple(Strip(s.n_bytes, s.start, s.end, s.kept) for s in self._strips)
         written = {value for value, made in self._made.items() if made.whole}
         written |= {copy.row_value for made in self._made.values() for copy in made.copies}
@@ -213,13 +212,18 @@ class _Planner:
             self._operators,
             strips,
             phases,
-            tuple(repeats),
             frozenset(self._read),
             frozenset(written),
+            self._over,
         )
 
     def _reads(self) -> Iterator[Access]:
-        """Yield what operators read where it lies whole."""
+        """Yield what operators read where it lies whole, and rows of what is written over when they are."""
+        for value, made in self._made.items():
+            if made.loaded:
+                yield Access(
+                    made.maker, value, [rows.first if rows else None for rows in made.rows]
+                )
         for position, item in enumerate(self._items):
             for number, taken in enumerate(item.inputs):
                 firsts = [
@@ -227,25 +231,64 @@ class _Planner:
                     for phase in self._ranges
                 ]
                 for part in self._parts[taken.row_value]:
-                    made = self._made.get(part.row_value)
-                    if made is None or (made.whole and not self._is_direct(position, number)):
+                    maker = self._made.get(part.row_value)
+                    if maker is None or (maker.whole and not self._is_direct(position, number)):
                         yield Access(position, part.row_value, firsts)
 
     def _writes(self) -> Iterator[Access]:
         """Yield what operators write where it lies whole."""
         for value, made in self._made.items():
-            ends = [phase[made.maker].end for phase in self._ranges]
+            ends = [rows.end for rows in made.rows]
             for written in (
                 *([value] if made.whole else []),
                 *(copy.row_value for copy in made.copies),
             ):
                 yield Access(made.maker, written, ends)
 
+    def _replaced(self) -> Iterator[tuple[int, int]]:
+        """Find what may be written over what, and load the rows of the latter."""
+        alone = self._network.alone
+        free = [value for value, made in self._made.items() if made.whole and value in alone]
+        for old in sorted(self._network.last_read(self._region.pieces)):
+            readers = [
+                (position, taken.window)
+                for position, item in enumerate(self._items)
+                for taken in item.inputs
+                if old in {part.row_value for part in self._parts[taken.row_value]}
+            ]
+            if not readers:
+                continue
+            height = self._network.values[old].height
+            ends = [
+                max(
+                    (needed(window, phase[at]).end for at, window in readers if phase[at]),
+                    default=0,
+                )
+                for phase in self._ranges
+            ]
+            ends = [min(end, height) for end in accumulate(ends, max)]
+            first = min(position for position, _ in readers)
+            for new in free:
+                made = zip(self._made[new].rows, ends, strict=True)
+                in_time = self._made[new].maker >= first and all(
+                    rows.end <= end for rows, end in made
+                )
+                if in_time and self._network.same_form(old, new):
+                    starts = [0, *ends[:-1]]
+                    rows = [Rows(*pair) for pair in zip(starts, ends, strict=True)]
+                    self._made[old] = _Made(first, False, rows=rows, loaded=True)
+                    free.remove(new)
+                    yield new, old
+                    break
+
     # What lies where
 
     def _place(self) -> None:
         """Make the strips: of what is made, of inputs that are put together, of what is kept."""
         for position, item in enumerate(self._items):
+            for made in self._made.values():
+                if made.loaded and made.maker == position:
+                    made.strip = self._strip(position)
             for number in range(len(item.inputs)):
                 if not self._is_direct(position, number):
                     self._own[position, number] = self._strip(position)
@@ -315,8 +358,8 @@ class _Planner:
                 made = self._made.get(taken.row_value)
                 if made is not None and all(
                     not phase[position]
-                    or needed(taken.window, phase[position]) == phase[made.maker]
-                    for phase in self._ranges
+                    or needed(taken.window, phase[position]) == made.rows[number_of_phase]
+                    for number_of_phase, phase in enumerate(self._ranges)
                 ):
                     found.add((position, number))
         return found
@@ -348,10 +391,9 @@ class _Planner:
 
     def _waits(self, value: int) -> bool:
         """Return whether kept rows are kept for more than one phase: then they move."""
-        maker = self._made[value].maker
         return any(
-            self._left(value, phase).first < rows[maker].first
-            for phase, rows in enumerate(self._ranges)
+            self._left(value, phase).first < rows.first
+            for phase, rows in enumerate(self._made[value].rows)
         )
 
     def _left(self, value: int, phase: int) -> Rows:
@@ -361,11 +403,11 @@ class _Planner:
     def _all_left(self, value: int) -> list[Rows]:
         """Return, for each phase, the rows of ``value`` that are needed after it."""
         if value not in self._lefts:
-            maker = self._made[value].maker
-            first = self._ranges[-1][maker].end
+            made = self._made[value].rows
+            first = made[-1].end
             found = []
-            for rows in reversed(self._ranges):
-                end = rows[maker].end
+            for rows, new in zip(reversed(self._ranges), reversed(made), strict=True):
+                end = new.end
                 found.append(Rows(min(first, end), end))
                 for position, number in self._gathering[value]:
                     if rows[position]:
@@ -378,15 +420,24 @@ class _Planner:
 
     def _phase(self, phase: int) -> Iterator[Action]:
         for value, made in self._made.items():
-            made.new_rows = self._ranges[phase][made.maker]
+            made.new_rows = made.rows[phase]
             if made.kept:
                 made.kept_rows = self._left(value, phase - 1) if phase else Rows(0, 0)
         for position, item in enumerate(self._items):
             rows = self._ranges[phase][position]
+            for value, made in self._made.items():
+                if made.loaded and made.maker == position and made.new_rows:
+                    yield self._load(value, made)
             if rows:
                 yield from self._run(position, item, rows)
             for value in self._updates[position]:
                 yield from self._keep(value, self._made[value], self._left(value, phase))
+
+    def _load(self, value: int, made: _Made) -> Move:
+        self._read.add(value)
+        rows = made.new_rows
+        source = replace(self._whole(value), first_row=rows.first, rows=len(rows))
+        return Move(source, self._whole_strip(value, made.strip, len(rows)))
 
     def _run(self, position: int, item: RowOperator, rows: Rows) -> Iterator[Action]:
         areas = []

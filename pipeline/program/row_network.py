@@ -1,5 +1,6 @@
 """The part of a model that can run on rows, with who makes and who reads what."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,6 +50,27 @@ class RowNetwork:
             else:
                 found.append(range(piece, piece + 1))
         return found
+
+    @cached_property
+    def places(self) -> frozenset[int]:
+        """The pieces before which a region may begin or end."""
+        edges = {edge for run in self.runs for edge in (run.start, run.stop)}
+        edges |= {item.first_piece for item in self.operators}
+        inner = {piece for pieces in self._replaced for piece in pieces[1:]}
+        return frozenset(edges - inner)
+
+    def operators_before(self, piece: int) -> int:
+        """Return how many operators belong to pieces before ``piece``."""
+        return bisect_left(self._first_pieces, piece)
+
+    @cached_property
+    def _first_pieces(self) -> list[int]:
+        return [item.first_piece for item in self.operators]
+
+    @cached_property
+    def makers(self) -> dict[int, int]:
+        """Which operator makes a row value, where one does."""
+        return {item.output: number for number, item in enumerate(self.operators)}
 
     def within(self, pieces: range) -> range | None:
         """Return the operators that replace ``pieces``; None where they do not begin or end there."""
@@ -104,6 +126,44 @@ class RowNetwork:
         for number, value in enumerate(self.values):
             if value.end_piece and value.first_piece in pieces and value.value in after:
                 yield from ((number, part) for part in self.parts(number, pieces))
+
+    def same_form(self, one: int, other: int) -> bool:
+        """Return whether rows of two values lie alike in memory."""
+        first, second = self.values[one], self.values[other]
+        return (first.planes, first.height, first.row_bytes) == (
+            second.planes,
+            second.height,
+            second.row_bytes,
+        )
+
+    def last_read(self, pieces: range) -> frozenset[int]:
+        """Return the row values, whole and with memory of their own, that nobody reads after ``pieces``.
+
+        They are made before, and what ``pieces`` make may be written over them.
+        """
+        after = self.read_after(pieces.stop)
+        return frozenset(
+            number
+            for number in self.alone
+            if self._first_piece[number] < pieces.start and self.values[number].value not in after
+        )
+
+    @cached_property
+    def alone(self) -> frozenset[int]:
+        """The values that are all of their memory, and no input or output of the model."""
+        values = self.manifest.values
+        parents = {value.parent for value in values}
+        ports = {port.value for port in (*self.manifest.inputs, *self.manifest.outputs)}
+        return frozenset(
+            number
+            for number in self.makers
+            for held in (self.values[number].value,)
+            if held not in parents and held not in ports and values[held].parent is None
+        )
+
+    @cached_property
+    def _first_piece(self) -> dict[int, int]:
+        return {value: self.operators[number].first_piece for value, number in self.makers.items()}
 
     def read_after(self, piece: int) -> frozenset[int]:
         """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""

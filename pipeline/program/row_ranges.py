@@ -1,8 +1,10 @@
 """Which rows each operator of a region makes in each phase.
 
-The last operator makes so many rows a phase; what those need decides, backwards, what the others make: in
-the first phase more, then what strides multiply it by, in the last phase what is left. Every row is made
-once (seed 001: phases of a schedule, with the overlap kept between them).
+The last operator makes so many rows a phase; what those need decides, backwards, what the others make: so
+many times as many as strides multiply it by. For its first row, others need more than that. So that no
+phase makes more than the rest, the first ones run before the last operator has anything to do: they are
+counted as if it had made rows before its first. Every row is made once (seed 001: phases of a schedule,
+with the overlap kept between them).
 """
 
 from collections.abc import Sequence
@@ -10,6 +12,9 @@ from dataclasses import dataclass
 
 from models.packs.manifest import Window
 from pipeline.program.row_network import RowNetwork
+
+# So many rows of the last operator are phases ahead of its first one spread over.
+_MOST_AHEAD = 48
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,13 @@ def needed(window: Window, rows: Rows) -> Rows:
     return Rows(first, (rows.end - 1) * window.stride - window.above + window.kernel)
 
 
+def shares(rows: int, height: int) -> list[int]:
+    """Return up to which row the last operator of ``height`` has come in each phase; below 0: not begun."""
+    ahead = -(-_MOST_AHEAD // rows)
+    count = max(-(-height // rows), 1)
+    return [min((phase + 1) * rows, height) for phase in range(-ahead, count)]
+
+
 def row_ranges(
     network: RowNetwork, pieces: range, operators: range, rows: int, kept: Sequence[bool]
 ) -> list[list[Rows]]:
@@ -40,14 +52,13 @@ def row_ranges(
     outside of the region; it is made to its last row then.
     """
     last = network.values[network.operators[operators[-1]].output].height
-    count = max(-(-last // rows), 1)
-    shares = [((phase + 1) * rows, last) for phase in range(count)]
-    done = _targets(network, pieces, operators, kept, shares)
+    done = _targets(network, pieces, operators, kept, shares(rows, last))
     before = [0] * len(operators)
-    phases = []
-    for phase in range(count):
-        ends = [max(targets[phase], start) for targets, start in zip(done, before, strict=True)]
-        phases.append([Rows(start, end) for start, end in zip(before, ends, strict=True)])
+    phases: list[list[Rows]] = []
+    for targets in zip(*done, strict=True):
+        ends = [max(pair) for pair in zip(targets, before, strict=True)]
+        if phases or any(ends):  # the first ones may be before anything begins
+            phases.append([Rows(start, end) for start, end in zip(before, ends, strict=True)])
         before = ends
     return phases
 
@@ -57,12 +68,13 @@ def _targets(
     pieces: range,
     operators: range,
     kept: Sequence[bool],
-    shares: Sequence[tuple[int, int]],
+    progress: Sequence[int],
 ) -> list[list[int]]:
     """Return, for each operator and phase, how many rows must have been made when it ends.
 
-    ``shares``: of the last operator's rows, and how many these are.
+    ``progress``: of the last operator. What others would have made before their first row is below 0.
     """
+    last = network.values[network.operators[operators[-1]].output].height
     wanted: dict[int, list[int]] = {}  # by row value
     found: list[list[int]] = [[] for _ in operators]
     for position in reversed(range(len(operators))):
@@ -70,7 +82,7 @@ def _targets(
         height = network.values[operator.output].height
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
-            targets = [min(-(-height * rows // last), height) for rows, last in shares]
+            targets = [-(-height * rows // last) for rows in progress]
         unit = max(item.window.factor for item in operator.inputs)
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:
@@ -80,7 +92,7 @@ def _targets(
             limit = network.values[item.row_value].height
             ends = _needed_ends(item.window, targets, limit)
             for part in network.parts(item.row_value, pieces):
-                held = wanted.get(part.row_value, [0] * len(shares))
+                held = wanted.get(part.row_value, ends)
                 wanted[part.row_value] = [max(pair) for pair in zip(held, ends, strict=True)]
     return found
 
@@ -91,4 +103,4 @@ def _needed_ends(window: Window, ends: Sequence[int], limit: int) -> list[int]:
     if factor > 1:
         return [min(-(-end // factor), limit) for end in ends]
     beyond = window.kernel - stride - window.above
-    return [min(max(end * stride + beyond, 0), limit) if end else 0 for end in ends]
+    return [min(end * stride + beyond, limit) for end in ends]

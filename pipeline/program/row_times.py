@@ -28,12 +28,6 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
     return [sum(map(seconds, phase)) for phase in plan.phases]
 
 
-def region_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> float:
-    """Return what all phases of ``plan``, which may be a sketch, take together."""
-    phases = phase_seconds(network, plan, times)
-    return sum(count * each for count, each in zip(plan.repeats, phases, strict=True))
-
-
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
         case Call(operator, _, output):

@@ -5,20 +5,28 @@ the other. In a region they take turns: the sum's first rows are written while s
 to be read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from models.packs.manifest import Manifest
 
 
-def roots(manifest: Manifest) -> list[tuple[int, int]]:
-    """Return, for each value, the value whose memory it lies in and its byte offset there."""
+def roots(
+    manifest: Manifest, over: Mapping[int, int] = MappingProxyType({})
+) -> list[tuple[int, int]]:
+    """Return, for each value, the value whose memory it lies in and its byte offset there.
+
+    ``over``: values that a plan puts over others beside those of the manifest.
+    """
     found = []
     for index in range(len(manifest.values)):
         root, offset = index, 0
         while (parent := manifest.values[root].parent) is not None:
             offset += manifest.values[root].offset
             root = parent
+        while root in over:
+            root = over[root]
         found.append((root, offset))
     return found
 

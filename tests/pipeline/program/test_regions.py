@@ -17,8 +17,10 @@ from models.packs.manifest import (
     Value,
     Window,
 )
-from pipeline.planning.arena import ArenaPlan, arena_violations
+from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
+from pipeline.planning.offsets.problem import Placement
+from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes
 from pipeline.program.regions import Call, Region, RegionError
@@ -57,7 +59,8 @@ def check(number: int) -> int:
     placed = tuple(
         offset if life.n_bytes else 0 for offset, life in zip(plan.values, lives, strict=True)
     )
-    assert arena_violations(lives, ArenaPlan(placed, plan.arena_bytes)) == []
+    placement = Placement(placed, plan.arena_bytes, 0, "heuristic")
+    assert overlaps(arena_problem(lives), placement) == []
     TaggedMemory(manifest, plan).run()
     return len(plan.choice.regions)
 

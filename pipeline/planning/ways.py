@@ -1,0 +1,136 @@
+"""Ways through a network: between two places its pieces run whole, or as a region on rows.
+
+All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
+any of its parts needs of either, and the sum of their seconds and of what they bind. For many limits of
+arena and ring at once, dynamic programming over the places finds the way of the least sum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.program.regions import Region
+
+Numbers = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Ways on rows that end at one place, an item of each array for each.
+
+    ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
+    these; ``bound``: bytes of kernels and copies that they bind.
+    """
+
+    start: Numbers
+    rows: Numbers
+    arena: Numbers
+    ring: Numbers
+    bound: Numbers
+    seconds: Times
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The pieces from each place to the next, run whole: an item for each place but the last.
+
+    ``ring`` and ``bound``: for each ring that is asked about, [rings, places - 1].
+    """
+
+    arena: Numbers
+    ring: Numbers
+    bound: Numbers
+    seconds: Times
+
+
+@dataclass(frozen=True)
+class Way:
+    """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has."""
+
+    regions: tuple[Region, ...]
+    level: int
+    arena: int
+    ring: int
+    bound: int
+    seconds: float
+
+
+class Ways:
+    """The best ways along ``places`` with regions of ``edges``, by the number of the place they end at."""
+
+    def __init__(self, places: Sequence[int], whole: Whole, edges: dict[int, Edges]) -> None:
+        self._places = places
+        self._whole = whole
+        self._edges = edges
+
+    def least_arena(self, rings: Numbers) -> Numbers:
+        """Return the least arena of any way, for each limit of the ring."""
+        best = np.full((len(rings), len(self._places)), np.iinfo(np.int64).max)
+        best[:, 0] = 0
+        for place in range(1, len(self._places)):
+            best[:, place] = np.maximum(best[:, place - 1], self._whole.arena[place - 1])
+            edges = self._edges.get(place)
+            if edges is not None:
+                through = np.maximum(best[:, edges.start], edges.arena)
+                through[edges.ring > rings[:, None]] = np.iinfo(np.int64).max
+                best[:, place] = np.minimum(best[:, place], through.min(axis=1))
+        least: Numbers = best[:, -1]
+        return least
+
+    def best(
+        self, rings: Numbers, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
+    ) -> list[Way]:
+        """Return the way of the least seconds for each limit of ring and arena; not where there is none.
+
+        ``levels``: the number of each ring. A bound byte counts as so many seconds.
+        """
+        count = len(rings)
+        cost = np.full((count, len(self._places)), np.inf)
+        cost[:, 0] = 0
+        taken = np.full((count, len(self._places)), -1, np.int64)  # -1: whole
+        whole = self._whole
+        for place in range(1, len(self._places)):
+            before = place - 1
+            cost[:, place] = cost[:, before] + whole.seconds[before]
+            cost[:, place] += seconds_a_byte * whole.bound[levels, before]
+            cost[arenas < whole.arena[before], place] = np.inf
+            edges = self._edges.get(place)
+            if edges is None:
+                continue
+            each = cost[:, edges.start] + edges.seconds + seconds_a_byte[:, None] * edges.bound
+            each[(edges.ring > rings[:, None]) | (edges.arena > arenas[:, None])] = np.inf
+            choice = each.argmin(axis=1)
+            found = each[np.arange(count), choice]
+            better = found < cost[:, place]
+            taken[better, place] = choice[better]
+            cost[better, place] = found[better]
+        possible = np.flatnonzero(np.isfinite(cost[:, -1]))
+        return [self._way(taken[index], int(levels[index])) for index in possible]
+
+    def _way(self, taken: Numbers, level: int) -> Way:
+        """Return the way that was taken to each place, from the last one back."""
+        regions: list[Region] = []
+        arena, ring, bound, seconds = 0, 0, 0, 0.0
+        place, whole = len(self._places) - 1, self._whole
+        while place:
+            if taken[place] < 0:
+                place -= 1
+                arena = max(arena, int(whole.arena[place]))
+                ring = max(ring, int(whole.ring[level, place]))
+                bound += int(whole.bound[level, place])
+                seconds += float(whole.seconds[place])
+                continue
+            edges, number = self._edges[place], int(taken[place])
+            start = int(edges.start[number])
+            regions.append(
+                Region(self._places[start], self._places[place], int(edges.rows[number]))
+            )
+            arena = max(arena, int(edges.arena[number]))
+            ring = max(ring, int(edges.ring[number]))
+            bound += int(edges.bound[number])
+            seconds += float(edges.seconds[number])
+            place = start
+        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds)
