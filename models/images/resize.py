@@ -44,7 +44,7 @@ class CornerResize:
         below -= above
         below *= self._row_parts[first:end, None, None]
         below += above
-        return below
+        return np.asarray(below, np.float32)
 
     def _across(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Interpolate ``rows`` of the source between each column and its right neighbour."""
@@ -57,7 +57,7 @@ class CornerResize:
         far -= near
         far *= self._column_parts[:, None]
         far += near
-        return far
+        return np.asarray(far, np.float32)
 
 
 class ResizedPixels:

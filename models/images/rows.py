@@ -144,7 +144,7 @@ class PictureTensor:
             stop = min(row + self._pixels.band_rows, height)
             target[0, row:stop] = self._made(row, stop)
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         whole = np.empty(self.shape, np.float32)
         self.put(whole)
         return whole if dtype is None else whole.astype(dtype, copy=False)
