@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.decoding import candidates
+from models.detection.decoding import Candidates, candidates
 from models.detection.nms import suppress
 from models.detection.recipe import Detection
 from models.images.placement import Size
@@ -58,9 +58,30 @@ def find_boxes(
     ``outputs`` are those of the network for the tensor that ``preprocess`` made of the image.
     """
     limits = limits or Limits()
+    found = seen(outputs, detection, preprocess, limits)
+    return boxes_among(found, detection, preprocess, image, limits)
+
+
+def seen(
+    outputs: Mapping[str, NDArray[Any]],
+    detection: Detection,
+    preprocess: Preprocess,
+    limits: Limits,
+) -> Candidates:
+    """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them."""
     score = detection.score_threshold if limits.score is None else limits.score
+    return candidates(outputs, detection.heads, preprocess.size, score)
+
+
+def boxes_among(
+    found: Candidates,
+    detection: Detection,
+    preprocess: Preprocess,
+    image: Size,
+    limits: Limits,
+) -> list[Box]:
+    """Return the boxes of what was ``seen`` in an image of size ``image``, best score first."""
     iou = detection.iou_threshold if limits.iou is None else limits.iou
-    found = candidates(outputs, detection.heads, preprocess.size, score)
     boxes = preprocess.placement(image).to_image(found.boxes)
     kept = suppress(boxes, found.scores, found.classes, iou, detection.nms, detection.beta)
     kept = kept[: limits.count]

@@ -20,7 +20,9 @@ Real = TypeVar("Real", np.float32, np.float64)
 MAX_CANDIDATES = 30_000
 
 # A head is decoded in blocks of rows of about so many numbers, however low the threshold is.
-_BLOCK_NUMBERS = 1 << 20
+_BLOCK_NUMBERS = 1 << 14
+#: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
+WORK_BYTES = 48 * _BLOCK_NUMBERS
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -39,6 +41,10 @@ class Candidates:
     def none(cls) -> Self:
         """Return no candidates."""
         return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
+
+    @property
+    def n_bytes(self) -> int:
+        return self.boxes.nbytes + self.scores.nbytes + self.classes.nbytes
 
     def joined(self, other: Self) -> Self:
         """Return the best ``MAX_CANDIDATES`` of both; where scores are equal, ours first."""
@@ -86,6 +92,8 @@ def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cel
         # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
         seen = _objectness(head, block[:, 4]) > np.float32(threshold)
         row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
+        if not len(row):
+            continue
         entries = block[anchor, :, row, column]
         yield _Cells(entries, row + start, column, anchor, (columns, rows))
 

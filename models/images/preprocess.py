@@ -21,7 +21,7 @@ from pydantic import (
 
 from models.errors import ModelError
 from models.images.placement import Placement, Resize, Size, around, centre, inside
-from models.images.resize import CornerResize, smaller
+from models.images.resize import PILLOW_BYTES, CornerResize, band_bytes, made_bytes, smaller
 from models.images.rows import Numbers, PaddedPixels, PictureTensor, Pixels, StoredPixels
 from models.recipe_files import read_recipe
 
@@ -33,6 +33,9 @@ def _not_zero(value: float) -> float:
 
 
 Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
+
+# Of a pixel of RGB as it is stored.
+_STORED_BYTES = 3
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -106,6 +109,29 @@ class Preprocess(BaseModel):
         numbers = Numbers(self.channels, self.color == "BGR", mean, factor)
         channels_last = self.layout == "NHWC"
         return PictureTensor(self._placed(picture), numbers, self.shape, channels_last)
+
+    def held_bytes(self, image: Size) -> int:
+        """Return the most that the ``tensor`` of an image of that size (width, height) holds."""
+        width, height = self._made_size(image)
+        if self.filter != "darknet":
+            return width * height * _STORED_BYTES
+        source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
+        return min(source, made_bytes(width, height))
+
+    def work_bytes(self, image: Size) -> int:
+        """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
+        width, height = self._made_size(image)
+        pixels = image[0] * image[1]
+        grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
+        if self.filter != "darknet":  # Pillow resizes rows, then columns; what it makes is copied
+            across = PILLOW_BYTES * width * (image[1] + height)
+            return grey + across + width * height * _STORED_BYTES
+        if PILLOW_BYTES * pixels <= made_bytes(width, height):
+            return grey
+        return grey + made_bytes(width, height) + band_bytes(image[0], width)
+
+    def _made_size(self, image: Size) -> Size:
+        return inside(self.size, image) if self.resize == "letterbox" else self.size
 
     def apply(self, image: Image.Image) -> NDArray[np.float32]:
         """Return the whole tensor for ``image``, float32."""

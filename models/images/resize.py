@@ -10,7 +10,8 @@ Window = tuple[int, int, int, int]
 
 # Rows of the result that are made at a time, and rows of the source that are in memory twice meanwhile.
 _BAND_ROWS, _SOURCE_ROWS = 32, 64
-_PILLOW_BYTES = 4
+#: Pillow has four bytes a pixel of RGB.
+PILLOW_BYTES = 4
 
 
 class CornerResize:
@@ -28,8 +29,8 @@ class CornerResize:
         self.band_rows = max(1, min(_BAND_ROWS, _SOURCE_ROWS * size[1] // image.height))
         columns, self._column_parts = _positions(image.width, size[0], left, right)
         self._rows, self._row_parts = _positions(image.height, size[1], top, bottom)
-        #: What is held: Pillow has four bytes a pixel of RGB.
-        self.n_bytes = image.width * image.height * _PILLOW_BYTES
+        #: What is held.
+        self.n_bytes = image.width * image.height * PILLOW_BYTES
         self._first, self._last = int(columns[0]), min(int(columns[-1]) + 2, image.width)
         self._columns = columns - self._first
 
@@ -60,6 +61,17 @@ class CornerResize:
         return np.asarray(far, np.float32)
 
 
+def made_bytes(width: int, height: int) -> int:
+    """Return what the rows of a result of that size take."""
+    return width * height * 3 * np.dtype(np.float32).itemsize
+
+
+def band_bytes(old: int, new: int) -> int:
+    """Return what making some rows takes, from rows of ``old`` pixels to rows of ``new``."""
+    numbers = 3 * new * np.dtype(np.float32).itemsize * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
+    return (PILLOW_BYTES + 3) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
+
+
 class ResizedPixels:
     """The rows of a resize that has been made; each is asked for a few times."""
 
@@ -78,8 +90,8 @@ class ResizedPixels:
 
 def smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
     """Return what takes less: ``resize``, with the image that it is made of, or its rows."""
-    made_bytes = resize.height * resize.width * 3 * np.dtype(np.float32).itemsize
-    return resize if resize.n_bytes <= made_bytes else ResizedPixels(resize)
+    made = made_bytes(resize.width, resize.height)
+    return resize if resize.n_bytes <= made else ResizedPixels(resize)
 
 
 def resize_corners(

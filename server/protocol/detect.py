@@ -1,17 +1,23 @@
 """Detection of objects: photograph in, labelled boxes out."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 
-from models.detection.boxes import Limits, find_boxes
+from models.detection.boxes import Box, Limits, boxes_among, seen
+from models.detection.decoding import Candidates
+from models.detection.recipe import Detection
 from models.images.placement import Size
+from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
+from pipeline.execution.given import Arrays
+from pipeline.execution.statistics import SweepStatistics
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import ContextDependency, run_model
-from server.repository.worker import Answer
+from server.protocol.serving import ContextDependency, Kept, Parts, run_model
 
 router = APIRouter(tags=["inference"])
 
@@ -44,11 +50,18 @@ async def detect(
     async def read(pack: Pack) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
-    async def respond(picture: Picture, answer: Answer, pack: Pack) -> JSONResponse:
-        # Thousands of boxes, compared and written, would hold up every other request of the event loop.
-        return await asyncio.to_thread(_response, answer, name, pack, picture.size, limits)
+    def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
+        found = seen(outputs, *_recipes(pack), limits)
+        return Kept(found, found.n_bytes)
 
-    return await run_model(context, request, name, version, read, respond)
+    async def respond(
+        picture: Picture, found: Candidates, statistics: SweepStatistics, pack: Pack
+    ) -> JSONResponse:
+        # Thousands of boxes, compared and written, would hold up every other request of the event loop.
+        boxes = partial(boxes_among, found, *_recipes(pack), picture.size, limits)
+        return await asyncio.to_thread(_response, name, pack, picture.size, boxes, statistics)
+
+    return await run_model(context, request, name, version, Parts(read, keep, respond))
 
 
 def _fault(name: str, pack: Pack) -> str | None:
@@ -60,17 +73,26 @@ def _fault(name: str, pack: Pack) -> str | None:
     return None
 
 
-def _response(answer: Answer, name: str, pack: Pack, size: Size, limits: Limits) -> JSONResponse:
+def _recipes(pack: Pack) -> tuple[Detection, Preprocess]:
     detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
     assert detection is not None
     assert preprocess is not None
-    boxes = find_boxes(answer.outputs, detection, preprocess, size, limits)
+    return detection, preprocess
+
+
+def _response(
+    name: str,
+    pack: Pack,
+    size: Size,
+    boxes: Callable[[], list[Box]],
+    statistics: SweepStatistics,
+) -> JSONResponse:
     return JSONResponse(
         {
             "model_name": name,
             "model_version": pack.version,
             "image": {"width": size[0], "height": size[1]},
-            "detections": [box.as_dict() for box in boxes],
-            "delay_ms": answer.statistics.delay_seconds * 1e3,
+            "detections": [box.as_dict() for box in boxes()],
+            "delay_ms": statistics.delay_seconds * 1e3,
         }
     )

@@ -44,9 +44,9 @@ def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
 def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], more: Need) -> None:
     pool = pool_bytes(budget, needs)
     memory = RequestMemory(pool)
-    assert all(need.least_bytes(budget) <= memory.room_bytes for need in needs)
+    assert all(need.least_bytes <= memory.room_bytes for need in needs)
     assert memory.room_bytes >= CODEC_BYTES
     assert all(need.tight_bytes <= pool for need in needs)
     assert pool_bytes(budget, [*needs, more]) >= pool
-    least = max((need.least_bytes(budget) for need in needs), default=CODEC_BYTES)
+    least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
     assert pool <= max(budget // 8, capacity_for(least))
