@@ -8,9 +8,8 @@ from server.memory.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)
-NEED = st.builds(
-    Need, st.integers(CODEC_BYTES, 1 << 30), st.one_of(st.just(0), st.integers(1, 1 << 30))
-)
+SOME = st.integers(CODEC_BYTES, 1 << 30)
+NEED = st.builds(Need, SOME, st.one_of(st.just(0), SOME))
 NEEDS = st.lists(NEED, max_size=4)
 
 
