@@ -20,6 +20,8 @@ _PIXEL_BYTES = 4
 _FILE_BYTES = 128 << 10
 #: Of the budget, and at most so much, where the settings do not say.
 _SHARE = 8
+# Of the budget: what tensors of one request may be.
+_TENSOR_SHARE = 4
 _MOST_BYTES = 64 << 20
 
 
@@ -88,16 +90,28 @@ class Need(NamedTuple):
         return capacity_for(self.least_bytes)
 
 
-def pool_bytes(budget_bytes: int, needs: Iterable[Need]) -> int:
-    """Return the size of the pool where no setting does: an eighth of the budget, or what is needed."""
+def pool_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
+    """Return the size of the pool where no setting does: an eighth of the budget, or what is needed.
+
+    Tensors of any model have room from four times as large a budget on. Below, what is left over beside
+    three times as much is theirs, so that more for requests is never less for models.
+    """
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
     least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
-    return max(share, capacity_for(least))
+    tensors = capacity_for(max((need.infer_bytes for need in needs), default=0))
+    left_over = budget_bytes - (_TENSOR_SHARE - 1) * tensors
+    return max(share, capacity_for(least), min(tensors, left_over))
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
     """Return the smallest budget in which models that take ``model_bytes`` and their requests fit."""
-    total = model_bytes + pool_bytes(0, needs)
-    while (pool := pool_bytes(total, needs)) > total - model_bytes:
-        total = model_bytes + pool
-    return total
+    low, high = model_bytes, 1 << max(model_bytes, 1).bit_length()
+    while high - pool_bytes(high, needs) < model_bytes:
+        high *= 2
+    while low < high:  # what is left for models grows with the budget
+        middle = (low + high) // 2
+        if middle - pool_bytes(middle, needs) < model_bytes:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -48,4 +48,8 @@ def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], mor
     assert all(need.tight_bytes <= pool for need in needs)
     assert pool_bytes(budget, [*needs, more]) >= pool
     least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
-    assert pool <= max(budget // 8, capacity_for(least))
+    tensors = capacity_for(max((need.infer_bytes for need in needs), default=0))
+    assert pool <= max(budget // 8, capacity_for(least), min(tensors, budget // 4))
+    assert pool >= min(tensors, budget // 8)
+    if budget >= 4 * tensors:
+        assert pool >= tensors
