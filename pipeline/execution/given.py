@@ -18,6 +18,10 @@ class RowTensor(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
+    @property
+    def n_bytes(self) -> int:
+        """What it holds."""
+
     def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
         """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
 

@@ -73,6 +73,15 @@ def test_windows_that_overlap_are_made_once() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@given(image=SIZES, size=SIZES)
+def test_what_a_tensor_holds_is_known_before_there_is_a_picture(
+    name: str, image: tuple[int, int], size: tuple[int, int]
+) -> None:
+    recipe = Preprocess(size=size, **RECIPES[name])
+    assert recipe.tensor(photograph(*image)).n_bytes <= recipe.held_bytes(image)
+
+
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("image", [(20, 20), (600, 400)])
 def test_no_more_is_held_than_the_picture_or_its_tensor(name: str, image: tuple[int, int]) -> None:
     tensor = Preprocess(size=(64, 64), **RECIPES[name]).tensor(photograph(*image))
