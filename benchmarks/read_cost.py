@@ -22,7 +22,8 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.engine import Engine, Tensors
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays
 from pipeline.measuring.engines import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
@@ -42,7 +43,7 @@ def read_all(pack: Pack, buffer: Buffer, cpu: list[float]) -> None:
     cpu.append(time.thread_time() - began)
 
 
-def turn(engine: Engine, inputs: Tensors, buffer: Buffer | None, cpu: list[float]) -> float:
+def turn(engine: Engine, inputs: Arrays, buffer: Buffer | None, cpu: list[float]) -> float:
     """Sweep once, beside a reader where there is a ``buffer``; return the delay in seconds."""
     reader = None
     if buffer is not None:

@@ -16,7 +16,8 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.engine import Engine, Tensors
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays
 from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
 from pipeline.measuring.engines import opened
 from pipeline.measuring.profiling import profile_pack
@@ -42,7 +43,7 @@ class _Row:
     delays: list[float] = field(default_factory=list)
     replayed: list[float] = field(default_factory=list)
 
-    def run(self, inputs: Tensors) -> None:
+    def run(self, inputs: Arrays) -> None:
         """Run once; note the delay, and what the simulator makes of the times in its trace."""
         plan, events = self.engine.plan, list[TraceEvent]()
         delay = self.engine.run(inputs, record=events.append)[1].delay_seconds

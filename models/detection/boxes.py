@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.decoding import candidates
+from models.detection.decoding import Candidates, candidates
 from models.detection.nms import suppress
 from models.detection.recipe import Detection
 from models.images.placement import Size
@@ -58,26 +58,64 @@ def find_boxes(
     ``outputs`` are those of the network for the tensor that ``preprocess`` made of the image.
     """
     limits = limits or Limits()
+    found = seen(outputs, detection, preprocess, limits)
+    boxes = boxes_among(found, detection, preprocess, image, limits)
+    return boxes.part(0, len(boxes))
+
+
+def seen(
+    outputs: Mapping[str, NDArray[Any]],
+    detection: Detection,
+    preprocess: Preprocess,
+    limits: Limits,
+) -> Candidates:
+    """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them."""
     score = detection.score_threshold if limits.score is None else limits.score
+    return candidates(outputs, detection.heads, preprocess.size, score)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes as arrays [n], best score first; edges are [n, 4]: as objects they take ten times as much."""
+
+    edges: NDArray[np.float64]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.intp]
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def part(self, first: int, end: int) -> list[Box]:
+        """Return boxes [first, end)."""
+        some = slice(first, end)
+        edges, scores = self.edges[some].tolist(), self.scores[some].tolist()
+        return [
+            Box(index, self._label(index), score, (edge[0], edge[1], edge[2], edge[3]))
+            for index, score, edge in zip(self.classes[some].tolist(), scores, edges, strict=True)
+        ]
+
+    def _label(self, index: int) -> str:
+        return self.labels[index] if self.labels else str(index)
+
+
+def boxes_among(
+    found: Candidates,
+    detection: Detection,
+    preprocess: Preprocess,
+    image: Size,
+    limits: Limits,
+) -> Boxes:
+    """Return the boxes of what was ``seen`` in an image of size ``image``, best score first."""
     iou = detection.iou_threshold if limits.iou is None else limits.iou
-    found = candidates(outputs, detection.heads, preprocess.size, score)
     boxes = preprocess.placement(image).to_image(found.boxes)
     kept = suppress(boxes, found.scores, found.classes, iou, detection.nms, detection.beta)
     kept = kept[: limits.count]
     edges = _edges(boxes[kept], image, limits.clip)
-    return [
-        Box(index, _label(detection, index), score, (edge[0], edge[1], edge[2], edge[3]))
-        for index, score, edge in zip(
-            found.classes[kept].tolist(), found.scores[kept].tolist(), edges.tolist(), strict=True
-        )
-    ]
+    return Boxes(edges, found.scores[kept], found.classes[kept], detection.labels)
 
 
 def _edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:
     half = boxes[:, 2:] / 2
     edges = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1) * (*image, *image)
     return np.asarray(edges.clip(0, (*image, *image)) if clip else edges)
-
-
-def _label(detection: Detection, index: int) -> str:
-    return detection.labels[index] if detection.labels else str(index)

@@ -3,7 +3,7 @@
 Objectness is looked at first: few cells see anything, and only those are decoded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -18,9 +18,13 @@ Real = TypeVar("Real", np.float32, np.float64)
 #: No more candidates than this are kept, the best ones: without a limit a request could have a million
 #: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
 MAX_CANDIDATES = 30_000
+# As many are held before those that are not among the best are let go.
+_MOST_HELD = MAX_CANDIDATES + MAX_CANDIDATES // 4
 
 # A head is decoded in blocks of rows of about so many numbers, however low the threshold is.
-_BLOCK_NUMBERS = 1 << 20
+_BLOCK_NUMBERS = 1 << 14
+#: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
+WORK_BYTES = 48 * _BLOCK_NUMBERS
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -35,19 +39,20 @@ class Candidates:
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
 
-    @classmethod
-    def none(cls) -> Self:
-        """Return no candidates."""
-        return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
+    @property
+    def n_bytes(self) -> int:
+        return self.boxes.nbytes + self.scores.nbytes + self.classes.nbytes
 
-    def joined(self, other: Self) -> Self:
-        """Return the best ``MAX_CANDIDATES`` of both; where scores are equal, ours first."""
-        scores = np.concatenate([self.scores, other.scores])
+    @classmethod
+    def best(cls, parts: Sequence[Self]) -> Self:
+        """Return the best ``MAX_CANDIDATES`` of ``parts``; where scores are equal, earlier ones first."""
+        if not parts:
+            return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
+        scores = np.concatenate([part.scores for part in parts])
         order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-        boxes = np.concatenate([self.boxes, other.boxes])[order]
-        return type(self)(
-            boxes, scores[order], np.concatenate([self.classes, other.classes])[order]
-        )
+        boxes = np.concatenate([part.boxes for part in parts])[order]
+        classes = np.concatenate([part.classes for part in parts])[order]
+        return cls(boxes, scores[order], classes)
 
 
 def candidates(
@@ -59,11 +64,16 @@ def candidates(
     height) of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
     Darknet's order: by head, cell, anchor.
     """
-    found = Candidates.none()
+    found: list[Candidates] = []
+    count = 0
     for head in heads:
         for block in _blocks(head, outputs[head.output], threshold):
-            found = found.joined(_decoded(head, block, size, threshold))
-    return found
+            found.append(_decoded(head, block, size, threshold))
+            count += len(found[-1].scores)
+            if count > _MOST_HELD:
+                found = [Candidates.best(found)]
+                count = len(found[0].scores)
+    return Candidates.best(found)
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,8 @@ def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cel
         # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
         seen = _objectness(head, block[:, 4]) > np.float32(threshold)
         row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
+        if not len(row):
+            continue
         entries = block[anchor, :, row, column]
         yield _Cells(entries, row + start, column, anchor, (columns, rows))
 

@@ -21,7 +21,8 @@ from pydantic import (
 
 from models.errors import ModelError
 from models.images.placement import Placement, Resize, Size, around, centre, inside
-from models.images.resize import resize_corners
+from models.images.resize import PILLOW_BYTES, CornerResize, band_bytes, made_bytes, smaller
+from models.images.rows import Numbers, PaddedPixels, PictureTensor, Pixels, StoredPixels
 from models.recipe_files import read_recipe
 
 
@@ -32,6 +33,9 @@ def _not_zero(value: float) -> float:
 
 
 Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
+
+# Of a pixel of RGB as it is stored.
+_STORED_BYTES = 3
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -91,48 +95,71 @@ class Preprocess(BaseModel):
             return Placement.resized_and_cut(self.size, image)
         return Placement.cut_and_resized(self.size, image)
 
-    def apply(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return the tensor for ``image`` (any mode), float32; mean and std follow ``color``."""
+    def tensor(self, image: Image.Image) -> PictureTensor:
+        """Return the tensor for ``image`` (any mode), made as it is read; mean and std follow ``color``.
+
+        Holds what it is made of: pixels at the network's size; with Darknet's filter ``image`` itself, or
+        numbers where these take less.
+        """
         if self.color == "GRAY":
             image = image.convert("L")
         picture = image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
-        pixels = self._placed(picture)[:, :, : self.channels]
-        if self.color == "BGR":
-            pixels = pixels[:, :, ::-1]
-        # In place: for a large network each copy would be megabytes of every request.
-        pixels -= np.asarray(self.mean, np.float32)
-        pixels *= np.float32(self.scale) / np.asarray(self.std, np.float32)
-        if self.layout == "NCHW":
-            pixels = pixels.transpose(2, 0, 1)
-        return np.ascontiguousarray(pixels[None])
+        factor = np.float32(self.scale) / np.asarray(self.std, np.float32)
+        mean = np.asarray(self.mean, np.float32)
+        numbers = Numbers(self.channels, self.color == "BGR", mean, factor)
+        channels_last = self.layout == "NHWC"
+        return PictureTensor(self._placed(picture), numbers, self.shape, channels_last)
 
-    def _placed(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return ``image`` (RGB) at the network's size, a new array [rows, columns, 3] from 0 to 255."""
-        width, height = self.size
+    def held_bytes(self, image: Size) -> int:
+        """Return the most that the ``tensor`` of an image of that size (width, height) holds."""
+        width, height = self._made_size(image)
+        if self.filter != "darknet":
+            return width * height * _STORED_BYTES
+        source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
+        return min(source, made_bytes(width, height))
+
+    def work_bytes(self, image: Size) -> int:
+        """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
+        width, height = self._made_size(image)
+        pixels = image[0] * image[1]
+        grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
+        if self.filter != "darknet":  # Pillow resizes rows, then columns; what it makes is copied
+            across = PILLOW_BYTES * width * (image[1] + height)
+            return grey + across + width * height * _STORED_BYTES
+        if PILLOW_BYTES * pixels <= made_bytes(width, height):
+            return grey
+        return grey + made_bytes(width, height) + band_bytes(image[0], width)
+
+    def _made_size(self, image: Size) -> Size:
+        return inside(self.size, image) if self.resize == "letterbox" else self.size
+
+    def apply(self, image: Image.Image) -> NDArray[np.float32]:
+        """Return the whole tensor for ``image``, float32."""
+        return np.asarray(self.tensor(image))
+
+    def _placed(self, image: Image.Image) -> Pixels:
+        """Return ``image`` (RGB) at the network's size."""
         if self.resize == "stretch":
             return self._resized(image, self.size)
         if self.resize == "crop":
             return self._cut(image)
         inner = inside(self.size, image.size)
-        left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
-        canvas = np.full((height, width, 3), self.pad_value, np.float32)
-        canvas[top : top + inner[1], left : left + inner[0]] = self._resized(image, inner)
-        return canvas
+        return PaddedPixels(self._resized(image, inner), inner, self.size, self.pad_value)
 
-    def _resized(self, image: Image.Image, size: Size) -> NDArray[np.float32]:
+    def _resized(self, image: Image.Image, size: Size) -> Pixels:
         if self.filter == "darknet":
-            return resize_corners(image, size)
-        return np.array(image.resize(size, _FILTERS[self.filter]), np.float32)
+            return smaller(CornerResize(image, size))
+        return StoredPixels(image.resize(size, _FILTERS[self.filter]))
 
-    def _cut(self, image: Image.Image) -> NDArray[np.float32]:
+    def _cut(self, image: Image.Image) -> Pixels:
         # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
         width, height = self.size
         if self.filter == "darknet":
             outer = around(self.size, image.size)
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
-            return resize_corners(image, outer, (left, top, left + width, top + height))
+            return smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
         box = centre(self.size, image.size)
-        return np.array(image.resize(self.size, _FILTERS[self.filter], box), np.float32)
+        return StoredPixels(image.resize(self.size, _FILTERS[self.filter], box))
 
 
 def read_preprocess(path: Path) -> Preprocess:

@@ -3,17 +3,13 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
-
-from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from pipeline.benchmark.configuration import Planned
 from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays, Tensors
 from pipeline.peers.peer import Peer
 from pipeline.peers.quiet import wait_until_quiet
-
-Tensors = Mapping[str, NDArray[Any]]
 
 
 class Contender(ABC):
@@ -36,7 +32,7 @@ class Contender(ABC):
         """
 
     @abstractmethod
-    def outputs(self) -> Tensors:
+    def outputs(self) -> Arrays:
         """Return the outputs of the last run."""
 
 
@@ -48,7 +44,7 @@ class Streamed(Contender):
         self.planned = planned
         self.engine = engine
         self._inputs = inputs
-        self._outputs: Tensors = {}
+        self._outputs: Arrays = {}
         self._used = 0.0
         plan = planned.plan
         self.read_bytes = plan.read_bytes
@@ -69,7 +65,7 @@ class Streamed(Contender):
         wait_until_quiet()
         return time.process_time() - self._used
 
-    def outputs(self) -> Tensors:
+    def outputs(self) -> Arrays:
         return self._outputs
 
 
@@ -92,5 +88,5 @@ class Resident(Contender):
     def settle(self) -> float:
         return self._peer.settle()
 
-    def outputs(self) -> Tensors:
+    def outputs(self) -> Arrays:
         return self._peer.outputs(self._names)

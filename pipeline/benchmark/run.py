@@ -23,7 +23,8 @@ from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.staged import copying
 from pipeline.energy.meter import EnergyMeter, find_meter
-from pipeline.execution.engine import Engine, Tensors
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
@@ -128,7 +129,7 @@ def _by_label(planned: Sequence[Planned], of: Callable[[Planned], Any]) -> dict[
 
 @contextmanager
 def _streamed(
-    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Tensors
+    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Arrays
 ) -> Iterator[list[Streamed]]:
     """Yield an open engine for each plan."""
     with ExitStack() as stack:
@@ -146,7 +147,7 @@ def _streamed(
 
 @contextmanager
 def _peers(
-    pack: Pack, options: Options, threads: int, inputs: Tensors, notes: list[str]
+    pack: Pack, options: Options, threads: int, inputs: Arrays, notes: list[str]
 ) -> Iterator[list[Resident]]:
     """Yield the peers that can run this model; ``notes`` says what became of the others."""
     source = find_source(pack, options.source) if options.peers else None
@@ -169,7 +170,7 @@ def _peers(
         yield found
 
 
-def _trace(contenders: Sequence[Streamed], inputs: Tensors, trace: TraceSink) -> None:
+def _trace(contenders: Sequence[Streamed], inputs: Arrays, trace: TraceSink) -> None:
     for each in contenders:
         events: list[TraceEvent] = []
         each.engine.run(inputs, record=events.append)

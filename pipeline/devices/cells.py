@@ -27,15 +27,18 @@ class Cell:
         self._array = None
 
 
-def takes(port: Array, array: NDArray[Any]) -> bool:
-    """Return whether ``array`` has the dtype and shape of ``port``; strings may have any NumPy form."""
+def takes(port: Array, array: Any) -> bool:
+    """Return whether ``array``, NumPy's or its like, has the dtype and shape of ``port``.
+
+    Strings may have any NumPy form.
+    """
     if array.shape != port.shape:
         return False
     if port.dtype != STRINGS:
-        return array.dtype == np.dtype(port.dtype)
+        return bool(array.dtype == np.dtype(port.dtype))
     if array.dtype.kind == "O":
         return all(isinstance(item, str | bytes) for item in array.flat)
-    return array.dtype.kind in "US"
+    return str(array.dtype.kind) in "US"
 
 
 def as_strings(array: NDArray[Any]) -> NDArray[np.object_]:

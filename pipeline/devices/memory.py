@@ -37,6 +37,10 @@ class Memory(ABC):
         """Return a copy of what kernels launched so far leave at ``offset``."""
         return self._view(offset, dtype, shape).copy()
 
+    def view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return what kernels launched so far leave at ``offset``, to be read: itself, or a copy."""
+        return self.read(offset, dtype, shape)
+
     def _view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         length = math.prod(shape) * np.dtype(dtype).itemsize
         return np.ndarray(shape, dtype, self.host(offset, length))
@@ -68,6 +72,11 @@ class HostMemory(Memory):
 
     def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         return self._buffer.array(offset, dtype, shape)
+
+    def view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        array = self._view(offset, dtype, shape)
+        array.flags.writeable = False
+        return array
 
     def huge_page_bytes(self) -> int:
         return self._buffer.pages().huge_bytes if self._buffer.huge_pages else 0

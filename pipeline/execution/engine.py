@@ -9,7 +9,7 @@ import gc
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,7 @@ from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, La
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory, check_inputs
 from pipeline.execution.errors import DrainError, EngineClosedError
+from pipeline.execution.given import Take, Tensors, copies
 from pipeline.execution.phases import PhaseBinder
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
@@ -32,7 +33,7 @@ from pipeline.program.steps import Phase, regions_of
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
 
-Tensors = Mapping[str, NDArray[Any]]
+T = TypeVar("T")
 
 
 class Engine:
@@ -110,8 +111,24 @@ class Engine:
     ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
         """Answer one request; return copies of the outputs by name, and what the sweep took.
 
+        Arguments and errors are those of ``answer``.
+        """
+        return self.answer(inputs, copies, deadline, cancelled, record)
+
+    def answer(
+        self,
+        inputs: Tensors,
+        take: Take[T],
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+    ) -> tuple[T, SweepStatistics]:
+        """Answer one request; return what ``take`` makes of the outputs, and what the sweep took.
+
         Args:
             inputs: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
+                Nothing here holds them when ``take`` is called: a caller may empty the mapping then.
+            take: gets the outputs by name, views that are gone when it returns.
             deadline: on time.monotonic's clock; checked between kernels and while waiting.
             cancelled: asked between kernels.
             record: receives every event of the schedule.
@@ -131,16 +148,12 @@ class Engine:
         with self._lock:
             self._reader.check()
             try:
-                given = {**self._defaults, **inputs}
-                for port in self.pack.manifest.inputs:
-                    self._memory.put(port, given[port.name])
+                self._put(inputs)
                 statistics = self._sweep(deadline, cancelled, record)
-                outputs = {
-                    port.name: self._memory.take(port) for port in self.pack.manifest.outputs
-                }
+                self._memory.forget_inputs()
+                return take(self._outputs()), statistics
             finally:
                 self._memory.forget()
-        return outputs, statistics
 
     @property
     def broken(self) -> str:
@@ -199,6 +212,14 @@ class Engine:
             self._sweeper.settle()
         except DrainError as exc:
             self._broken = exc
+
+    def _put(self, inputs: Tensors) -> None:
+        for port in self.pack.manifest.inputs:
+            tensor = inputs[port.name] if port.name in inputs else self._defaults[port.name]
+            self._memory.put(port, tensor)
+
+    def _outputs(self) -> dict[str, NDArray[Any]]:
+        return {port.name: self._memory.view(port) for port in self.pack.manifest.outputs}
 
     def _sweep(
         self, deadline: float | None, cancelled: Callable[[], bool], record: Recorder | None

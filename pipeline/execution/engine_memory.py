@@ -3,7 +3,6 @@
 Pointers stay the same from the first sweep to the last.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from pipeline.devices.base import Device
 from pipeline.devices.cells import Cell, as_strings, takes
 from pipeline.devices.memory import Memory, Use
 from pipeline.execution.errors import InputError
+from pipeline.execution.given import GivenRows, Tensor, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 
@@ -56,7 +56,7 @@ class EngineMemory:
         self._cells = {
             index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
         }
-        self._given = {index: Cell() for index in taken_by_rows(manifest, plan.steps)}
+        self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
 
     def array(self, operand: Operand) -> Any:
         """Return where an operand of known size lies, for kernels."""
@@ -72,40 +72,54 @@ class EngineMemory:
         """Return where a value, or a strip, lies in the arena."""
         return self._plan.values[value]
 
-    def given(self, value: int) -> Cell | None:
-        """Return what holds an input during a sweep whose rows are taken from the request's own array."""
+    def given(self, value: int) -> GivenRows | None:
+        """Return what holds an input during a sweep whose rows are taken from the request itself."""
         return self._given.get(value)
 
     def place(self, operand: Operand) -> Any | Cell:
         """Return where any operand lies."""
         return self._cells[operand.index] if operand.is_loose else self.array(operand)
 
-    def put(self, port: Port, array: NDArray[Any]) -> None:
+    def put(self, port: Port, tensor: Tensor) -> None:
         """Copy an input in; one that only regions read, by rows, is not copied.
 
         Raises:
             InputError: strings in it are not UTF-8.
         """
         if port.value in self._given:
-            self._given[port.value].array = np.ascontiguousarray(array)
+            self._given[port.value].hold(tensor)
             return
         if not port.is_loose:
-            self.arena.write(self._plan.values[port.value], np.ascontiguousarray(array))
+            self._write(port, tensor)
             return
         try:
-            self._cells[port.value].array = as_strings(array)
+            self._cells[port.value].array = as_strings(np.asarray(tensor))
         except UnicodeDecodeError as exc:
             raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
 
-    def take(self, port: Port) -> NDArray[Any]:
-        """Return a copy of an output."""
+    def _write(self, port: Port, tensor: Tensor) -> None:
+        offset = self._plan.values[port.value]
+        target = self.arena.array(offset, port.dtype, port.shape)
+        if isinstance(tensor, np.ndarray) or not isinstance(target, np.ndarray):
+            self.arena.write(offset, np.ascontiguousarray(tensor))
+        else:
+            tensor.put(target)  # made where it is needed, rather than made and copied
+
+    def view(self, port: Port) -> NDArray[Any]:
+        """Return an output where it lies, read-only: gone with the next sweep, or when it is forgotten."""
         if port.is_loose:
-            return self._cells[port.value].array.copy()
-        return self.arena.read(self._plan.values[port.value], port.dtype, port.shape)
+            return self._cells[port.value].array
+        return self.arena.view(self._plan.values[port.value], port.dtype, port.shape)
+
+    def forget_inputs(self) -> None:
+        """Let go of the tensors of the request."""
+        for given in self._given.values():
+            given.clear()
 
     def forget(self) -> None:
-        """Let go of tensors that belong to one sweep: of unknown size, and of the request."""
-        for cell in (*self._cells.values(), *self._given.values()):
+        """Let go of all that belongs to one sweep: also tensors of unknown size."""
+        self.forget_inputs()
+        for cell in self._cells.values():
             cell.clear()
 
     def n_bytes(self) -> dict[str, int]:
@@ -127,7 +141,7 @@ class EngineMemory:
             memory.close()
 
 
-def check_inputs(ports: tuple[Port, ...], inputs: Mapping[str, NDArray[Any]]) -> None:
+def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
     """Check that ``inputs`` are exactly what ``ports`` take; those with a default may be left out.
 
     Raises:

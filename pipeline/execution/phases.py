@@ -91,14 +91,7 @@ class PhaseBinder:
         if given is None:
             taken = self._rows(source)
             return lambda: np.copyto(rows, taken)
-        shape = _planes(self._value(source))
-        last = source.first_row + source.rows
-        planes = slice(source.first_plane, source.first_plane + source.planes)
-
-        def from_request() -> None:
-            np.copyto(rows, given.array.reshape(shape)[planes, source.first_row : last])
-
-        return from_request
+        return lambda: given.put_rows(rows, source.first_plane, source.first_row)
 
     def _value(self, area: Area) -> RowValue:
         return self._manifest.row_values[area.row_value]
@@ -124,7 +117,3 @@ class PhaseBinder:
             return self._memory.offset(self._value(area).value)
         first = len(self._manifest.values) + self._region.first_strip
         return self._memory.offset(first + area.strip)
-
-
-def _planes(value: RowValue) -> tuple[int, int, int]:
-    return (value.planes, value.height, value.row_bytes // _DTYPE.itemsize)

@@ -14,7 +14,8 @@ from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
-from pipeline.execution.engine import Engine, Tensors
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
 
@@ -49,7 +50,7 @@ class Measured:
     outside_seconds: float
 
 
-def measured_sweeps(engine: Engine, inputs: Tensors) -> Iterator[Measured]:
+def measured_sweeps(engine: Engine, inputs: Arrays) -> Iterator[Measured]:
     """Run sweeps without end. Each finds what a request after an idle moment does: no data in caches."""
     others = np.zeros(cache_bytes(), np.uint8)
     while True:

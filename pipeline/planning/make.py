@@ -84,7 +84,7 @@ def make_plan(
         arena_bytes=arena.n_bytes,
         scratch_bytes=scratch_bytes(steps),
         session_bytes=session_bytes(manifest, steps),
-        io_bytes=sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs)),
+        io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
         groups=tuple(_in_spans(buffers.groups, streamed)),
         read_places=tuple(buffers.read_places),

@@ -4,6 +4,8 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
@@ -23,6 +25,7 @@ from pipeline.devices.staged import copying
 from pipeline.energy.meter import find_meter
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
+from pipeline.execution.given import Tensors
 from pipeline.fitting.fit import fit_plan
 from pipeline.fitting.predict import Wanted
 from pipeline.fitting.within import check_fits, fit_within
@@ -51,9 +54,9 @@ from server.cli.running.answers import (
     BOXES,
     LABELS,
     Result,
-    best_of,
-    boxes_of,
+    Wish,
     check_drawing,
+    found_in,
     report,
     save_drawing,
 )
@@ -136,22 +139,22 @@ def run(
     total = size(budget, "--budget")
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
     opened, profile = prepared(opened, device)
+    wish = Wish(top_k or LABELS, limits, output is not None)
+    held = _held_bytes(opened.manifest, inputs, wish.tensors or repeat > 0)
     with working("planning"):  # seconds, where a profile is new
-        plan = _plan(opened.manifest, device.adapt(chosen), wanted, profile, total)
+        plan = _plan(opened.manifest, device.adapt(chosen), wanted, profile, total, held)
     meter = find_meter()
     with _engine(opened, plan, device, verify == "always") as engine:
         with meter.measure() as energy:
-            outputs, statistics = engine.run(inputs)
+            found, statistics = engine.answer(inputs, partial(found_in, opened, picture, wish))
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
     if output is not None:
-        _save(output, outputs)
-    boxes = boxes_of(opened, outputs, picture, limits)
+        _save(output, found.tensors)
     if draw is not None and picture is not None:
-        save_drawing(draw, picture, boxes or [])
+        save_drawing(draw, picture, found.boxes or [])
     document = {**plan.as_dict(), "reads": len(plan.groups)}
-    result = Result(opened, document, outputs, statistics, energy, repeats)
-    best = best_of(opened, outputs, top_k or LABELS)
-    report(result, best, boxes, top_k or BOXES, as_json)
+    result = Result(opened, document, found, statistics, energy, repeats)
+    report(result, top_k or BOXES, as_json)
     if not as_json:
         for path in filter(None, (output, draw)):
             say(f"{path}: written")
@@ -163,17 +166,32 @@ def _plan(
     wanted: Wanted,
     profile: Profile | None,
     total: int | None,
+    held: int,
 ) -> Plan:
     """Return the plan of what is wanted, within ``total`` bytes of everything where that is given.
+
+    ``held``: by the tensors of the one request there is; the plan counts it as its own.
+
 
     Raises:
         PlanError: there is none.
     """
     if total is None:
-        return fit_plan(manifest, architecture, wanted, profile).plan
-    plan = fit_within(manifest, architecture, total, wanted, profile).plan
+        plan = fit_plan(manifest, architecture, wanted, profile).plan
+        return replace(plan, io_bytes=plan.io_bytes + held)
+    plan = fit_within(manifest, architecture, total - held, wanted, profile).plan
+    plan = replace(plan, io_bytes=plan.io_bytes + held)
     check_fits(manifest, plan, total)
     return plan
+
+
+def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool) -> int:
+    """Return what tensors of the request take beside the plan: as they are given, and as they are kept."""
+    given = sum(
+        tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.n_bytes
+        for tensor in inputs.values()
+    )
+    return given + (sum(port.n_bytes for port in manifest.outputs) if with_outputs else 0)
 
 
 @contextmanager
@@ -204,16 +222,14 @@ def _picture(path: Path) -> Image.Image:
         raise InputError(f"{path}: {exc}") from exc
 
 
-def _inputs(
-    pack: Pack, picture: Image.Image | None, tensors: Path | None
-) -> dict[str, NDArray[Any]]:
+def _inputs(pack: Pack, picture: Image.Image | None, tensors: Path | None) -> Tensors:
     name = pack.manifest.inputs[0].name
     if tensors is not None:
         return _load(tensors, name)
     if pack.manifest.preprocess is None:
         raise InputError(f"{pack.folder}: compiled without --preprocess: give --input X.npy")
     assert picture is not None
-    return {name: pack.manifest.preprocess.apply(picture)}
+    return {name: pack.manifest.preprocess.tensor(picture)}
 
 
 def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:

@@ -48,6 +48,10 @@ class Request:
     id: str | None
     timeout_seconds: float | None
 
+    def release(self) -> None:
+        """Let go of the inputs."""
+        self.inputs.clear()
+
 
 @dataclass
 class _Data:

@@ -6,8 +6,7 @@ Pure figures of manifests; docs/architecture.md, "What requests may take".
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-import numpy as np
-
+from models.detection.decoding import WORK_BYTES
 from models.packs.manifest import Array, Manifest
 from server.memory.request_memory import capacity_for
 
@@ -15,13 +14,14 @@ from server.memory.request_memory import capacity_for
 CODEC_BYTES = 512 << 10
 #: The same of a short body.
 SHORT_CODEC_BYTES = 64 << 10
-# For pictures, file and pixels: a quarter of the budget, but from 256 to a thousand kilopixels.
-_PICTURE_BYTES = (1 << 20, 4 << 20)
-_PICTURE_SHARE = 4
-#: Bytes a value that turning a picture into a tensor takes, the tensor included.
-_PREPROCESS_BYTES = 11
+# The least photograph for which there is room: its size, bytes a pixel, and its file.
+_PICTURE = (512, 512)
+_PIXEL_BYTES = 4
+_FILE_BYTES = 128 << 10
 #: Of the budget, and at most so much, where the settings do not say.
 _SHARE = 8
+# Of the budget: what tensors of one request may be.
+_TENSOR_SHARE = 4
 _MOST_BYTES = 64 << 20
 
 
@@ -31,57 +31,87 @@ def tensor_bytes(ports: Iterable[Array]) -> int:
 
 
 def infer_bytes(manifest: Manifest) -> int:
-    """Return what one infer request holds from its body on: inputs, outputs, and what decodes them."""
-    return tensor_bytes((*manifest.inputs, *manifest.outputs)) + CODEC_BYTES
+    """Return what one infer request holds from its body on: tensors, and what decodes and writes them."""
+    return _tensors_bytes(manifest) + CODEC_BYTES
 
 
 def short_infer_bytes(manifest: Manifest) -> int:
     """Return what an infer request holds whose body is so short that it came before anything was held."""
-    return tensor_bytes((*manifest.inputs, *manifest.outputs)) + SHORT_CODEC_BYTES
+    return _tensors_bytes(manifest) + SHORT_CODEC_BYTES
 
 
-def preprocess_bytes(manifest: Manifest) -> int:
-    """Return what turning a decoded picture into the input of the model takes; 0 where none comes."""
-    if manifest.preprocess is None:
+def _tensors_bytes(manifest: Manifest) -> int:
+    """Inputs until the sweep has ended, then outputs: never both."""
+    return max(tensor_bytes(manifest.inputs), tensor_bytes(manifest.outputs))
+
+
+def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:
+    """Return what a request with a picture holds while it waits for its sweep, runs, and is answered.
+
+    ``held_bytes``: of the picture's tensor, which is gone when outputs are looked at.
+    """
+    detector = manifest.detection is not None
+    taken = WORK_BYTES if detector else tensor_bytes(manifest.outputs)
+    return max(held_bytes, taken) + CODEC_BYTES
+
+
+def picture_bytes(manifest: Manifest) -> int:
+    """Return what one request with a photograph takes at least; 0 where none is answered."""
+    recipe = manifest.preprocess
+    if recipe is None or (manifest.detection is None and manifest.classification is None):
         return 0
-    return int(np.prod(manifest.preprocess.shape)) * _PREPROCESS_BYTES
+    pixels = _PICTURE[0] * _PICTURE[1] * _PIXEL_BYTES
+    made = _FILE_BYTES + pixels + recipe.work_bytes(_PICTURE)
+    return max(made, picture_sweep_bytes(manifest, recipe.held_bytes(_PICTURE)))
 
 
 class Need(NamedTuple):
-    """What requests to one model take: to be answered from tensors; to make a picture a tensor, or 0."""
+    """What requests to one model take: to be answered from tensors; from a photograph, or 0."""
 
     infer_bytes: int
-    preprocess_bytes: int
+    picture_bytes: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return what requests to the model of ``manifest`` take."""
-        return cls(infer_bytes(manifest), preprocess_bytes(manifest))
+        return cls(infer_bytes(manifest), picture_bytes(manifest))
+
+    @property
+    def least_bytes(self) -> int:
+        """What a request takes for which there is always room: a photograph, if the model takes any.
+
+        Tensors of a detector may take many times as much.
+        """
+        return self.picture_bytes or self.infer_bytes
 
     @property
     def tight_bytes(self) -> int:
-        """What one request takes at least; a picture and its like are gone before there are outputs."""
-        return capacity_for(max(self))
-
-    def least_bytes(self, budget_bytes: int) -> int:
-        """Return the smallest pool that is chosen: a request fits, a photograph if the model takes any."""
-        fewest, most = _PICTURE_BYTES
-        picture = min(max(budget_bytes // _PICTURE_SHARE, fewest), most)
-        return max(
-            self.infer_bytes, self.preprocess_bytes + picture if self.preprocess_bytes else 0
-        )
+        """The smallest pool in which the model can be asked anything."""
+        return capacity_for(self.least_bytes)
 
 
-def pool_bytes(budget_bytes: int, needs: Iterable[Need]) -> int:
-    """Return the size of the pool where no setting does: an eighth of the budget, or what is needed."""
+def pool_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
+    """Return the size of the pool where no setting does: an eighth of the budget, or what is needed.
+
+    Tensors of any model have room from four times as large a budget on. Below, what is left over beside
+    three times as much is theirs, so that more for requests is never less for models.
+    """
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
-    least = max((need.least_bytes(budget_bytes) for need in needs), default=CODEC_BYTES)
-    return max(share, capacity_for(least))
+    least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
+    tensors = capacity_for(max((need.infer_bytes for need in needs), default=0))
+    left_over = budget_bytes - (_TENSOR_SHARE - 1) * tensors
+    return max(share, capacity_for(least), min(tensors, left_over))
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
     """Return the smallest budget in which models that take ``model_bytes`` and their requests fit."""
-    total = model_bytes + pool_bytes(0, needs)
-    while (pool := pool_bytes(total, needs)) > total - model_bytes:
-        total = model_bytes + pool
-    return total
+    low, high = model_bytes, 1 << max(model_bytes, 1).bit_length()
+    while high - pool_bytes(high, needs) < model_bytes:
+        high *= 2
+    while low < high:  # what is left for models grows with the budget
+        middle = (low + high) // 2
+        if middle - pool_bytes(middle, needs) < model_bytes:
+            low = middle + 1
+        else:
+            high = middle
+    return low

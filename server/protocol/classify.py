@@ -4,13 +4,15 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request
+from numpy.typing import NDArray
 
 from models.classification import top_classes
 from models.packs.pack import Pack
+from pipeline.execution.given import Arrays
+from pipeline.execution.statistics import SweepStatistics
 from server.errors import ServiceError
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import ContextDependency, run_model
-from server.repository.worker import Answer
+from server.protocol.serving import ContextDependency, Kept, Parts, kept_tensors, run_model
 
 router = APIRouter(tags=["inference"])
 
@@ -29,10 +31,15 @@ async def classify(
     async def read(pack: Pack) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
-    async def respond(picture: Picture, answer: Answer, pack: Pack) -> dict[str, Any]:
+    async def respond(
+        picture: Picture,
+        kept: dict[str, NDArray[Any]],
+        statistics: SweepStatistics,
+        pack: Pack,
+    ) -> dict[str, Any]:
         classification = pack.manifest.classification
         assert classification is not None
-        scores = answer.outputs[classification.output]
+        scores = kept[classification.output]
         if not np.isfinite(scores).all():
             raise ServiceError(f"output {classification.output!r} has NaN or infinite scores")
         best = top_classes(classification, scores, top_k)
@@ -40,10 +47,16 @@ async def classify(
             "model_name": name,
             "model_version": pack.version,
             "predictions": [item.as_dict() for item in best],
-            "delay_ms": answer.statistics.delay_seconds * 1e3,
+            "delay_ms": statistics.delay_seconds * 1e3,
         }
 
-    return await run_model(context, request, name, version, read, respond)
+    return await run_model(context, request, name, version, Parts(read, _scores, respond))
+
+
+def _scores(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[dict[str, NDArray[Any]]]:
+    classification = pack.manifest.classification
+    assert classification is not None
+    return kept_tensors({classification.output: outputs[classification.output]})
 
 
 def _fault(name: str, pack: Pack) -> str | None:

@@ -1,19 +1,29 @@
 """Detection of objects: photograph in, labelled boxes out."""
 
 import asyncio
-from typing import Annotated
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from models.detection.boxes import Limits, find_boxes
-from models.images.placement import Size
+from models.detection.boxes import Boxes, Limits, boxes_among, seen
+from models.detection.decoding import Candidates
+from models.detection.recipe import Detection
+from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
+from pipeline.execution.given import Arrays
+from pipeline.execution.statistics import SweepStatistics
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import ContextDependency, run_model
-from server.repository.worker import Answer
+from server.protocol.pieces import respond_in_pieces
+from server.protocol.serving import ContextDependency, Kept, Parts, run_model
 
 router = APIRouter(tags=["inference"])
+
+# How many are written at once, within a millisecond or so.
+_BOXES_A_PIECE = 256
+# What comparing candidates with each other takes, in times of themselves.
+_SUPPRESSION = 6
 
 Fraction = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]
 
@@ -35,7 +45,7 @@ async def detect(
     name: str,
     limits: Annotated[Limits, Depends(_limits)],
     version: str | None = None,
-) -> JSONResponse:
+) -> Response:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
@@ -44,11 +54,25 @@ async def detect(
     async def read(pack: Pack) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
-    async def respond(picture: Picture, answer: Answer, pack: Pack) -> JSONResponse:
-        # Thousands of boxes, compared and written, would hold up every other request of the event loop.
-        return await asyncio.to_thread(_response, answer, name, pack, picture.size, limits)
+    def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
+        found = seen(outputs, *_recipes(pack), limits)
+        return Kept(found, found.n_bytes * _SUPPRESSION)
 
-    return await run_model(context, request, name, version, read, respond)
+    async def respond(
+        picture: Picture, found: Candidates, statistics: SweepStatistics, pack: Pack
+    ) -> Response:
+        # Thousands of boxes, compared with each other, would hold up every other request of the event loop.
+        recipes = _recipes(pack)
+        boxes = await asyncio.to_thread(boxes_among, found, *recipes, picture.size, limits)
+        head = {
+            "model_name": name,
+            "model_version": pack.version,
+            "image": {"width": picture.size[0], "height": picture.size[1]},
+        }
+        tail = {"delay_ms": statistics.delay_seconds * 1e3}
+        return respond_in_pieces(lambda: _pieces(head, boxes, tail))
+
+    return await run_model(context, request, name, version, Parts(read, keep, respond))
 
 
 def _fault(name: str, pack: Pack) -> str | None:
@@ -60,17 +84,24 @@ def _fault(name: str, pack: Pack) -> str | None:
     return None
 
 
-def _response(answer: Answer, name: str, pack: Pack, size: Size, limits: Limits) -> JSONResponse:
+def _recipes(pack: Pack) -> tuple[Detection, Preprocess]:
     detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
     assert detection is not None
     assert preprocess is not None
-    boxes = find_boxes(answer.outputs, detection, preprocess, size, limits)
-    return JSONResponse(
-        {
-            "model_name": name,
-            "model_version": pack.version,
-            "image": {"width": size[0], "height": size[1]},
-            "detections": [box.as_dict() for box in boxes],
-            "delay_ms": answer.statistics.delay_seconds * 1e3,
-        }
-    )
+    return detection, preprocess
+
+
+def _pieces(head: dict[str, Any], boxes: Boxes, tail: dict[str, Any]) -> Iterator[bytes]:
+    """Yield one JSON object: the fields of ``head``, the boxes as detections, the fields of ``tail``."""
+    text = _json(head)[:-1] + ',"detections":['
+    for first in range(0, len(boxes), _BOXES_A_PIECE):
+        if first:
+            yield text.encode()
+            text = ","
+        some = boxes.part(first, first + _BOXES_A_PIECE)
+        text += ",".join(_json(box.as_dict()) for box in some)
+    yield (text + "]," + _json(tail)[1:]).encode()
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

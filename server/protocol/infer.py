@@ -1,16 +1,22 @@
 """Inference on JSON tensors: the Open Inference Protocol's infer endpoint."""
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
+from numpy.typing import NDArray
 
 from models.packs.pack import Pack
+from pipeline.execution.given import Arrays
+from pipeline.execution.statistics import SweepStatistics
 from server.codec import Request, RequestReader, read_plain, write_response
 from server.memory.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
 from server.protocol.pieces import respond_in_pieces
-from server.protocol.serving import context_of, exchange_of, run_model
-from server.repository.worker import Answer
+from server.protocol.serving import Kept, Parts, context_of, exchange_of, kept_tensors, run_model
 
 router = APIRouter(tags=["inference"])
+
+Outputs = dict[str, NDArray[Any]]
 
 
 @router.post("/v2/models/{name}/infer")
@@ -35,9 +41,20 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
                 await exchange.hold(reader.held_bytes + need)
         return reader.finish()
 
-    async def respond(asked: Request, answer: Answer, pack: Pack) -> Response:
+    async def respond(
+        asked: Request, outputs: Outputs, statistics: SweepStatistics, pack: Pack
+    ) -> Response:
         return respond_in_pieces(
-            lambda: write_response(name, pack.version, asked.id, answer.outputs, asked.outputs)
+            lambda: write_response(name, pack.version, asked.id, outputs, asked.outputs)
         )
 
-    return await run_model(context_of(request), request, name, version, read, respond)
+    return await run_model(
+        context_of(request), request, name, version, Parts(read, _asked_for, respond)
+    )
+
+
+def _asked_for(asked: Request, outputs: Arrays, pack: Pack) -> Kept[Outputs]:
+    """Keep the outputs that are asked for."""
+    if not asked.outputs:
+        return kept_tensors(outputs)
+    return kept_tensors({output.name: outputs[output.name] for output in asked.outputs})

@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from fastapi import Request
-from numpy.typing import NDArray
 
 from models.images.placement import Size
 from models.packs.pack import Pack
+from pipeline.execution.given import Tensor
 from server.context import Context
 from server.errors import InvalidRequestError
-from server.memory.request_needs import infer_bytes, preprocess_bytes
+from server.memory.request_needs import picture_sweep_bytes
 from server.protocol.serving import exchange_of
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
 from server.requests.upload import uploaded
@@ -26,9 +26,13 @@ T = TypeVar("T")
 class Picture:
     """The inputs of the model, and (width, height) of the upright photograph that they show."""
 
-    inputs: Mapping[str, NDArray[Any]]
+    inputs: dict[str, Tensor]
     size: Size
     timeout_seconds: float | None = None
+
+    def release(self) -> None:
+        """Let go of the inputs."""
+        self.inputs.clear()
 
 
 async def read_picture(
@@ -50,17 +54,18 @@ async def read_picture(
             raise InvalidRequestError(fault or f"model {name!r} does not take images")
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
-            held = exchange.lease.held_bytes + preprocess_bytes(pack.manifest)
+            held = exchange.lease.held_bytes
             room = exchange.lease.room_bytes - held
-            limits = PictureLimits(context.settings.max_image_pixels, room)
+            limits = PictureLimits(context.settings.max_image_pixels, room, recipe.work_bytes)
             pixels = await _to_its_end(decoding_bytes, path, limits)
-            await exchange.hold(held + pixels)
+            # All at once: who waits for more while it holds something may wait for its like.
+            await exchange.hold(max(held + pixels, picture_sweep_bytes(pack.manifest)))
             photograph = await _to_its_end(decode, path, limits)
-            tensor = await _to_its_end(recipe.apply, photograph.image)
+            tensor = await _to_its_end(recipe.tensor, photograph.image)
         context.metrics.preprocess(name, time.perf_counter() - started)
     size = photograph.size
     del photograph
-    await exchange.hold(infer_bytes(pack.manifest))
+    await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
     return Picture({pack.manifest.inputs[0].name: tensor}, size)
 
 

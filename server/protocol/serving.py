@@ -2,20 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Annotated, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
+from pipeline.execution.given import Arrays, Tensors, copies
+from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
 from server.errors import DisconnectedError, EncodedError, shown
 from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
-from server.repository.worker import Answer
 from server.requests.exchange import Exchange
 
 T = TypeVar("T")
@@ -28,7 +30,10 @@ class Question(Protocol):
     """What a request asks of the model."""
 
     @property
-    def inputs(self) -> Mapping[str, NDArray[Any]]: ...
+    def inputs(self) -> Tensors: ...
+
+    def release(self) -> None:
+        """Let go of the inputs: the sweep has ended, and outputs take their place in memory."""
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -36,8 +41,38 @@ class Question(Protocol):
 
 
 Q = TypeVar("Q", bound=Question)
-Prepare = Callable[[Pack], Awaitable[Q]]
-Respond = Callable[[Q, Answer, Pack], Awaitable[T]]
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Kept(Generic[A]):
+    """What a request keeps of the outputs, and what that takes."""
+
+    what: A
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Parts(Generic[Q, A, T]):
+    """What is particular to an endpoint.
+
+    ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
+    them, while nobody else may use the model; ``respond`` makes the response of that.
+    """
+
+    prepare: Callable[[Pack], Awaitable[Q]]
+    keep: Callable[[Q, Arrays, Pack], Kept[A]]
+    respond: Callable[[Q, A, SweepStatistics, Pack], Awaitable[T]]
+
+
+def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
+    """Keep ``outputs`` as they are."""
+    held = copies(outputs)
+    return Kept(held, sum(map(_array_bytes, held.values())))
+
+
+def _array_bytes(array: NDArray[Any]) -> int:
+    return array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 
 
 def context_of(request: Request) -> Context:
@@ -64,12 +99,10 @@ async def run_model(
     request: Request,
     name: str,
     version: str | None,
-    prepare: Prepare[Q],
-    respond: Respond[Q, T],
+    parts: Parts[Q, A, T],
 ) -> T:
-    """Answer one request to model ``name``.
+    """Answer one request to model ``name``, in the ``parts`` of its endpoint.
 
-    ``prepare`` reads the request once the model is known, ``respond`` makes the response of the answer.
     Reading and computing may each take the time limit; a time that the client names counts from the start.
     A request has no place in line before its body is read. What is counted is the outcome of the whole.
 
@@ -77,7 +110,7 @@ async def run_model(
         DisconnectedError: the client went away; its work was cancelled, no one else's.
         EncodedError: the body is compressed. StalledError: the client made no progress.
         BusyError: the line is full.
-        Otherwise what Repository.get, ``prepare``, Worker.infer and ``respond`` raise.
+        Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
     """
     worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
@@ -89,18 +122,23 @@ async def run_model(
         worker.check_room()
         exchange.check_room()
         async with exchange.within(limit):
-            question = await prepare(pack)
+            question = await parts.prepare(pack)
         left = _left(question.timeout_seconds, time.perf_counter() - started, limit)
+
+        def take(outputs: Arrays) -> Kept[A]:
+            question.release()
+            return parts.keep(question, outputs, pack)
+
         if worker.is_quick:
-            answer = worker.infer_at_once(question.inputs)
+            answer = worker.answer_at_once(question.inputs, take)
         else:
-            answer = await _until_disconnect(request, worker.infer(question.inputs, left))
-        held = _held_bytes(answer.outputs)
+            answer = await _until_disconnect(request, worker.answer(question.inputs, left, take))
+        held = _with_text(answer.outputs.n_bytes)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
                 await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
-        response = await respond(question, answer, pack)
+        response = await parts.respond(question, answer.outputs.what, answer.statistics, pack)
         outcome = "ok"
         return response
     except Exception as exc:
@@ -135,11 +173,8 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
     return min(limit, wanted - passed)
 
 
-def _held_bytes(outputs: Mapping[str, NDArray[Any]]) -> int:
-    """Return what an answer takes until it is sent."""
-    n_bytes = 0
-    for array in outputs.values():
-        n_bytes += array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
+def _with_text(n_bytes: int) -> int:
+    """Return what an answer takes until it is sent; ``n_bytes``: without its text."""
     return n_bytes + (CODEC_BYTES if n_bytes > SHORT_CODEC_BYTES else SHORT_CODEC_BYTES)
 
 

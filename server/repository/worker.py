@@ -12,10 +12,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,7 @@ from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DeadlineError
+from pipeline.execution.given import Take, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
@@ -43,22 +44,26 @@ _FORGETTING = 1.02
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Outputs by name, what the sweep took, and how long the request waited for its turn."""
+T = TypeVar("T")
 
-    outputs: dict[str, NDArray[Any]]
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What was taken of the outputs, what the sweep took, and how long the request waited for its turn."""
+
+    outputs: T
     statistics: SweepStatistics
     queue_seconds: float
 
 
 @dataclass(eq=False)
 class _Job:
-    inputs: Mapping[str, NDArray[Any]]
+    inputs: Tensors
     deadline: float
+    take: Take[Any]
     queued_at: float = field(default_factory=time.monotonic)
     cancelled: threading.Event = field(default_factory=threading.Event)
-    future: "Future[Answer]" = field(default_factory=Future)
+    future: "Future[Answer[Any]]" = field(default_factory=Future)
 
 
 class Worker:
@@ -126,7 +131,7 @@ class Worker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether ``infer_at_once`` may be called: nobody waits, and an answer takes next to nothing.
+        """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing.
 
         Never where nodes run whose time depends on the data, such as loops: what is usual says nothing.
         """
@@ -134,22 +139,28 @@ class Worker:
         is_free = self.watch is None and self._line.idle
         return is_short and is_free and not self._has_resident_pieces
 
-    def infer_at_once(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
-        """Compute on this thread, the event loop's, while the worker's own sleeps; raises as Engine.run."""
+    def answer_at_once(self, inputs: Tensors, take: Take[T]) -> Answer[T]:
+        """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer."""
         self._running_since = time.monotonic()
         try:
-            return self._answer(inputs, self._running_since + _QUICK_LIMIT_SECONDS)
+            return self._answer(inputs, self._running_since + _QUICK_LIMIT_SECONDS, take)
         finally:
             self._running_since = None
 
-    async def infer(self, inputs: Mapping[str, NDArray[Any]], limit_seconds: float) -> Answer:
+    async def infer(self, inputs: Tensors, limit_seconds: float) -> Answer[dict[str, NDArray[Any]]]:
+        """Queue a request and wait for copies of its outputs; as ``answer``."""
+        return await self.answer(inputs, limit_seconds, copies)
+
+    async def answer(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> Answer[T]:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.
+
+        ``take`` runs on the worker's thread; see Engine.answer.
 
         Raises:
             BusyError: the queue is full. NotServingError: the worker is closing.
-            DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.run.
+            DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        job = _Job(inputs, time.monotonic() + limit_seconds)
+        job = _Job(inputs, time.monotonic() + limit_seconds, take)
         self._line.join(job)
         try:
             async with asyncio.timeout(limit_seconds):
@@ -183,7 +194,9 @@ class Worker:
         events: list[TraceEvent] = []
         record = events.append if self.watch is not None else None
         try:
-            answer = self._answer(job.inputs, job.deadline, job.cancelled.is_set, record, waited)
+            answer = self._answer(
+                job.inputs, job.deadline, job.take, job.cancelled.is_set, record, waited
+            )
         except Exception as exc:  # noqa: BLE001  the thread outlives every fault of one request
             job.future.set_exception(exc)
         else:
@@ -193,12 +206,13 @@ class Worker:
 
     def _answer(
         self,
-        inputs: Mapping[str, NDArray[Any]],
+        inputs: Tensors,
         deadline: float,
+        take: Take[T],
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
         waited: float = 0.0,
-    ) -> Answer:
+    ) -> Answer[T]:
         """Run the engine, one thread at a time; a fault that lasts takes the model out of service.
 
         Raises:
@@ -208,7 +222,7 @@ class Worker:
             raise self._out_of_service()
         try:
             with self._machine_time.part() as part:
-                outputs, statistics = self._swept(inputs, deadline, cancelled, record)
+                outputs, statistics = self._swept(inputs, take, deadline, cancelled, record)
         except Exception as exc:
             self._fault = self.engine.broken or _lasting(exc)
             if self._fault:
@@ -238,18 +252,19 @@ class Worker:
 
     def _swept(
         self,
-        inputs: Mapping[str, NDArray[Any]],
+        inputs: Tensors,
+        take: Take[T],
         deadline: float,
         cancelled: Callable[[], bool],
         record: Recorder | None,
-    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
+    ) -> tuple[T, SweepStatistics]:
         """Run the engine; its answer and its errors count only if the file is the same to the end.
 
         Raises:
-            FileChangedError: it is not. Otherwise see Engine.run.
+            FileChangedError: it is not. Otherwise see Engine.answer.
         """
         try:
-            answer = self.engine.run(inputs, deadline, cancelled, record)
+            answer = self.engine.answer(inputs, take, deadline, cancelled, record)
         except LoaderError:
             self._reader.check()
             raise

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,18 @@ _MODE_BYTES = {"RGB": 4, "F": 9}
 _LYING = (5, 6, 7, 8)
 
 
+def _nothing(size: Size) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class PictureLimits:
-    """What decoding one picture may take."""
+    """What one picture may take."""
 
     max_pixels: int
     max_bytes: int
+    #: What is done with a picture of some size takes so much beside it.
+    work_bytes: Callable[[Size], int] = _nothing
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,17 @@ def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
 
 
 def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:
-    pixels = -(-image.width // scale) * -(-image.height // scale)
-    return pixels <= limits.max_pixels and pixels * _bytes_a_pixel(image) <= limits.max_bytes
+    size = -(-image.width // scale), -(-image.height // scale)
+    return (
+        size[0] * size[1] <= limits.max_pixels
+        and _needed_bytes(image, size, limits) <= limits.max_bytes
+    )
+
+
+def _needed_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
+    """Return what ``image`` takes in all where it is decoded at ``size``, upright or lying."""
+    work = max(limits.work_bytes(size), limits.work_bytes((size[1], size[0])))
+    return size[0] * size[1] * _bytes_a_pixel(image) + work
 
 
 def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
@@ -105,12 +120,12 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
 
 
 def decoding_bytes(path: Path, limits: PictureLimits) -> int:
-    """Return the memory that ``decode`` will take; reads the header alone; raises as ``decode``."""
+    """Return what ``decode`` and the work after it will take; reads the header; raises as ``decode``."""
     with _opened(path) as image:
         size = image.size
         _shrink(image, limits)
         _check(image, size, limits)
-        return image.width * image.height * _bytes_a_pixel(image)
+        return _needed_bytes(image, image.size, limits)
 
 
 def decode(path: Path, limits: PictureLimits) -> Photograph:
@@ -169,7 +184,7 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
         raise InvalidRequestError(
             f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all"
         )
-    needed = image.width * image.height * _bytes_a_pixel(image)
+    needed = _needed_bytes(image, image.size, limits)
     if needed > limits.max_bytes:
         raise InvalidRequestError(
             f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "

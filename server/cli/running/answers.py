@@ -13,6 +13,7 @@ from models.detection.boxes import Box, Limits, find_boxes
 from models.packs.pack import Pack
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
+from pipeline.execution.given import Arrays, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.printing.output import print_json, print_table, say
 from server.cli.running.repeats import Repeats
@@ -41,6 +42,28 @@ _QUALITY: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
+class Found:
+    """What is kept of the outputs: dtypes and shapes by name, the best labels, boxes of a detector.
+
+    ``tensors``: the outputs themselves, where they are to be written.
+    """
+
+    forms: Mapping[str, tuple[str, tuple[int, ...]]]
+    best: Sequence[Prediction]
+    boxes: Sequence[Box] | None
+    tensors: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of the outputs: so many labels, boxes within ``limits``, the tensors or not."""
+
+    labels: int
+    limits: Limits
+    tensors: bool
+
+
+@dataclass(frozen=True)
 class Result:
     """One request: its model, the plan it ran in, what came out, how long it took and what energy.
 
@@ -49,13 +72,23 @@ class Result:
 
     pack: Pack
     plan: Mapping[str, Any]
-    outputs: Mapping[str, NDArray[Any]]
+    found: Found
     statistics: SweepStatistics
     energy: Energy
     repeats: Repeats | None = None
 
 
-def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list[Prediction]:
+def found_in(pack: Pack, picture: Image.Image | None, wish: Wish, outputs: Arrays) -> Found:
+    """Return what is wished of ``outputs``; nothing of it is a view of them."""
+    return Found(
+        {name: (array.dtype.name, array.shape) for name, array in outputs.items()},
+        _best_of(pack, outputs, wish.labels),
+        _boxes_of(pack, outputs, picture, wish.limits),
+        copies(outputs) if wish.tensors else {},
+    )
+
+
+def _best_of(pack: Pack, outputs: Arrays, count: int) -> list[Prediction]:
     """Return the best labels, none where the model does not classify."""
     classification = pack.manifest.classification
     if classification is None:
@@ -63,8 +96,8 @@ def best_of(pack: Pack, outputs: Mapping[str, NDArray[Any]], count: int) -> list
     return top_classes(classification, outputs[classification.output], count)
 
 
-def boxes_of(
-    pack: Pack, outputs: Mapping[str, NDArray[Any]], picture: Image.Image | None, limits: Limits
+def _boxes_of(
+    pack: Pack, outputs: Arrays, picture: Image.Image | None, limits: Limits
 ) -> list[Box] | None:
     """Return what a detector saw; None where the model is none.
 
@@ -106,14 +139,9 @@ def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None
         raise InputError(f"{path}: {exc}") from exc
 
 
-def report(
-    result: Result,
-    best: Sequence[Prediction],
-    boxes: Sequence[Box] | None,
-    shown_boxes: int,
-    as_json: bool,
-) -> None:
+def report(result: Result, shown_boxes: int, as_json: bool) -> None:
     """Print the answer: JSON with all boxes for programs, tables and sentences for people."""
+    best, boxes = result.found.best, result.found.boxes
     if as_json:
         document = _document(result, best)
         if boxes is not None:
@@ -156,8 +184,8 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
         "energy_joules": result.energy.joules,
         "energy": result.energy.source,
         "outputs": {
-            name: {"dtype": array.dtype.name, "shape": list(array.shape)}
-            for name, array in result.outputs.items()
+            name: {"dtype": dtype, "shape": list(shape)}
+            for name, (dtype, shape) in result.found.forms.items()
         },
         "predictions": [item.as_dict() for item in best],
         **({} if result.repeats is None else {"repeats": asdict(result.repeats)}),
@@ -165,8 +193,8 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
 
 
 def _print_figures(result: Result) -> None:
-    for name, array in result.outputs.items():
-        say(f"{name}: {array.dtype} {list(array.shape)}")
+    for name, (dtype, shape) in result.found.forms.items():
+        say(f"{name}: {dtype} {list(shape)}")
     statistics, repeats, plan = result.statistics, result.repeats, result.plan
     weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
     say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")

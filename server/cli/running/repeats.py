@@ -3,9 +3,6 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from pipeline.benchmark.configuration import Configuration, Planned
 from pipeline.benchmark.contenders import Streamed
@@ -13,6 +10,7 @@ from pipeline.benchmark.rows import missing_energy, spread
 from pipeline.benchmark.turns import Samples, take_turns
 from pipeline.energy.meter import EnergyMeter
 from pipeline.execution.engine import Engine
+from pipeline.execution.given import Tensors
 from pipeline.planning.plan import Plan
 from server.cli.printing.steps import bar
 
@@ -42,7 +40,7 @@ class Repeats:
 def repeated(
     engine: Engine,
     plan: Plan,
-    inputs: Mapping[str, NDArray[Any]],
+    inputs: Tensors,
     runs: int,
     meter: EnergyMeter,
 ) -> Repeats:

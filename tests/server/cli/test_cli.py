@@ -76,7 +76,7 @@ def test_an_interrupt_is_one_line(
     def interrupt(engine: Engine, *arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Engine, "run", interrupt)
+    monkeypatch.setattr(Engine, "answer", interrupt)
     image = write(tmp_path / "cat.png", picture())
     cli("run", tiny, "--image", image).refuses(130, "interrupted")
 
@@ -413,7 +413,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--models": "tiny,none"}, ["'none'"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
         ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
-        ({"--budget": "1300KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.3 MiB"]),
+        ({"--budget": "1500KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.5 MiB"]),
         ({"--model": "none"}, ["'none'"]),
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),

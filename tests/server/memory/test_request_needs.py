@@ -8,9 +8,8 @@ from server.memory.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)
-NEED = st.builds(
-    Need, st.integers(CODEC_BYTES, 1 << 30), st.one_of(st.just(0), st.integers(1, 1 << 30))
-)
+SOME = st.integers(CODEC_BYTES, 1 << 30)
+NEED = st.builds(Need, SOME, st.one_of(st.just(0), SOME))
 NEEDS = st.lists(NEED, max_size=4)
 
 
@@ -44,9 +43,13 @@ def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
 def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], more: Need) -> None:
     pool = pool_bytes(budget, needs)
     memory = RequestMemory(pool)
-    assert all(need.least_bytes(budget) <= memory.room_bytes for need in needs)
+    assert all(need.least_bytes <= memory.room_bytes for need in needs)
     assert memory.room_bytes >= CODEC_BYTES
     assert all(need.tight_bytes <= pool for need in needs)
     assert pool_bytes(budget, [*needs, more]) >= pool
-    least = max((need.least_bytes(budget) for need in needs), default=CODEC_BYTES)
-    assert pool <= max(budget // 8, capacity_for(least))
+    least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
+    tensors = capacity_for(max((need.infer_bytes for need in needs), default=0))
+    assert pool <= max(budget // 8, capacity_for(least), min(tensors, budget // 4))
+    assert pool >= min(tensors, budget // 8)
+    if budget >= 4 * tensors:
+        assert pool >= tensors

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.images.preprocess import Preprocess
 from server.requests.pictures import PictureLimits, decoding_bytes
 
 WIDTH, HEIGHT = 2000, 1500
@@ -61,6 +62,23 @@ def odd_ppm(image: Image.Image) -> bytes:
     return b"P6\n%d %d\n200\n%b" % (image.width, image.height, image.tobytes())
 
 
+# The same for what becomes of a decoded picture.
+TENSOR = """
+import re, sys
+from pathlib import Path
+from PIL import Image
+from models.images.preprocess import Preprocess
+recipe = Preprocess.model_validate_json(sys.argv[1])
+def resident(name):
+    return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+recipe.tensor(Image.new("RGB", (64, 64)))
+image = Image.effect_noise((int(sys.argv[2]), int(sys.argv[3])), 99).convert("RGB")
+before = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+tensor = recipe.tensor(image)
+print(resident("VmHWM") - before)
+"""
+
 KINDS: dict[str, Callable[[Image.Image], bytes]] = {
     "JPEG": lambda image: saved(image, "JPEG"),
     "JPEG, progressive": lambda image: saved(image, "JPEG", progressive=True),
@@ -100,3 +118,19 @@ def test_decoding_takes_no_more_than_was_said(kind: str, tmp_path: Path) -> None
     said = decoding_bytes(large, LIMITS)
     # The file is counted as a body; some decoders read or map the whole of it.
     assert taken <= said + large.stat().st_size + SLACK_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bilinear", "lanczos", "darknet"])
+@pytest.mark.parametrize("resize", ["stretch", "crop", "letterbox"])
+@pytest.mark.parametrize("color", ["RGB", "GRAY"])
+@pytest.mark.parametrize("size", [(2000, 1500), (900, 2500), (500, 500)])
+def test_a_tensor_takes_no_more_than_was_said(
+    kind: Any, resize: Any, color: Any, size: tuple[int, int]
+) -> None:
+    recipe = Preprocess(size=(608, 512), filter=kind, resize=resize, color=color)
+    numbers = map(str, size)
+    command = [sys.executable, "-c", TENSOR, recipe.model_dump_json(), *numbers]
+    root = Path(__file__).parents[3]
+    taken = int(subprocess.run(command, check=True, capture_output=True, cwd=root).stdout)
+    assert taken <= recipe.work_bytes(size) + (1 << 20)

@@ -1,0 +1,70 @@
+"""What a request gives to an engine: arrays, or tensors whose rows are made when they are wanted."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+class RowTensor(Protocol):
+    """A tensor [1, planes, rows, columns] that nobody holds whole."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def n_bytes(self) -> int:
+        """What it holds."""
+
+    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
+
+    def put(self, target: NDArray[Any]) -> None:
+        """Write all of it to ``target``, of its shape."""
+
+    def __array__(self) -> NDArray[Any]: ...
+
+
+Tensor = NDArray[Any] | RowTensor
+#: By name.
+Tensors = Mapping[str, Tensor]
+Arrays = Mapping[str, NDArray[Any]]
+#: Makes something of the outputs of a sweep: views, read-only, of memory that the next sweep writes to.
+Take = Callable[[Arrays], T]
+
+
+def copies(outputs: Arrays) -> dict[str, NDArray[Any]]:
+    """Take all outputs as they are."""
+    return {name: array.copy() for name, array in outputs.items()}
+
+
+class GivenRows:
+    """Holds, during a sweep, a tensor of a request that is read by rows."""
+
+    def __init__(self) -> None:
+        self._tensor: Tensor | None = None
+
+    def hold(self, tensor: Tensor) -> None:
+        """Read from ``tensor`` from now on."""
+        self._tensor = tensor
+
+    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
+        tensor = self._tensor
+        if isinstance(tensor, np.ndarray):
+            planes, rows = target.shape[:2]
+            last = first_plane + planes, first_row + rows
+            np.copyto(target, tensor[0, first_plane : last[0], first_row : last[1]])
+        else:
+            assert tensor is not None, "read before a request gave something"
+            tensor.put_rows(target, first_plane, first_row)
+
+    def clear(self) -> None:
+        """Let go of it."""
+        self._tensor = None
