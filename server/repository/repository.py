@@ -10,7 +10,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -58,8 +58,6 @@ class Repository:
         self._growth: asyncio.Task[None] | None = None
         self._closed = False
         self._minima = Minima(self._opener.least)
-        #: Models that ``load_all`` has not come to: their least is kept for them.
-        self._to_come: list[str] = []
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
@@ -86,9 +84,7 @@ class Repository:
         """Load the models that the settings name; one that fails is noted and the others go on."""
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
-        self._to_come = self._served()
-        while self._to_come:
-            name = self._to_come.pop(0)
+        for name in self._served():
             try:
                 await self.load(name)
             except (*_FAILURES, RefusedError, NotServingError):
@@ -98,7 +94,8 @@ class Repository:
         """Load the latest version of ``name`` within its share of the budget.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
-        requests to them wait in line. Models that are still to come keep what they need at least.
+        requests to them wait in line. Models that are served and not loaded keep what they need at least,
+        as far as it is there.
 
         Raises:
             NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
@@ -233,15 +230,22 @@ class Repository:
         return {entry.name: entry.place for entry in serving if entry.place is not None}
 
     def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
-        """Plan the ``loaded`` models, then ``newcomer``, and keep the least of those to come; blocks."""
+        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
         models = [self._entries[name].prepared for name in loaded]
         sharers = [model.sharer for model in models if model is not None]
         if newcomer is not None:
-            sharers.append(newcomer[1].sharer)
-        root = self._settings.repository
-        waiting = {name: self._minima.of(root / name) for name in self._to_come}
-        sharers += [Sharer(name, least) for name, least in waiting.items() if least is not None]
+            name, model = newcomer
+            sharers += [model.sharer, *self._absent({*loaded, name})]
         return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+
+    def _absent(self, present: Collection[str]) -> Iterator[Sharer]:
+        """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
+        for name in self._served():
+            entry = self._entries.get(name)
+            if name not in present and not (entry and entry.unloaded):
+                least = self._minima.of(self._settings.repository / name)
+                if least is not None:
+                    yield Sharer(name, least)
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
         """Have a loaded model served with another plan; runs to its end even when cancelled."""
