@@ -9,6 +9,7 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
+from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import Fitted
 from pipeline.fitting.predict import Wanted, predict
 from pipeline.profiles.profile import Profile, ProfileError
@@ -150,7 +151,7 @@ def _document(
     """
     totals = {part: sum(row[part] for row in rows) for part in ("total_bytes", *PARTS)}
     if in_turns:
-        for part in ("arena_bytes", "scratch_bytes"):
+        for part in (f"{kind}_bytes" for kind in SHARED_KINDS):
             totals[part] = max(row[part] for row in rows)
         totals["total_bytes"] = sum(totals[part] for part in PARTS)
     times = {

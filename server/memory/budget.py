@@ -55,7 +55,9 @@ class Budget:
         with self._changing:
             added = self.added(holding)
             if sum(added.values()) > self.free_bytes:
-                raise refusal(name, added, self, self.used_bytes - self.request_bytes)
+                others = self.used_bytes - self.request_bytes
+                all_bytes = others + sum(added.values())
+                raise refusal(name, added, self, all_bytes, bool(self._held))
             self._held = {**self._held, name: holding}
 
     def change(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
@@ -65,7 +67,7 @@ class Budget:
             others = {other: held for other, held in self._held.items() if other != name}
             changed = {**others, name: holding}
             if self.request_bytes + sum_bytes(changed) > self.total_bytes:
-                raise refusal(name, memory, self, sum_bytes(others))
+                raise refusal(name, memory, self, sum_bytes(changed), bool(others))
             self._held = changed
 
     def added(self, holding: Holding) -> dict[str, int]:
@@ -120,16 +122,21 @@ class Budget:
 
 
 def refusal(
-    name: str, memory: Mapping[str, int], budget: Budget, beside_bytes: int, remedy: str = ""
+    name: str,
+    memory: Mapping[str, int],
+    budget: Budget,
+    all_bytes: int,
+    has_others: bool = False,
+    remedy: str = "",
 ) -> RefusedError:
     """Return the error that says how much is missing and which budget would do.
 
-    ``memory``: what the model needs, bytes by kind; ``beside_bytes``: what the other models need;
-    ``remedy``: another way than a larger budget.
+    ``memory``: what the model needs, bytes by kind; ``all_bytes``: what all models need; ``has_others``:
+    it is not the only one; ``remedy``: another way than a larger budget.
     """
     needed = sum(memory.values())
-    for_all = " for all models that can be served" if beside_bytes else ""
-    enough = format_least(budget.total_for(needed + beside_bytes))
+    for_all = " for all models that can be served" if has_others else ""
+    enough = format_least(budget.total_for(all_bytes))
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "

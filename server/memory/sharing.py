@@ -18,7 +18,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, refusal
-from server.memory.holdings import SHARED, Holding
+from server.memory.holdings import SHARED, Holding, sum_bytes
 from server.settings.sizes import format_least
 
 #: Whether models have arenas of their own and compute at once, or share one and compute in turns. "auto":
@@ -108,10 +108,13 @@ def share_out(sharers: Sequence[Sharer], budget: Budget, activations: Activation
     in_turns = max(admitted, key=lambda way: len(admitted[way]))  # the first of equal ones
     for position in admitted[in_turns]:
         budget.reserve(place(sharers, position), sharers[position].least, in_turns)
-    hint = _hint(sharers, budget) if activations == "own" else ""
+    at_least = _least_sums(sharers)
+    hint = _hint(at_least, budget) if activations == "own" else ""
     refusals = {
-        position: _refused(sharers, position, budget, in_turns, hint)
-        for position in range(len(sharers))
+        position: _refused(
+            each, budget, in_turns, at_least[activations != "own"], len(sharers) > 1, hint
+        )
+        for position, each in enumerate(sharers)
         if position not in admitted[in_turns]
     }
     plans = _grown(sharers, admitted[in_turns], budget, in_turns)
@@ -191,32 +194,30 @@ def _best(
     return within(0)
 
 
+def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
+    """Return what the least plans of all take together: at once, and in turns."""
+    return {
+        in_turns: sum_bytes(
+            {place(sharers, i): Holding(each.least, in_turns) for i, each in enumerate(sharers)}
+        )
+        for in_turns in (False, True)
+    }
+
+
 def _refused(
-    sharers: Sequence[Sharer], position: int, budget: Budget, in_turns: bool, hint: str
+    each: Sharer, budget: Budget, in_turns: bool, all_bytes: int, has_others: bool, hint: str
 ) -> RefusedError:
-    """Return why a model is not admitted; all others of the set count with their least."""
-    others = Budget(1 << 62)
-    for other, each in enumerate(sharers):
-        if other != position:
-            others.reserve(place(sharers, other), each.least, in_turns)
-    holding = Holding(sharers[position].least, in_turns)
-    needed = sum(others.added(holding).values())
-    beside = others.used_bytes + needed - sum(budget.added(holding).values())
-    return refusal(sharers[position].name, budget.added(holding), budget, beside, hint)
+    """Return why a model is not admitted. ``all_bytes``: what all of the set take at least."""
+    added = budget.added(Holding(each.least, in_turns))
+    return refusal(each.name, added, budget, all_bytes, has_others, hint)
 
 
-def _hint(sharers: Sequence[Sharer], budget: Budget) -> str:
+def _hint(at_least: Mapping[bool, int], budget: Budget) -> str:
     """Return which budget would do in turns; empty where computing in turns saves nothing."""
-    sums = {}
-    for in_turns in (False, True):
-        every = Budget(1 << 62)
-        for position, each in enumerate(sharers):
-            every.reserve(place(sharers, position), each.least, in_turns)
-        sums[in_turns] = every.used_bytes
-    if sums[True] >= sums[False]:
+    if at_least[True] >= at_least[False]:
         return ""
-    enough = format_least(budget.total_for(sums[True]))
+    enough = format_least(budget.total_for(at_least[True]))
     return (
-        f"; models compute at once, each in memory of its own: in turns (--activations shared) {enough} "
-        "is enough for all"
+        "; models compute at once, each in memory of its own: in turns (--activations shared) "
+        f"{enough} is enough for all"
     )

@@ -284,7 +284,7 @@ async def test_a_model_takes_what_others_hold_beyond_their_need(
 
 def test_a_refusal_breaks_the_need_down() -> None:
     memory = {"ring": 3 << 20, "resident": 1 << 20, "arena": 9 << 20, "scratch": 0, "io": 5 << 10}
-    message = str(refusal("m", memory, Budget(1 << 20), 0))
+    message = str(refusal("m", memory, Budget(1 << 20), sum(memory.values())))
     parts = "9.0 MiB for activations, 4.0 MiB for weights, 5.0 KiB for inputs and outputs; a budget"
     assert parts in message
     assert figures(message) == (sum(memory.values()), 1 << 20)
@@ -293,7 +293,7 @@ def test_a_refusal_breaks_the_need_down() -> None:
 
 def test_every_kind_of_memory_has_words(manifest: Manifest) -> None:
     plan = smallest_plan(manifest, ARCHITECTURES["auto"])
-    message = str(refusal("m", dict.fromkeys(plan.memory, 1 << 20), Budget(1), 0))
+    message = str(refusal("m", dict.fromkeys(plan.memory, 1 << 20), Budget(1), 7 << 20))
     assert not any(f"for {kind}" in message for kind in plan.memory)
 
 

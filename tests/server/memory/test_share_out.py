@@ -11,6 +11,7 @@ from server.memory.holdings import SHARED, Holding, account, sum_bytes
 from server.memory.sharing import Activations, Sharer, share_out
 from tests.server.memory.sets import numbers
 
+ONCE = ("arena", "scratch", "io")
 KINDS = ("ring", "arena", "scratch", "io")
 MEMORY = st.fixed_dictionaries({kind: st.integers(0, 60) for kind in KINDS})
 MODELS = st.lists(st.tuples(MEMORY, st.integers(0, 100), st.integers(0, 30)), max_size=6)
@@ -31,10 +32,10 @@ def test_an_account_counts_each_byte_once(holdings: list[tuple[dict[str, int], b
         n_bytes
         for memory, in_turns in holdings
         for kind, n_bytes in memory.items()
-        if not (in_turns and kind in ("arena", "scratch"))
+        if not (in_turns and kind in ONCE)
     )
     together = [memory for memory, in_turns in holdings if in_turns]
-    once = sum(max((each[kind] for each in together), default=0) for kind in ("arena", "scratch"))
+    once = sum(max((each[kind] for each in together), default=0) for kind in ONCE)
     assert sum_bytes(held) == own + once
     found = account(held)
     assert sum(sum(kinds.values()) for kinds in found.values()) == own + once
