@@ -10,6 +10,7 @@ from models.packs.pack import Pack
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use
+from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
 from pipeline.schedule.architectures import Architecture
 
@@ -119,6 +120,14 @@ class Device(ABC):
             DeviceError: there is not enough of it.
         """
         return HostMemory(0 if use == "scratch" else n_bytes)
+
+    def reserve(self, capacity_bytes: int) -> Space | None:
+        """Return space for activations that engines share in turns; None: here each has its own.
+
+        Raises:
+            OSError: the system does not give as many addresses.
+        """
+        return Space(capacity_bytes)
 
     def memory_info(self) -> tuple[int, int] | None:
         """Return free and total bytes of a device that counts its own memory.

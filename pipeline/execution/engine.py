@@ -7,7 +7,8 @@ call ``run``.
 
 import gc
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,31 +17,34 @@ from numpy.typing import NDArray
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
-from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes
-from pipeline.devices.base import Device, DeviceLostError, Done, KernelError, Launch
+from pipeline.devices.base import Device, DeviceLostError, Done
 from pipeline.devices.memory import Memory
+from pipeline.execution.binding import bind_steps
 from pipeline.execution.engine_memory import EngineMemory, check_inputs
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Take, Tensors, copies
-from pipeline.execution.phases import PhaseBinder
+from pipeline.execution.lanes import Lane, LaneRun
+from pipeline.execution.leases import Lease
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.execution.sweep import Sweeper
 from pipeline.planning.plan import Plan
-from pipeline.program.steps import Phase, regions_of
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
+#: What a lane took of its outputs, and what the sweep took.
+Answer = tuple[Any, SweepStatistics]
 
 
 class Engine:
     """Runs ``pack`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
-    resident spans) checks, later ones trust the disk.
+    resident spans) checks, later ones trust the disk. ``lease``: of an arena that engines use in turns,
+    this engine's to close from now on; None: it has its own.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Engine:
         pool: ReadPool,
         reader: Reader,
         verify: bool = False,
+        *,
+        lease: Lease | None = None,
     ) -> None:
         self.pack = pack
         self.plan = plan
@@ -68,9 +74,14 @@ class Engine:
         self._stall_seconds = 0.0
         self._lock = threading.Lock()
         self._defaults = pack.manifest.defaults()
-        self._memory = EngineMemory(pack.manifest, plan, device)
+        self._running = LaneRun(())
+        self._memory = EngineMemory(pack.manifest, plan, device, lease)
         # Last: nobody takes a client back of an engine that could not be made.
-        self._client = pool.client(pack.name, plan.choice.depth)
+        try:
+            self._client = pool.client(pack.name, plan.choice.depth)
+        except BaseException:
+            self._memory.close()
+            raise
         self._is_open = False
 
     def open(self) -> None:
@@ -89,7 +100,9 @@ class Engine:
             raise
         gc.collect()
         before = heap_bytes() or 0
-        kernels = self._kernels()
+        kernels = bind_steps(
+            self.pack, self.plan, self._device, self._memory, lambda: self._running
+        )
         self._reads = tuple(self._read(index) for index in range(len(self.plan.read_places)))
         starts = (self._start_read, self._start_copy)
         self._sweeper = Sweeper(
@@ -108,12 +121,13 @@ class Engine:
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
         """Answer one request; return copies of the outputs by name, and what the sweep took.
 
         Arguments and errors are those of ``answer``.
         """
-        return self.answer(inputs, copies, deadline, cancelled, record)
+        return self.answer(inputs, copies, deadline, cancelled, record, during)
 
     def answer(
         self,
@@ -122,6 +136,7 @@ class Engine:
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
     ) -> tuple[T, SweepStatistics]:
         """Answer one request; return what ``take`` makes of the outputs, and what the sweep took.
 
@@ -130,8 +145,9 @@ class Engine:
                 Nothing here holds them when ``take`` is called: a caller may empty the mapping then.
             take: gets the outputs by name, views that are gone when it returns.
             deadline: on time.monotonic's clock; checked between kernels and while waiting.
-            cancelled: asked between kernels.
+            cancelled: asked between kernels, and while waiting for the arena as ``wake`` says.
             record: receives every event of the schedule.
+            during: entered while the engine has the arena, not while it waits for that.
 
         Raises:
             InputError: inputs are not what the model takes. EngineClosedError: closed.
@@ -140,20 +156,52 @@ class Engine:
             KernelError: a kernel failed. DrainError: a read never ended; the engine is unusable.
             After all but the last the next call works.
         """
-        if self._broken is not None:
-            raise self._broken
-        if not self._is_open:
-            raise EngineClosedError(f"{self.pack.name}: the engine is closed")
-        check_inputs(self.pack.manifest.inputs, inputs)
-        with self._lock:
-            self._reader.check()
-            try:
-                self._put(inputs)
-                statistics = self._sweep(deadline, cancelled, record)
-                self._memory.forget_inputs()
-                return take(self._outputs()), statistics
-            finally:
-                self._memory.forget()
+        (answer,) = self.run_lanes([Lane(inputs, deadline, cancelled, take)], record, during)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def run_lanes(
+        self,
+        lanes: Sequence[Lane],
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+    ) -> list[Answer | Exception]:
+        """Answer up to ``plan.choice.lanes`` requests in one sweep; weights are read once.
+
+        Return for each lane its answer, or why it has none: its own error, as ``run`` raises them, while
+        the others go on; or the error of the sweep, which all have that had not stopped. On an asynchronous
+        device a kernel that fails is the sweep's.
+
+        Raises:
+            ValueError: there are none, or more than planned.
+        """
+        if not 0 < len(lanes) <= self.plan.choice.lanes:
+            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {self.plan.choice.lanes}")
+        run = LaneRun(lanes)
+        outputs: dict[int, Any] = {}
+        statistics: SweepStatistics | None = None
+        try:
+            self._check_usable()
+            run.each(lambda lane: check_inputs(self.pack.manifest.inputs, lanes[lane].inputs))
+            if run.running:
+                with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
+                    with during or nullcontext():
+                        statistics = self._carry(lanes, run, record, outputs)
+                    statistics = replace(statistics, turn_seconds=waited)
+        except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
+            for lane in run.running:
+                run.stop(lane, exc)
+        return [
+            run.errors[lane]
+            if statistics is None or lane in run.errors
+            else (outputs[lane], statistics)
+            for lane in range(len(lanes))
+        ]
+
+    def wake(self) -> None:
+        """Have a call that waits for the arena look whether it is cancelled."""
+        self._memory.lease.wake()
 
     @property
     def broken(self) -> str:
@@ -164,6 +212,11 @@ class Engine:
     def reads_nothing(self) -> bool:
         """Whether a sweep computes only, on the thread that runs it: no reads, no other device."""
         return not self.plan.groups and not self._device.asynchronous
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a sweep may have to wait until other models have finished theirs."""
+        return self._memory.lease.shared
 
     @property
     def lost_device(self) -> bool:
@@ -198,7 +251,8 @@ class Engine:
             self._sweeper = _idle()  # lets go of the kernels
             self._reads = ()
             if self._broken is not None:
-                return  # the disk may still write to this memory
+                self._memory.lease.abandon()
+                return  # the disk may still write to the rest
             self._pool.forget(self._client)
             self._memory.close()
             self._reader.close()
@@ -213,21 +267,44 @@ class Engine:
         except DrainError as exc:
             self._broken = exc
 
-    def _put(self, inputs: Tensors) -> None:
-        for port in self.pack.manifest.inputs:
-            tensor = inputs[port.name] if port.name in inputs else self._defaults[port.name]
-            self._memory.put(port, tensor)
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if not self._is_open:
+            raise EngineClosedError(f"{self.pack.name}: the engine is closed")
 
-    def _outputs(self) -> dict[str, NDArray[Any]]:
-        return {port.name: self._memory.view(port) for port in self.pack.manifest.outputs}
-
-    def _sweep(
-        self, deadline: float | None, cancelled: Callable[[], bool], record: Recorder | None
+    def _carry(
+        self,
+        lanes: Sequence[Lane],
+        run: LaneRun,
+        record: Recorder | None,
+        outputs: dict[int, Any],
     ) -> SweepStatistics:
-        verified = self._verify or not self._verified
-        self._deadline = deadline
+        """Sweep once for all ``lanes`` that run; put what they take into ``outputs``."""
+        memories = self._memory.lanes
+
+        def take(lane: int) -> None:
+            outputs[lane] = lanes[lane].take(memories[lane].views())
+
+        self._reader.check()
+        self._running = run
         try:
-            statistics = self._sweeper.run(deadline, cancelled, record)
+            run.each(lambda lane: memories[lane].put({**self._defaults, **lanes[lane].inputs}))
+            statistics = self._sweep(run, record)
+            for memory in memories:
+                memory.forget_inputs()
+            run.each(take)
+        finally:
+            self._running = LaneRun(())
+            for memory in memories:
+                memory.forget()
+        return statistics
+
+    def _sweep(self, run: LaneRun, record: Recorder | None) -> SweepStatistics:
+        verified = self._verify or not self._verified
+        self._deadline = run.deadline
+        try:
+            statistics = self._sweeper.run(run.deadline, run.all_stopped, record)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
             raise
@@ -296,70 +373,6 @@ class Engine:
             ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
         )
 
-    def _kernels(self) -> list[Launch]:
-        """Return the steps of a sweep, bound to memory."""
-        names = self._layer_names()
-        binders = {
-            region: PhaseBinder(
-                self.pack.manifest,
-                self.pack.graphs,
-                region,
-                self._memory,
-                self._device,
-                lambda piece: self._name_of(names, self.pack.manifest.pieces[piece]),
-            )
-            for region in regions_of(self.plan.steps)
-        }
-        return [
-            binders[step.region].bind(step.number)
-            if isinstance(step, Phase)
-            else _named(self._bind(step), self._name_of(names, step))
-            for step in self.plan.steps
-        ]
-
-    @staticmethod
-    def _name_of(names: Mapping[tuple[int, int], str], piece: Piece) -> str:
-        return names.get(_made(piece), "a piece")
-
-    def _layer_names(self) -> dict[tuple[int, int], str]:
-        """Return, for what each piece makes, the first layer in it: what users know it by."""
-        names: dict[tuple[int, int], str] = {}
-        for layer in self.pack.manifest.layers:
-            for piece in self.pack.manifest.pieces[layer.first_piece : layer.end_piece]:
-                names.setdefault(_made(piece), f"layer {layer.name!r} ({layer.operator})")
-        return names
-
-    def _bind(self, piece: Piece) -> Launch:
-        kernel = self._device.load(self.pack.graphs[piece.graph])
-        if piece.resident is not None:
-            return kernel.attach(
-                [self._memory.place(operand) for operand in piece.inputs],
-                [self._memory.place(operand) for operand in piece.outputs],
-            )
-        return kernel.bind(
-            [self._memory.array(operand) for operand in piece.inputs],
-            [self._memory.array(operand) for operand in piece.outputs],
-            self._memory.scratch,
-        )
-
 
 def _idle() -> Sweeper:
     return Sweeper((Stage("kernel", ()),), (), ())
-
-
-def _made(piece: Piece) -> tuple[int, int]:
-    """Return what tells pieces apart whatever their size: where their output begins."""
-    first = piece.outputs[0]
-    return first.index, first.offset
-
-
-def _named(launch: Launch, name: str) -> Launch:
-    """Return ``launch`` with errors that say where: pieces themselves have no names."""
-
-    def named() -> None:
-        try:
-            launch()
-        except KernelError as exc:
-            raise type(exc)(f"{name}: {exc}") from exc
-
-    return named

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, RowValue
 from pipeline.devices.base import Device, KernelError, Launch
-from pipeline.execution.engine_memory import EngineMemory
+from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import Action, Area, Call, Fill, Move
 from pipeline.program.steps import RegionSteps
 
@@ -27,7 +27,7 @@ class PhaseBinder:
         manifest: Manifest,
         graphs: Sequence[bytes],
         region: RegionSteps,
-        memory: EngineMemory,
+        memory: LaneMemory,
         device: Device,
         name: Callable[[int], str],
     ) -> None:

@@ -8,7 +8,7 @@ class SweepStatistics:
     """One sweep. Seconds; ``read_seconds`` is the sum over reads, which overlap each other.
 
     ``stall_seconds`` is the time in which the kernel stage waited for weights. ``verified``: checksums
-    were checked while reading.
+    were checked while reading. ``turn_seconds``: before the sweep, until other models had finished theirs.
     """
 
     delay_seconds: float
@@ -18,6 +18,7 @@ class SweepStatistics:
     copy_seconds: float
     read_bytes: int = 0
     verified: bool = False
+    turn_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ def make_plan(
         staging_bytes=buffers.n_bytes if architecture.copies else 0,
         ring_bytes=buffers.n_bytes,
         resident_bytes=resident_bytes,
-        arena_bytes=arena.n_bytes,
+        arena_bytes=_arena_bytes(arena.n_bytes, choice.lanes),
         scratch_bytes=scratch_bytes(steps),
-        session_bytes=session_bytes(manifest, steps),
+        session_bytes=session_bytes(manifest, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
         groups=tuple(_in_spans(buffers.groups, streamed)),
@@ -98,6 +98,11 @@ def make_plan(
         users=tuple(users),
         stages=stages(architecture, order),
     )
+
+
+def _arena_bytes(lane_bytes: int, lanes: int) -> int:
+    """Return what the arenas of ``lanes`` take; where there are several, each begins on a page."""
+    return lane_bytes if lanes == 1 else lanes * (-(-lane_bytes // _PAGE_BYTES) * _PAGE_BYTES)
 
 
 def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) -> int | None:

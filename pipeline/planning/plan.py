@@ -25,6 +25,7 @@ class Choice:
     of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
+    ``lanes``: requests that one sweep can carry.
     """
 
     ring_bytes: int | None = None
@@ -34,6 +35,7 @@ class Choice:
     resident: tuple[int, ...] = ()
     ahead: Ahead = "never"
     regions: tuple[Region, ...] = ()
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Plan:
     ``groups`` and ``places`` how; with a copy stage the disk writes to ``read_places`` of the staging
     buffer first. ``resident`` lists the other spans. ``spans[i]`` is the offset of span i in the buffer it
     belongs to, ring or resident; ``values[i]`` that of value i in the arena, then those of the regions'
-    strips. ``users[g]``: the steps that use what read g brings. ``largest_chunk_bytes``: the most streamed
-    weights of one step, s_max of the equations.
+    strips; each lane has an arena like that. ``users[g]``: the steps that use what read g brings.
+    ``largest_chunk_bytes``: the most streamed weights of one step, s_max of the equations.
     """
 
     architecture: Architecture
@@ -72,6 +74,11 @@ class Plan:
     @property
     def weight_bytes(self) -> int:
         return self.staging_bytes + self.ring_bytes + self.resident_bytes
+
+    @property
+    def lane_bytes(self) -> int:
+        """The arena of one lane; they lie one behind the other."""
+        return self.arena_bytes // self.choice.lanes
 
     @property
     def memory(self) -> dict[str, int]:
@@ -112,4 +119,5 @@ class Plan:
             "read_bytes": self.read_bytes,
             "reads": [asdict(group) for group in self.groups],
             "regions": [asdict(region) for region in self.choice.regions],
+            "lanes": self.choice.lanes,
         }

@@ -165,8 +165,11 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
     return max((step.scratch_bytes for step in steps), default=0)
 
 
-def session_bytes(manifest: Manifest, steps: Sequence[Step]) -> int:
-    """Return what sessions, bindings and copies of ``steps`` take at most; equal graphs share a session."""
+def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
+    """Return what sessions, bindings and copies of ``steps`` take at most.
+
+    Equal graphs share a session; each of ``lanes`` has its own bindings and copies.
+    """
     pieces = [step for step in steps if isinstance(step, Piece)]
     actions = [action for region in regions_of(steps) for action in region.distinct]
     calls = [action for action in actions if isinstance(action, Call)]
@@ -174,4 +177,4 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step]) -> int:
     used |= {manifest.row_operators[call.operator].graph for call in calls}
     held = sum(manifest.graphs[number].session_bytes for number in used)
     copies = sum(isinstance(action, Move | Fill) for action in actions)
-    return held + BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies
+    return held + lanes * (BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies)

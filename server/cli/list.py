@@ -8,6 +8,7 @@ import typer
 
 from server.cli.arguments import options
 from server.cli.arguments.options import (
+    ActivationsOption,
     DeviceName,
     Json,
     Names,
@@ -22,7 +23,7 @@ from server.cli.printing.sentences import command, shares, typed
 from server.cli.printing.steps import working
 from server.errors import few
 from server.memory.budget import Budget
-from server.repository.survey import Found, Verdict, needed_for_all, share_out, survey
+from server.repository.survey import Found, Verdict, judge, needed_for_all, survey
 from server.settings.settings import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
@@ -33,6 +34,7 @@ def list_(
     repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
     budget: options.Budget = None,
     request_memory: RequestMemory = None,
+    activations: ActivationsOption = "auto",
     models: Names = None,
     device_name: DeviceName = "cpu",
     threads: Threads = None,
@@ -40,7 +42,7 @@ def list_(
 ) -> None:
     """List the models of a repository, and which a budget would serve.
 
-    --budget, --request-memory and --models are those of `serve`.
+    --budget, --request-memory, --activations and --models are those of `serve`.
     """
     budget_bytes = size(budget, "--budget")
     request_bytes = size(request_memory, "--request-memory")
@@ -51,12 +53,13 @@ def list_(
     verdicts = [Verdict()] * len(found)
     if shared is not None:
         with working("planning"):
-            verdicts = share_out(found, shared, device, request_bytes)
+            verdicts = judge(found, shared, device, request_bytes, activations)
     document = {
         "repository": str(repository),
         "all_bytes": needed_for_all(found),
         "budget_bytes": budget_bytes,
         "request_bytes": shared and shared.request_bytes,
+        "models_bytes": shared and shared.used_bytes - shared.request_bytes,
         "chosen": list(chosen),
         "models": [
             _row(model, verdict if shared else None)
@@ -144,8 +147,7 @@ def _profile(row: dict[str, Any]) -> str:
 def _print_shares(document: dict[str, Any]) -> None:
     rows, budget_bytes = document["models"], document["budget_bytes"]
     if budget_bytes is not None:
-        held = sum(row["memory_bytes"] or 0 for row in rows)
-        say(shares(budget_bytes, held, document["request_bytes"]))
+        say(shares(budget_bytes, document["models_bytes"], document["request_bytes"]))
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
         chosen = ("--models", ",".join(document["chosen"])) if document["chosen"] else ()

@@ -9,11 +9,13 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
+from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import Fitted
 from pipeline.fitting.predict import Wanted, predict
 from pipeline.profiles.profile import Profile, ProfileError
 from server.cli.arguments import options
 from server.cli.arguments.options import (
+    ActivationsOption,
     ArchitectureName,
     DeviceName,
     Json,
@@ -27,13 +29,13 @@ from server.cli.arguments.options import (
 )
 from server.cli.arguments.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.arguments.weights import Weights, weight_bytes
-from server.cli.printing.figures import number, unit_of_rows
+from server.cli.printing.figures import MIB, number, unit_of_rows
 from server.cli.printing.output import print_json, print_table, say
 from server.cli.printing.sentences import shares
 from server.cli.printing.steps import working
 from server.memory.budget import Budget, check_requests
+from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import Need
-from server.memory.sharing import Candidate, share_budget
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 #: What PARTS are called where people read.
@@ -45,6 +47,7 @@ def plan(
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
     budget: options.Budget = None,
     request_memory: RequestMemory = None,
+    activations: ActivationsOption = "auto",
     delay: Annotated[
         str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
     ] = None,
@@ -78,12 +81,12 @@ def plan(
         for candidate in candidates:
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with working("planning"):
-        plans = share_budget(candidates, shared)
+        shares = share_budget(candidates, shared, activations)
         rows = [
             _planned(candidate, item, hint)
-            for candidate, item, hint in zip(candidates, plans, hints, strict=True)
+            for candidate, item, hint in zip(candidates, shares.plans(), hints, strict=True)
         ]
-    document = _document(budget_bytes, shared.request_bytes, rows)
+    document = _document(budget_bytes, shared, shares.in_turns, rows)
     if as_json:
         print_json(document)
         return
@@ -139,19 +142,31 @@ def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
 
 
 def _document(
-    budget_bytes: int | None, request_bytes: int, rows: list[dict[str, Any]]
+    budget_bytes: int | None, shared: Budget, in_turns: bool, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return rows and totals; times add up to one request of each, one after the other.
 
-    ``request_bytes``: set aside in the budget for requests, beside the total of the models.
+    ``shared``: what all hold together. Of what models use ``in_turns`` the largest counts: rows add up to
+    ``saved_bytes`` more than the total.
     """
     totals = {part: sum(row[part] for row in rows) for part in ("total_bytes", *PARTS)}
+    if in_turns:
+        for part in (f"{kind}_bytes" for kind in SHARED_KINDS):
+            totals[part] = max(row[part] for row in rows)
+        totals["total_bytes"] = sum(totals[part] for part in PARTS)
     times = {
         name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows)
         for name in ("delay_ms", "bound_ms")
     }
-    budget = {"budget_bytes": budget_bytes, "request_bytes": request_bytes}
-    return {**budget, **totals, **times, "packs": rows}
+    return {
+        "budget_bytes": budget_bytes,
+        "request_bytes": shared.request_bytes,
+        "in_turns": in_turns,
+        "saved_bytes": sum(row["total_bytes"] for row in rows) - totals["total_bytes"],
+        **totals,
+        **times,
+        "packs": rows,
+    }
 
 
 def _print_plans(document: dict[str, Any], explain: bool) -> None:
@@ -178,6 +193,9 @@ def _print_plans(document: dict[str, Any], explain: bool) -> None:
     )
     if document["budget_bytes"] is not None:
         say(shares(document["budget_bytes"], document["total_bytes"], document["request_bytes"]))
+    if document["in_turns"]:
+        saved = MIB.show(document["saved_bytes"])
+        say(f"They compute in turns, in the activations of the largest: {saved} MiB less.")
     for row in rows:
         notes = [row["hint"]] if row["hint"] else []
         for note in [*notes, *(row["reasons"] if explain else [])]:

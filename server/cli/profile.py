@@ -31,7 +31,7 @@ from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import print_json, print_table, say
 from server.cli.printing.steps import bar
 from server.memory.budget import Budget
-from server.memory.sharing import Candidate, share_budget
+from server.memory.candidates import Candidate, share_budget
 from server.settings.sizes import format_size
 
 
@@ -85,7 +85,7 @@ def profile(
         asked = device.adapt(architecture(architecture_name))
         candidate = Candidate(opened, asked, wanted, known)
         room = Budget(size(budget, "--budget") or UNLIMITED_BYTES)
-        plan = share_budget([candidate], room)[0].plan
+        plan = share_budget([candidate], room).plans()[0].plan
         _bound(opened, plan, known, device, runs, as_json)
         return
     with bar(f"profiling {opened.name}") as shown:

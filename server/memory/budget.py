@@ -5,15 +5,11 @@ model: what is held is never changed, but replaced.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from models.packs.manifest import Manifest
-from pipeline.fitting.fit import NOTHING, Fitted, check_profile, smallest_fitted
-from pipeline.fitting.predict import Wanted
-from pipeline.fitting.within import fit_within, least_plan
-from pipeline.profiles.profile import Profile
-from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
+from server.memory.holdings import SHARED, Holding, account, sum_bytes
 from server.memory.request_needs import Need, pool_bytes, smallest_budget
 from server.settings.sizes import format_least, format_size
 
@@ -38,28 +34,49 @@ class Budget:
         self.request_bytes = 0
         #: What decides it, where no setting does: it grows with the budget.
         self._needs: Sequence[Need] = ()
-        self._held: Mapping[str, Mapping[str, int]] = {}
+        self._held: Mapping[str, Holding] = {}
         self._changing = threading.Lock()
 
     @property
     def used_bytes(self) -> int:
-        return self.request_bytes + sum(sum(kinds.values()) for kinds in self._held.values())
+        return self.request_bytes + sum_bytes(self._held)
 
     @property
     def free_bytes(self) -> int:
         return self.total_bytes - self.used_bytes
 
-    def reserve(self, name: str, memory: Mapping[str, int]) -> None:
-        """Set aside ``memory``, bytes by kind, for ``name``.
+    def reserve(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
+        """Set aside ``memory``, bytes by kind, for ``name``. ``in_turns``: as Holding says.
 
         Raises:
             RefusedError: it is not free; nothing has changed.
         """
-        needed = sum(memory.values())
+        holding = Holding(memory, in_turns)
         with self._changing:
-            if needed > self.free_bytes:
-                raise refusal(name, memory, self, self.used_bytes - self.request_bytes)
-            self._held = {**self._held, name: dict(memory)}
+            added = self.added(holding)
+            if sum(added.values()) > self.free_bytes:
+                others = self.used_bytes - self.request_bytes
+                all_bytes = others + sum(added.values())
+                raise refusal(name, added, self, all_bytes, bool(self._held))
+            self._held = {**self._held, name: holding}
+
+    def change(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
+        """Set aside ``memory`` in place of what ``name`` holds; raises as ``reserve``."""
+        holding = Holding(memory, in_turns)
+        with self._changing:
+            others = {other: held for other, held in self._held.items() if other != name}
+            changed = {**others, name: holding}
+            if self.request_bytes + sum_bytes(changed) > self.total_bytes:
+                raise refusal(name, memory, self, sum_bytes(changed), bool(others))
+            self._held = changed
+
+    def added(self, holding: Holding) -> dict[str, int]:
+        """Return what one more model adds, bytes by kind: of what is shared only what others lack."""
+        shared = account(self._held).get(SHARED, {})
+        return holding.part(shared=False) | {
+            kind: max(n_bytes - shared.get(kind, 0), 0)
+            for kind, n_bytes in holding.part(shared=True).items()
+        }
 
     def set_aside(self, chosen: int | None, needs: Sequence[Need]) -> None:
         """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.
@@ -80,7 +97,14 @@ class Budget:
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
-            self._held = {other: kinds for other, kinds in self._held.items() if other != name}
+            self._held = {other: held for other, held in self._held.items() if other != name}
+
+    def without(self, names: Collection[str]) -> "Budget":
+        """Return a budget of the same size, in which ``names`` hold nothing: to plan in."""
+        budget = Budget(self.total_bytes)
+        budget.request_bytes, budget._needs = self.request_bytes, self._needs
+        budget._held = {name: held for name, held in self._held.items() if name not in names}
+        return budget
 
     def total_for(self, model_bytes: int) -> int:
         """Return the smallest total in which models that take ``model_bytes`` and their requests fit."""
@@ -89,32 +113,36 @@ class Budget:
         return model_bytes + self.request_bytes
 
     def held(self) -> dict[str, dict[str, int]]:
-        """Return what models hold: bytes by model and kind."""
-        return {name: dict(kinds) for name, kinds in self._held.items()}
+        """Return what each model holds, bytes by model and kind, also where it shares them."""
+        return {name: dict(held.memory) for name, held in self._held.items()}
+
+    def account(self) -> dict[str, dict[str, int]]:
+        """Return bytes by model and kind, each byte once: what is shared stands under SHARED."""
+        return account(self._held)
 
 
 def refusal(
-    name: str, memory: Mapping[str, int], budget: Budget, beside_bytes: int
+    name: str,
+    memory: Mapping[str, int],
+    budget: Budget,
+    all_bytes: int,
+    has_others: bool = False,
+    remedy: str = "",
 ) -> RefusedError:
     """Return the error that says how much is missing and which budget would do.
 
-    ``memory``: what the model needs, bytes by kind; ``beside_bytes``: what the other models need.
+    ``memory``: what the model needs, bytes by kind; ``all_bytes``: what all models need; ``has_others``:
+    it is not the only one; ``remedy``: another way than a larger budget.
     """
     needed = sum(memory.values())
+    for_all = " for all models that can be served" if has_others else ""
+    enough = format_least(budget.total_for(all_bytes))
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "
         f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
-        f"it needs {_parts(memory)}; {_remedy(budget, needed, beside_bytes)}"
+        f"it needs {_parts(memory)}; a budget of {enough} is enough{for_all}{remedy}"
     )
-
-
-def _remedy(budget: Budget, needed: int, beside_bytes: int) -> str:
-    enough = budget.total_for(needed + beside_bytes)
-    if enough <= budget.total_bytes:
-        return "the others hold more than they need: unload them and load this one first"
-    for_all = " for all models that can be served" if beside_bytes else ""
-    return f"a budget of {format_least(enough)} is enough{for_all}"
 
 
 def _parts(memory: Mapping[str, int]) -> str:
@@ -139,34 +167,3 @@ def check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
             f"model {name!r}: one request to it takes {format_least(needed)} of memory, and all "
             f"together have {format_size(budget.request_bytes)} (setting request_memory)"
         )
-
-
-def fit(
-    manifest: Manifest,
-    architecture: Architecture,
-    name: str,
-    free: Budget,
-    share: int,
-    *,
-    beside_bytes: int = 0,
-    profile: Profile | None = None,
-    wanted: Wanted = NOTHING,
-) -> Fitted:
-    """Return the best plan within ``share`` bytes, or the smallest plan; with a profile slowly.
-
-    ``beside_bytes``: what other models need at least, for the refusal.
-
-    Raises:
-        RefusedError: not even the smallest one fits into what is free. PlanError: what is ``wanted``
-            cannot be, or not without a profile. ProfileError: the profile lacks a kernel.
-    """
-    check_profile(manifest, architecture, wanted, profile)
-    if wanted.ring_bytes is not None:
-        chosen = smallest_fitted(manifest, architecture, wanted, profile)
-        least = chosen.plan
-    else:
-        chosen, least = None, least_plan(manifest, architecture, profile)
-    if least.total_bytes > free.free_bytes:
-        raise refusal(name, least.memory, free, beside_bytes)
-    room = min(share, free.free_bytes)
-    return chosen or fit_within(manifest, architecture, room, wanted, profile)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from models.errors import ModelError
 from models.packs.pack import find_pack
@@ -14,23 +15,26 @@ from server.errors import RefusedError
 _Seen = tuple[int, int, int, int]
 
 
-class Minima:
-    """Asks ``least_bytes`` of a folder once, and again when the manifest there is another file."""
+T = TypeVar("T")
 
-    def __init__(self, least_bytes: Callable[[Path], int]) -> None:
-        self._least_bytes = least_bytes
-        self._known: dict[Path, tuple[_Seen, int]] = {}
 
-    def of(self, folder: Path) -> int:
-        """Return how many bytes the latest version in ``folder`` needs; 0 where it cannot be served."""
+class Minima(Generic[T]):
+    """Asks ``least`` of a folder once, and again when the manifest there is another file."""
+
+    def __init__(self, least: Callable[[Path], T]) -> None:
+        self._least = least
+        self._known: dict[Path, tuple[_Seen, T]] = {}
+
+    def of(self, folder: Path) -> T | None:
+        """Return what the latest version in ``folder`` needs; None where it cannot be served."""
         try:
             manifest = find_pack(folder) / "manifest.json"
             seen = _seen(manifest.stat())
             known = self._known.get(manifest)
             if known is None or known[0] != seen:
-                known = self._known[manifest] = seen, self._least_bytes(folder)
+                known = self._known[manifest] = seen, self._least(folder)
         except (ModelError, PlanError, DeviceError, RefusedError, OSError):
-            return 0
+            return None
         return known[1]
 
 

@@ -1,96 +1,223 @@
-"""Plans of several models that share one budget, as the service makes them."""
+"""Plans of all models that share one budget: the one decision of ``plan``, ``list`` and the service.
 
-from collections.abc import Sequence
+Pure. A model that fits in its least plan beside those before it is admitted. What is left when all admitted
+ones have their least is shared evenly, the first one first; what one does not use is there for the next.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
-from models.packs.pack import Pack
-from pipeline.fitting.fit import Fitted, smallest_fitted
+from models.packs.manifest import Manifest
+from pipeline.execution.leases import SHARED_KINDS
+from pipeline.fitting.fit import NOTHING, Fitted, check_profile, smallest_fitted
 from pipeline.fitting.predict import Wanted
-from pipeline.fitting.within import least_plan
-from pipeline.planning.advice import chunk_advice
-from pipeline.planning.plan import PlanError
-from pipeline.planning.words import sized
+from pipeline.fitting.within import fit_within, least_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from server.memory.budget import Budget, fit
+from server.errors import RefusedError
+from server.memory.budget import Budget, refusal
+from server.memory.holdings import SHARED, Holding, sum_bytes
+from server.settings.sizes import format_least
+
+#: Whether models have arenas of their own and compute at once, or share one and compute in turns. "auto":
+#: in turns only where more of them fit so.
+Activations = Literal["auto", "own", "shared"]
+
+_WAYS: dict[Activations, tuple[bool, ...]] = {
+    "auto": (False, True),
+    "own": (False,),
+    "shared": (True,),
+}
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A model that shall be served, and how; without a profile, plans follow rules of thumb."""
+class Sharer:
+    """One model of a set. ``least``: bytes by kind of its smallest plan.
 
-    pack: Pack
-    architecture: Architecture
-    wanted: Wanted
-    profile: Profile | None = None
-
-
-def even_share(free_bytes: int, least: Sequence[int]) -> int:
-    """Return how many bytes the first of several models may take.
-
-    That is what it needs, and an even share of what is left when all have what they need. Of the others
-    those count that fit beside it, one after the other: what no plan holds is kept for nobody.
-
-    Args:
-        free_bytes: of the budget, for all of these models.
-        least: what each model that shall still be loaded needs, the first one's first.
+    ``within``: makes the best plan of so many bytes, or the smallest one; None: it keeps its place for
+    later, and is not planned now.
     """
-    rest = max(free_bytes - least[0], 0)
-    sharers = 1
-    for needed in least[1:]:
-        if needed <= rest:
-            rest -= needed
-            sharers += 1
-    return least[0] + rest // sharers
+
+    name: str
+    least: Mapping[str, int]
+    within: Callable[[int], Fitted] | None = None
 
 
-def share_budget(candidates: Sequence[Candidate], budget: Budget) -> list[Fitted]:
-    """Plan all ``candidates``: each gets its smallest plan where all fit, and an even share of the rest.
+@dataclass(frozen=True)
+class Shares:
+    """What becomes of each model of a set, in its order: a plan, why there is none, None for who waits.
 
-    The plans are reserved in ``budget``, under the models' names and positions.
+    ``in_turns``: whether they compute in turns.
+    """
+
+    outcomes: tuple[Fitted | RefusedError | None, ...]
+    in_turns: bool
+
+    def plans(self) -> list[Fitted]:
+        """Return the plans.
+
+        Raises:
+            RefusedError: there is none for a model.
+        """
+        for outcome in self.outcomes:
+            if isinstance(outcome, RefusedError):
+                raise outcome
+        return [outcome for outcome in self.outcomes if isinstance(outcome, Fitted)]
+
+
+def sharer(
+    name: str,
+    manifest: Manifest,
+    architecture: Architecture,
+    profile: Profile | None = None,
+    wanted: Wanted = NOTHING,
+) -> Sharer:
+    """Return the model of ``manifest`` as one of a set; with a profile slowly.
 
     Raises:
-        RefusedError: the smallest plan of one does not fit. PlanError: what is wanted cannot be, or not
-        without a profile. ProfileError: a profile lacks a kernel.
+        PlanError: what is ``wanted`` cannot be, or not without a profile. ProfileError: the profile lacks a
+            kernel.
     """
-    smallest = [_smallest_bytes(candidate) for candidate in candidates]
-    fitted = []
-    for position, candidate in enumerate(candidates):
-        share = even_share(budget.free_bytes, smallest[position:])
-        within = fit(
-            candidate.pack.manifest,
-            candidate.architecture,
-            candidate.pack.name,
-            budget,
-            share,
-            beside_bytes=sum(smallest) - smallest[position],
-            profile=candidate.profile,
-            wanted=candidate.wanted,
-        )
-        _check(candidate, within)
-        budget.reserve(f"{candidate.pack.name}#{position}", within.plan.memory)
-        fitted.append(within)
-    return fitted
+    check_profile(manifest, architecture, wanted, profile)
+    if wanted.ring_bytes is not None:
+        chosen = smallest_fitted(manifest, architecture, wanted, profile)
+        return Sharer(name, chosen.plan.memory, lambda n_bytes: chosen)
+    least = least_plan(manifest, architecture, profile)
+
+    @lru_cache(maxsize=2)  # as others come and go, it is mostly asked for the same again
+    def within(n_bytes: int) -> Fitted:
+        return fit_within(manifest, architecture, n_bytes, wanted, profile)
+
+    return Sharer(name, least.memory, within)
 
 
-def _check(candidate: Candidate, fitted: Fitted) -> None:
-    """Refuse the smallest plan where even that has more weights in memory than was asked for.
+def share_out(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
+    """Return the plans of ``sharers`` within what is free of ``budget``; they are reserved there.
+
+    Models stand in ``budget`` under their name and position (``place``): two may be called the same.
 
     Raises:
-        PlanError: it has.
+        PlanError, ProfileError: as ``sharer``.
     """
-    limit, least = candidate.wanted.weight_bytes, fitted.plan.weight_bytes
-    if limit is not None and least > limit:
-        raise PlanError(
-            f"{candidate.pack.name}: {sized(limit)} of weights in memory are too few; the least of "
-            f"{candidate.architecture.name} is {sized(least)}: allow as much"
-            + chunk_advice(candidate.pack.manifest, candidate.architecture)
+    admitted = {
+        in_turns: _admitted(sharers, budget.without(()), in_turns)
+        for in_turns in _WAYS[activations]
+    }
+    in_turns = max(admitted, key=lambda way: len(admitted[way]))  # the first of equal ones
+    for position in admitted[in_turns]:
+        budget.reserve(place(sharers, position), sharers[position].least, in_turns)
+    at_least = _least_sums(sharers)
+    hint = _hint(at_least, budget) if activations == "own" else ""
+    refusals = {
+        position: _refused(
+            each, budget, in_turns, at_least[activations != "own"], len(sharers) > 1, hint
         )
+        for position, each in enumerate(sharers)
+        if position not in admitted[in_turns]
+    }
+    plans = _grown(sharers, admitted[in_turns], budget, in_turns)
+    every = range(len(sharers))
+    return Shares(tuple(refusals[i] if i in refusals else plans.get(i) for i in every), in_turns)
 
 
-def _smallest_bytes(candidate: Candidate) -> int:
-    manifest, architecture = candidate.pack.manifest, candidate.architecture
-    if candidate.wanted.ring_bytes is not None:
-        fitted = smallest_fitted(manifest, architecture, candidate.wanted, candidate.profile)
-        return fitted.plan.total_bytes
-    return least_plan(manifest, architecture, candidate.profile).total_bytes
+def place(sharers: Sequence[Sharer], position: int) -> str:
+    """Return the name under which a model of a set stands in the budget that it was planned in."""
+    return f"{sharers[position].name}#{position}"
+
+
+def missing_bytes(sharers: Sequence[Sharer], shares: Shares, budget: Budget) -> list[int | None]:
+    """Return what ``budget`` lacks for each model beside those that are served; None: nothing."""
+    served = Budget(1 << 62)
+    for position, outcome in enumerate(shares.outcomes):
+        if not isinstance(outcome, RefusedError):
+            served.reserve(place(sharers, position), sharers[position].least, shares.in_turns)
+    missing: list[int | None] = []
+    for each, outcome in zip(sharers, shares.outcomes, strict=True):
+        added = sum(served.added(Holding(each.least, shares.in_turns)).values())
+        lacking = budget.total_for(served.used_bytes + added) - budget.total_bytes
+        refused = isinstance(outcome, RefusedError)
+        missing.append(lacking if refused and lacking > 0 else None)
+    return missing
+
+
+def _admitted(sharers: Sequence[Sharer], room: Budget, in_turns: bool) -> list[int]:
+    """Return the positions of those whose least plans fit together, one after the other."""
+    admitted = []
+    for position, each in enumerate(sharers):
+        if sum(room.added(Holding(each.least, in_turns)).values()) <= room.free_bytes:
+            room.reserve(place(sharers, position), each.least, in_turns)
+            admitted.append(position)
+    return admitted
+
+
+def _grown(
+    sharers: Sequence[Sharer], admitted: Sequence[int], budget: Budget, in_turns: bool
+) -> dict[int, Fitted]:
+    """Give each of the ``admitted`` an even part of what is left; return their plans."""
+    plans = {}
+    for done, position in enumerate(admitted):
+        within = sharers[position].within
+        if within is None:
+            continue
+        extra = budget.free_bytes // (len(admitted) - done)
+        room = budget.without([place(sharers, position)])
+        most = budget.used_bytes + extra - room.used_bytes
+        fitted = _best(sharers[position].least, within, room, most, in_turns)
+        budget.change(place(sharers, position), fitted.plan.memory, in_turns)
+        plans[position] = fitted
+    return plans
+
+
+def _best(
+    least: Mapping[str, int],
+    within: Callable[[int], Fitted],
+    room: Budget,
+    most: int,
+    in_turns: bool,
+) -> Fitted:
+    """Return the best plan that adds at most ``most`` bytes to ``room``.
+
+    What others hold for all is there for nothing, so the plan may be larger than that by as much: how much
+    of it a plan uses is known only when it is made.
+    """
+    n_bytes, floor = most, sum(least.values())
+    if in_turns:
+        n_bytes += sum(room.account().get(SHARED, {}).get(kind, 0) for kind in SHARED_KINDS)
+    while n_bytes >= floor:
+        fitted = within(n_bytes)
+        excess = sum(room.added(Holding(fitted.plan.memory, in_turns)).values()) - most
+        if excess <= 0:
+            return fitted
+        n_bytes = min(n_bytes, fitted.plan.total_bytes) - excess
+    return within(0)
+
+
+def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
+    """Return what the least plans of all take together: at once, and in turns."""
+    return {
+        in_turns: sum_bytes(
+            {place(sharers, i): Holding(each.least, in_turns) for i, each in enumerate(sharers)}
+        )
+        for in_turns in (False, True)
+    }
+
+
+def _refused(
+    each: Sharer, budget: Budget, in_turns: bool, all_bytes: int, has_others: bool, hint: str
+) -> RefusedError:
+    """Return why a model is not admitted. ``all_bytes``: what all of the set take at least."""
+    added = budget.added(Holding(each.least, in_turns))
+    return refusal(each.name, added, budget, all_bytes, has_others, hint)
+
+
+def _hint(at_least: Mapping[bool, int], budget: Budget) -> str:
+    """Return which budget would do in turns; empty where computing in turns saves nothing."""
+    if at_least[True] >= at_least[False]:
+        return ""
+    enough = format_least(budget.total_for(at_least[True]))
+    return (
+        "; models compute at once, each in memory of its own: in turns (--activations shared) "
+        f"{enough} is enough for all"
+    )

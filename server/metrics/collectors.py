@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from server.memory.budget import Budget
+from server.memory.holdings import Holding, account
 from server.metrics.families import counter, gauge, summary
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
@@ -97,21 +98,25 @@ class ReadCollector(Collector):
 def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
     memory = gauge(
         "memory_bytes",
-        "Bytes that the engine of a model holds (scratch: its bound)",
+        "Bytes that the engine of a model holds (scratch: its bound); (shared): what models use in turns",
         "model",
         "kind",
     )
     ahead = gauge("ahead_bytes", "Read for a request before it comes", "model")
     huge = gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
+    measured: dict[str, Holding] = {}
     for entry in entries:
         if entry.worker is None:
             continue
-        plan = entry.worker.engine.plan
-        for kind, n_bytes in entry.worker.engine.statistics().memory.items():
-            memory.add_metric([entry.name, kind], n_bytes)
+        engine = entry.worker.engine
+        measured[entry.name] = Holding(engine.statistics().memory, engine.takes_turns)
+        plan = engine.plan
         huge.add_metric([entry.name], entry.worker.engine.huge_page_bytes())
         count = plan.stages[0].ahead
         ahead.add_metric([entry.name], sum(group.length for group in plan.groups[:count]))
+    for name, kinds in account(measured).items():
+        for kind, n_bytes in kinds.items():
+            memory.add_metric([name, kind], n_bytes)
     yield from (memory, ahead, huge)
 
 

@@ -5,6 +5,8 @@ from typing import Literal
 
 from models.packs.pack import Pack
 from pipeline.fitting.fit import Fitted
+from server.repository.opening import Prepared
+from server.repository.replanning import Place
 from server.repository.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -18,7 +20,8 @@ class Entry:
 
     ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``may_pass``: for a
     reason that may be gone at the next try, without anybody changing a file or a setting.
-    ``lost``: why its memory, which a disk may still write to, can never be used again.
+    ``lost``: why its memory, which a disk may still write to, can never be used again. ``place``: what it
+    is planned as while it is loaded.
     """
 
     name: str
@@ -28,9 +31,18 @@ class Entry:
     unloaded: bool = False
     may_pass: bool = False
     lost: str = ""
-    pack: Pack | None = None
-    fitted: Fitted | None = None
+    prepared: Prepared | None = None
+    place: Place | None = None
     worker: Worker | None = None
+
+    @property
+    def pack(self) -> Pack | None:
+        """What was loaded last."""
+        return None if self.prepared is None else self.prepared.pack
+
+    @property
+    def fitted(self) -> Fitted | None:
+        return None if self.place is None else self.place.fitted
 
     @property
     def serves(self) -> bool:

@@ -1,9 +1,10 @@
-"""From a folder to a model that serves: plan it within its share, reserve, read, start its thread."""
+"""From a folder to a model that serves: prepare it for planning, reserve what was planned, read, start."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from loader.pool.pool import ReadPool
@@ -11,18 +12,22 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.execution.engine import Engine
+from pipeline.execution.leases import Lease, SharedArena
 from pipeline.fitting.fit import Fitted
 from pipeline.fitting.within import least_plan
+from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
-from server.memory.budget import Budget, check_requests, fit
+from server.memory.budget import Budget, check_requests
 from server.memory.request_needs import Need
+from server.memory.sharing import Activations, Sharer, sharer
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
-from server.repository.worker import Worker
+from server.repository.replanning import Place
+from server.repository.worker import Running, Worker
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -33,7 +38,14 @@ _NO_PROFILE = (
     "`layerstream profile %s` measures this machine, load the model again afterwards"
 )
 
-Opened = tuple[Pack, Fitted, Worker]
+
+@dataclass(frozen=True)
+class Prepared:
+    """A pack as the device runs it, and the model as one of those that share the budget."""
+
+    pack: Pack
+    profile: Profile | None
+    sharer: Sharer
 
 
 class Opener:
@@ -45,9 +57,12 @@ class Opener:
         self._device = device
         self._pool = pool
         self._machine_time = MachineTime()
+        self._arena = self._shared_arena()
+        #: As the settings say, as far as the device can.
+        self.activations: Activations = settings.activations if self._arena else "own"
 
-    def least_bytes(self, folder: Path) -> int:
-        """Return what the latest version in ``folder`` needs at least, as the device works now; blocks.
+    def least(self, folder: Path) -> Mapping[str, int]:
+        """Return what the latest version in ``folder`` needs at least, by kind, as the device is; blocks.
 
         Raises:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
@@ -56,7 +71,7 @@ class Opener:
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
         check_requests(folder.name, pack.manifest, self._budget)
-        return least_plan(pack.manifest, self._architecture(), profile).total_bytes
+        return least_plan(pack.manifest, self._architecture(), profile).memory
 
     def need(self, folder: Path) -> Need:
         """Return what requests to the latest version in ``folder`` take; blocks.
@@ -66,68 +81,102 @@ class Opener:
         """
         return Need.of(self._checked(folder).manifest)
 
-    async def open(self, name: str, folder: Path, share: int, beside_bytes: int) -> Opened:
-        """Reserve, read and start the latest version in ``folder`` within ``share`` bytes of the budget.
+    def prepare(self, name: str, folder: Path) -> Prepared:
+        """Return the latest version in ``folder``, ready to be planned; blocks.
 
-        ``beside_bytes``: what the other models need at least.
+        Raises:
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            NotServingError: the system refuses its files. RefusedError: no request could be answered.
+        """
+        with _naming(name):
+            pack, profile = prepared(self._checked(folder), self._device)
+            check_requests(name, pack.manifest, self._budget)
+            return Prepared(
+                pack, profile, sharer(name, pack.manifest, self._architecture(), profile)
+            )
+
+    async def open(self, name: str, model: Prepared, place: Place) -> Worker:
+        """Reserve, read and start ``model`` as it is planned.
+
         On an error, and when this is cancelled, nothing stays reserved and no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
-            files. ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            files. LoaderError, DeviceError: its pack is damaged, or not for here.
         """
-        loading = asyncio.create_task(
-            asyncio.to_thread(self._open, name, folder, share, beside_bytes)
-        )
+        opening = asyncio.create_task(asyncio.to_thread(self._open, name, model, place))
         try:
-            return await asyncio.shield(loading)
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait({loading})
-            if not loading.cancelled() and loading.exception() is None:
-                await loading.result()[2].close()
+            await asyncio.wait({opening})
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().close()
                 self._budget.release(name)
             raise
 
-    def _open(self, name: str, folder: Path, share: int, beside_bytes: int) -> Opened:
+    def _open(self, name: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open`` does; blocks."""
         with _naming(name):
-            pack, profile = prepared(self._checked(folder), self._device)
-            check_requests(name, pack.manifest, self._budget)
-            fitted = fit(
-                pack.manifest,
-                self._architecture(),
-                name,
-                self._budget,
-                share,
-                beside_bytes=beside_bytes,
-                profile=profile,
-            )
-            opened = self._started(name, pack, fitted, _watch(fitted, profile))
-        if not (pack.folder / FILE).exists():
-            _log.info(_NO_PROFILE, name, pack.folder)
-        return opened
+            self._budget.reserve(name, place.fitted.plan.memory, place.in_turns)
+            try:
+                running = self._running(model, place)
+            except BaseException:
+                self._budget.release(name)
+                raise
+        if not (model.pack.folder / FILE).exists():
+            _log.info(_NO_PROFILE, name, model.pack.folder)
+        limit, (engine, reader, watch) = self._settings.queue_limit, running
+        return Worker(engine, limit, reader, watch, self._machine_time)
 
-    def _started(self, name: str, pack: Pack, fitted: Fitted, watch: BoundWatch | None) -> Opened:
-        """Reserve what the plan of ``fitted`` takes, and start it."""
-        self._budget.reserve(name, fitted.plan.memory)
+    def reopen(self, name: str, model: Prepared, place: Place) -> Running:
+        """Open ``model``, whose engine has been closed, with another plan; blocks.
+
+        Raises:
+            As ``open``; what was reserved for the plan before may be changed.
+        """
+        with _naming(name):
+            self._budget.change(name, place.fitted.plan.memory, place.in_turns)
+            return self._running(model, place)
+
+    def close(self) -> None:
+        """Give back the arena that models share; all are closed."""
+        if self._arena is not None:
+            self._arena.close()
+
+    def _running(self, model: Prepared, place: Place) -> Running:
+        """Open an engine as it is planned."""
+        pack, plan = model.pack, place.fitted.plan
+        reader = open_reader(pack.weights_path)
+        verify = self._settings.verify == "always"
         try:
-            reader = open_reader(pack.weights_path)
-            verify = self._settings.verify == "always"
-            try:
-                engine = Engine(pack, fitted.plan, self._device, self._pool, reader, verify)
-            except BaseException:
-                reader.close()
-                raise
-            try:
-                engine.open()
-            except BaseException:
-                engine.close()
-                raise
+            lease = self._lease(plan) if place.in_turns else None
+            engine = Engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
         except BaseException:
-            self._budget.release(name)
+            reader.close()
             raise
-        limit = self._settings.queue_limit
-        return pack, fitted, Worker(engine, limit, reader, watch, self._machine_time)
+        try:
+            engine.open()
+        except BaseException:
+            engine.close()
+            raise
+        return Running(engine, reader, _watch(place.fitted, model.profile))
+
+    def _lease(self, plan: Plan) -> Lease:
+        assert self._arena is not None
+        return self._arena.join(plan.arena_bytes)
+
+    def _shared_arena(self) -> SharedArena | None:
+        """Reserve addresses for activations that models share: no arena is larger than the budget."""
+        if self._settings.activations == "own":
+            return None
+        try:
+            space = self._device.reserve(self._budget.total_bytes)
+        except OSError as exc:
+            _log.warning("models have activations of their own: no addresses to share: %s", exc)
+            return None
+        if space is None and self._settings.activations == "shared":
+            _log.warning("models have activations of their own: this device cannot share them")
+        return None if space is None else SharedArena(space)
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])

@@ -2,11 +2,17 @@
 
 Invariant: a model is loaded exactly when it has a worker, and then its plan is reserved in the budget.
 Loaded is not serving: its worker may have met a fault that lasts (the file was changed, the disk is gone).
+
+All models are planned together (server/memory/sharing.py). One that comes takes what others have beyond
+their least, as far as it needs; when one goes, the others grow again, in the background.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
@@ -15,18 +21,22 @@ from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
+from pipeline.fitting.fit import Fitted
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.memory.request_needs import Need
-from server.memory.sharing import even_share
+from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.entry import Entry
 from server.repository.model_folders import model_names
-from server.repository.opening import Opener
+from server.repository.opening import Opener, Prepared
 from server.repository.presence import Presence, is_folder
+from server.repository.replanning import Place, Places, growing, making_room
+from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +55,9 @@ class Repository:
         self._opener = Opener(settings, budget, device, pool)
         self._entries: dict[str, Entry] = {}
         self._lock = asyncio.Lock()
-        self._minima = Minima(self._opener.least_bytes)
+        self._growth: asyncio.Task[None] | None = None
+        self._closed = False
+        self._minima = Minima(self._opener.least)
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
@@ -81,15 +93,16 @@ class Repository:
     async def load(self, name: str) -> Entry:
         """Load the latest version of ``name`` within its share of the budget.
 
-        The other models that are served and not loaded keep what they need at least; what is left is
-        shared evenly.
+        Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
+        requests to them wait in line. Models that are served and not loaded keep what they need at least,
+        as far as it is there.
 
         Raises:
             NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
             not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack is
-            damaged. What was loaded before stays as it is.
+            damaged. What was loaded before is as it was.
         """
-        async with self._lock:
+        async with self._changing():
             folder = self._settings.repository / name
             if not name or name[0] == "." or "/" in name or not is_folder(folder):
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
@@ -103,8 +116,7 @@ class Repository:
             entry.loading, entry.why, entry.refused = True, "loading", False
             entry.unloaded = False
             try:
-                share, beside = await asyncio.to_thread(self._room, name)
-                opened = await self._opener.open(name, folder, share, beside)
+                await self._admit(entry, folder)
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
@@ -114,7 +126,6 @@ class Repository:
                 raise
             finally:
                 entry.loading = False
-            entry.pack, entry.fitted, entry.worker = opened
             return entry
 
     async def unload(self, name: str) -> None:
@@ -123,11 +134,14 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._lock:
+        async with self._changing():
             if name not in self._entries:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
+            was_loaded = self._entries[name].worker is not None
             await self._close(self._entries[name], "unloaded")
             self._entries[name].unloaded = True
+            if was_loaded:
+                self._grow_later()
 
     async def _close(self, entry: Entry, why: str) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back."""
@@ -136,7 +150,7 @@ class Repository:
         if worker is None:
             return
         await worker.close()
-        entry.fitted = None
+        entry.place = None
         # The memory of a broken engine is still the disk's: it stays reserved.
         entry.lost = worker.engine.broken
         if not entry.lost:
@@ -166,20 +180,135 @@ class Repository:
 
     async def close(self) -> None:
         """Drain and close every model."""
-        for entry in self.entries():
-            await self.unload(entry.name)
+        self._closed = True
+        async with self._changing():
+            for entry in self.entries():
+                await self._close(entry, "unloaded")
+                entry.unloaded = True
+        await asyncio.to_thread(self._opener.close)
+
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
+        growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.cancel()
+            await asyncio.wait({growth})
+        async with self._lock:
+            try:
+                yield
+            finally:
+                if growth is not None and growth.cancelled():
+                    self._grow_later()
+
+    async def _admit(self, entry: Entry, folder: Path) -> None:
+        """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that."""
+        name, loaded = entry.name, self._places()
+        model = await asyncio.to_thread(self._opener.prepare, name, folder)
+        shares = await asyncio.to_thread(self._planned, [*loaded], (name, model))
+        own = shares.outcomes[len(loaded)]
+        if not isinstance(own, Fitted):
+            raise own or RefusedError(f"model {name!r} is not planned")
+        place = Place(own, shares.in_turns)
+        changes = making_room(
+            place, loaded, _as_places(loaded, shares.outcomes, shares), self._budget
+        )
+        try:
+            for other, smaller in changes.items():
+                await self._reopen(self._entries[other], smaller)
+            entry.worker = await self._opener.open(name, model, place)
+        except BaseException:
+            await to_its_end(self._restore({other: loaded[other] for other in changes}))
+            raise
+        entry.prepared, entry.place = model, place
+        if changes:
+            self._grow_later()
+
+    def _places(self) -> dict[str, Place]:
+        """Return what the models that serve are planned as."""
+        serving = (entry for entry in self.entries() if entry.serves)
+        return {entry.name: entry.place for entry in serving if entry.place is not None}
+
+    def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
+        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
+        models = [self._entries[name].prepared for name in loaded]
+        sharers = [model.sharer for model in models if model is not None]
+        if newcomer is not None:
+            name, model = newcomer
+            sharers += [model.sharer, *self._absent({*loaded, name})]
+        return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+
+    def _absent(self, present: Collection[str]) -> Iterator[Sharer]:
+        """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
+        for name in self._served():
+            entry = self._entries.get(name)
+            if name not in present and not (entry and entry.unloaded):
+                least = self._minima.of(self._settings.repository / name)
+                if least is not None:
+                    yield Sharer(name, least)
+
+    async def _reopen(self, entry: Entry, place: Place) -> None:
+        """Have a loaded model served with another plan; runs to its end even when cancelled."""
+        await to_its_end(self._reopened(entry, place))
+
+    async def _reopened(self, entry: Entry, place: Place) -> None:
+        model, before, worker = entry.prepared, entry.place, entry.worker
+        assert model is not None
+        assert before is not None
+        assert worker is not None
+        _log.info("model %s: planned again, %s", entry.name, _change(before, place))
+        await worker.reopen(
+            partial(self._opener.reopen, entry.name, model, place),
+            partial(self._opener.reopen, entry.name, model, before),
+        )
+        entry.place = place
+
+    async def _restore(self, places: dict[str, Place]) -> None:
+        """Give models back what they had, as far as they were changed."""
+        for name in reversed(places):
+            entry, place = self._entries[name], places[name]
+            if entry.serves and entry.place is not place:
+                await self._try_reopen(entry, place)
+
+    async def _try_reopen(self, entry: Entry, place: Place) -> None:
+        try:
+            await self._reopen(entry, place)
+        except Exception as exc:  # noqa: BLE001  it serves as it did, or says itself why it does not
+            _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
+
+    def _grow_later(self) -> None:
+        """Let the loaded models use what is free, in the background."""
+        if not self._closed and (self._growth is None or self._growth.done()):
+            self._growth = asyncio.create_task(self._grow())
+
+    async def _grow(self) -> None:
+        async with self._lock:
+            loaded = self._places()
+            try:
+                shares = await asyncio.to_thread(self._planned, [*loaded], None)
+            except (*_FAILURES, RefusedError) as exc:
+                _log.warning("models keep the plans they have: %s", exc)
+                return
+            planned = _as_places(loaded, shares.outcomes, shares)
+            for name, larger in growing(loaded, planned, self._budget).items():
+                await self._try_reopen(self._entries[name], larger)
 
     def _served(self) -> list[str]:
         """Return the models that the settings name, or all on disk."""
         return list(self._settings.models) or self.names()
 
-    def _room(self, name: str) -> tuple[int, int]:
-        """Return how many bytes ``name`` may take, and how many the other models need; blocks."""
-        held = self._budget.held()
-        root = self._settings.repository
-        others = dict.fromkeys((*self._served(), *held))
-        others.pop(name, None)
-        least = {each: self._minima.of(root / each) for each in (name, *others)}
-        waiting = [n_bytes for each, n_bytes in least.items() if each not in held]
-        share = even_share(self._budget.free_bytes, waiting)
-        return share, sum(least.values()) - least[name]
+
+def _as_places(
+    loaded: Places, outcomes: Sequence[Fitted | RefusedError | None], shares: Shares
+) -> dict[str, Place]:
+    """Return what the ``loaded`` models shall be; one that is not planned stays as it is."""
+    return {
+        name: Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else place
+        for (name, place), outcome in zip(loaded.items(), outcomes, strict=False)
+    }
+
+
+def _change(before: Place, after: Place) -> str:
+    sizes = (format_size(place.fitted.plan.total_bytes) for place in (before, after))
+    turns = " in turns with others" if after.in_turns else ""
+    return f"{' -> '.join(sizes)}{turns}"

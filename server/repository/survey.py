@@ -1,17 +1,17 @@
 """What is in a repository, and which of it a server with a budget would serve, before there is one.
 
-The decisions are the server's own (server/memory/), in the order in which it loads: by name, each model
-within its share of what the others leave.
+The decision is the server's own (server/memory/sharing.py), in the order in which it loads: by name.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
 from pipeline.devices.base import Device, DeviceError
+from pipeline.fitting.fit import NOTHING, Fitted, check_profile
 from pipeline.fitting.within import least_plan
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.machine import this_machine
@@ -19,9 +19,9 @@ from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
-from server.memory.budget import Budget, check_requests, fit
+from server.memory.budget import Budget, check_requests
 from server.memory.request_needs import Need, smallest_budget
-from server.memory.sharing import even_share
+from server.memory.sharing import Activations, Sharer, missing_bytes, share_out, sharer
 from server.repository.model_folders import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -90,8 +90,12 @@ def needed_for_all(models: Sequence[Found]) -> int:
     return smallest_budget(sum(model.least_bytes for model in models), needs)
 
 
-def share_out(
-    models: Sequence[Found], budget: Budget, device: Device, request_bytes: int | None = None
+def judge(
+    models: Sequence[Found],
+    budget: Budget,
+    device: Device,
+    request_bytes: int | None = None,
+    activations: Activations = "auto",
 ) -> list[Verdict]:
     """Return what becomes of each of ``models``; what they take is reserved in ``budget``.
 
@@ -103,25 +107,16 @@ def share_out(
     """
     needs = [model.need for model in models if model.need is not None]
     budget.set_aside(request_bytes, needs)
-    verdicts = [_verdict(model, models, budget, device) for model in models]
-    served = sum(
-        model.least_bytes
-        for model, verdict in zip(models, verdicts, strict=True)
-        if verdict.is_served
-    )
-
-    def missing(model: Found) -> int | None:
-        if model.need and model.need.tight_bytes > budget.request_bytes:
-            return None  # no budget changes what the setting gives to requests
-        wanted = budget.total_for(served + model.least_bytes)
-        return wanted - budget.total_bytes if wanted > budget.total_bytes else None
-
-    return [
-        verdict
-        if verdict.is_served or model.fault
-        else replace(verdict, missing_bytes=missing(model))
-        for model, verdict in zip(models, verdicts, strict=True)
-    ]
+    verdicts = {model.name: _unservable(model, budget) for model in models}
+    sharers = [_sharer(model, device) for model in models if verdicts[model.name] is None]
+    shares = share_out(sharers, budget, activations)
+    missing = missing_bytes(sharers, shares, budget)
+    for each, outcome, lacking in zip(sharers, shares.outcomes, missing, strict=True):
+        if isinstance(outcome, Fitted):
+            verdicts[each.name] = Verdict(outcome.plan.total_bytes)
+        else:
+            verdicts[each.name] = Verdict(reason=str(outcome), missing_bytes=lacking)
+    return [verdicts[model.name] or Verdict() for model in models]
 
 
 def _found(folder: Path, device: Device) -> Found:
@@ -148,32 +143,19 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
         return None, str(exc) if (pack.folder / FILE).exists() else ""
 
 
-def _least(model: Found, budget: Budget) -> int:
-    """Return what ``model`` takes at least; nothing where no request to it could be answered."""
-    need = model.need
-    return model.least_bytes if need and need.tight_bytes <= budget.request_bytes else 0
-
-
-def _verdict(model: Found, models: Sequence[Found], budget: Budget, device: Device) -> Verdict:
+def _unservable(model: Found, budget: Budget) -> Verdict | None:
+    """Return why ``model`` is served in no budget as large as this one; None: it may be."""
     if model.pack is None:
         return Verdict(reason=model.fault)
-    manifest, held = model.pack.manifest, budget.held()
-    others = [other for other in models if other is not model]
-    waiting = [_least(other, budget) for other in others if other.name not in held]
-    share = even_share(budget.free_bytes, [model.least_bytes, *waiting])
-    architecture = device.adapt(_ARCHITECTURE)
     try:
-        check_requests(model.name, manifest, budget)
-        fitted = fit(
-            manifest,
-            architecture,
-            model.name,
-            budget,
-            share,
-            beside_bytes=sum(_least(other, budget) for other in others),
-            profile=model.profile,
-        )
-    except (RefusedError, PlanError, ModelError) as exc:
+        check_requests(model.name, model.pack.manifest, budget)
+        check_profile(model.pack.manifest, _ARCHITECTURE, NOTHING, model.profile)
+    except (RefusedError, PlanError) as exc:
         return Verdict(reason=str(exc))
-    budget.reserve(model.name, fitted.plan.memory)
-    return Verdict(fitted.plan.total_bytes)
+    return None
+
+
+def _sharer(model: Found, device: Device) -> Sharer:
+    assert model.pack is not None
+    manifest, architecture = model.pack.manifest, device.adapt(_ARCHITECTURE)
+    return sharer(model.name, manifest, architecture, model.profile)

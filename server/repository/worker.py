@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
@@ -28,7 +28,8 @@ from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
-from server.repository.machine_time import MachineTime
+from server.repository.machine_time import MachineTime, Part
+from server.repository.uninterrupted import to_its_end
 from server.requests.admission import Line
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,23 @@ class _Job:
     future: "Future[Answer[Any]]" = field(default_factory=Future)
 
 
+class Running(NamedTuple):
+    """An open engine, what it reads through, and what judges every sweep by the bound on its delay."""
+
+    engine: Engine
+    reader: Reader
+    watch: BoundWatch | None = None
+
+
+@dataclass(eq=False)
+class _Reopening:
+    """Takes a turn as requests do; what ``make`` returns replaces the engine, else what ``back`` does."""
+
+    make: Callable[[], Running]
+    back: Callable[[], Running]
+    future: "Future[None]" = field(default_factory=Future)
+
+
 class Worker:
     """Runs ``engine`` for requests, one after the other; at most ``limit`` wait.
 
@@ -88,7 +106,7 @@ class Worker:
         self._machine_time = machine_time or MachineTime()
         self._reader = reader
         self._fault = ""
-        self._line: Line[_Job] = Line(engine.pack.name, limit)
+        self._line: Line[_Job | _Reopening] = Line(engine.pack.name, limit)
         self._running_since: float | None = None
         self._usual_seconds = math.inf
         self._has_resident_pieces = bool(engine.pack.manifest.resident_pieces)
@@ -133,11 +151,13 @@ class Worker:
     def is_quick(self) -> bool:
         """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing.
 
-        Never where nodes run whose time depends on the data, such as loops: what is usual says nothing.
+        Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
+        where it may have to wait for the sweeps of other models.
         """
         is_short = self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
         is_free = self.watch is None and self._line.idle
-        return is_short and is_free and not self._has_resident_pieces
+        waits = self._has_resident_pieces or self.engine.takes_turns
+        return is_short and is_free and not waits
 
     def answer_at_once(self, inputs: Tensors, take: Take[T]) -> Answer[T]:
         """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer."""
@@ -170,6 +190,21 @@ class Worker:
         finally:
             job.cancelled.set()
             self._line.leave(job)
+            if not job.future.done():
+                self.engine.wake()
+
+    async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
+        """Close the engine and serve with what ``make`` returns, on the worker's thread.
+
+        The request that runs is answered first, those in line wait. On an error what ``back`` returns
+        serves; where that fails, too, the model leaves service. Runs to its end even when cancelled.
+
+        Raises:
+            NotServingError: the worker is closing, or has a fault. Otherwise what ``make`` raises.
+        """
+        job = _Reopening(make, back)
+        self._line.join_first(job)
+        await to_its_end(_result(job.future))
 
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the thread, close the engine."""
@@ -182,8 +217,33 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._line.take()) is not None:
-            self._compute(job)
+            if isinstance(job, _Reopening):
+                self._reopen(job)
+            else:
+                self._compute(job)
             del job  # a request must not live on while the worker waits for the next one
+
+    def _reopen(self, job: _Reopening) -> None:
+        if not self.fault:
+            self.engine.close()  # drains, and what does not end breaks it
+        if self.fault:
+            job.future.set_exception(self._out_of_service())
+            return
+        try:
+            self._serve_with(job.make())
+        except Exception as exc:  # noqa: BLE001  whoever asked for it hears of it
+            try:
+                self._serve_with(job.back())
+            except Exception as worse:  # noqa: BLE001
+                self._fault = f"it could not be opened again: {worse}"
+                _log.error("model %s leaves service: %s", self.engine.pack.name, self._fault)
+            job.future.set_exception(exc)
+        else:
+            job.future.set_result(None)
+
+    def _serve_with(self, running: Running) -> None:
+        self.engine, self._reader, self.watch = running
+        self._usual_seconds = math.inf
 
     def _compute(self, job: _Job) -> None:
         """Answer ``job``, unless it was cancelled."""
@@ -221,8 +281,8 @@ class Worker:
         if self.fault:
             raise self._out_of_service()
         try:
-            with self._machine_time.part() as part:
-                outputs, statistics = self._swept(inputs, take, deadline, cancelled, record)
+            part = self._machine_time.part()
+            outputs, statistics = self._swept(inputs, take, deadline, cancelled, record, part)
         except Exception as exc:
             self._fault = self.engine.broken or _lasting(exc)
             if self._fault:
@@ -231,7 +291,7 @@ class Worker:
         self.sweeps += 1
         self.sweep_seconds += part.seconds
         self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
-        return Answer(outputs, statistics, waited)
+        return Answer(outputs, statistics, waited + statistics.turn_seconds)
 
     def _judge(self, events: list[TraceEvent], delay_seconds: float) -> None:
         """Say when a sweep contradicts the analysis of the bound; its answer has gone out by now."""
@@ -257,6 +317,7 @@ class Worker:
         deadline: float,
         cancelled: Callable[[], bool],
         record: Recorder | None,
+        part: Part,
     ) -> tuple[T, SweepStatistics]:
         """Run the engine; its answer and its errors count only if the file is the same to the end.
 
@@ -264,7 +325,7 @@ class Worker:
             FileChangedError: it is not. Otherwise see Engine.answer.
         """
         try:
-            answer = self.engine.answer(inputs, take, deadline, cancelled, record)
+            answer = self.engine.answer(inputs, take, deadline, cancelled, record, part)
         except LoaderError:
             self._reader.check()
             raise
@@ -274,6 +335,10 @@ class Worker:
 
     def _out_of_service(self) -> NotServingError:
         return NotServingError(f"model {self.engine.pack.name!r}: {self.fault}")
+
+
+async def _result(future: "Future[None]") -> None:
+    await asyncio.wrap_future(future)
 
 
 def _lasting(exc: Exception) -> str:

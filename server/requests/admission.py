@@ -50,10 +50,20 @@ class Line(Generic[T]):
             BusyError: the line is full. NotServingError: it is closed.
         """
         with self._changed:
-            if self._closed:
-                raise NotServingError(f"model {self._name!r} is leaving service")
+            self._check_open()
             self.check_room()
             self._jobs.append(job)
+            self._changed.notify()
+
+    def join_first(self, job: T) -> None:
+        """Put ``job`` before all others, also where the line is full.
+
+        Raises:
+            NotServingError: it is closed.
+        """
+        with self._changed:
+            self._check_open()
+            self._jobs.appendleft(job)
             self._changed.notify()
 
     def leave(self, job: T) -> None:
@@ -75,6 +85,10 @@ class Line(Generic[T]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotServingError(f"model {self._name!r} is leaving service")
 
     def _awake(self) -> bool:
         self.wake_ups += 1

@@ -73,6 +73,11 @@ class Settings(BaseSettings):
         _MEMORY,
         Default("an eighth of the budget up to 64MiB, more where models need it"),
     ] = Field(None, description="Part of the budget for requests in flight.")
+    activations: Annotated[Literal["auto", "own", "shared"], _MEMORY] = Field(
+        "auto",
+        description="Memory of activations. own: each model has its own, they compute at once; shared: "
+        "they compute in turns in that of the largest; auto: in turns if more models fit so.",
+    )
 
     repository: Annotated[Path, _MODELS] = Field(
         description="Folder of packs: REPOSITORY/NAME/VERSION."

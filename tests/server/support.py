@@ -83,8 +83,12 @@ class Packs:
 
     def smallest(self, name: str) -> int:
         """Bytes that ``name`` needs at least."""
+        return sum(self.least(name).values())
+
+    def least(self, name: str) -> dict[str, int]:
+        """The same, by kind."""
         manifest = open_pack(self.repository / name).manifest
-        return smallest_plan(manifest, ARCHITECTURES["2s"]).total_bytes
+        return smallest_plan(manifest, ARCHITECTURES["2s"]).memory
 
     def weights(self, name: str) -> int:
         return open_pack(self.repository / name).manifest.weight_bytes

@@ -144,6 +144,9 @@ class CudaDevice(CachingDevice):
                 f"{n_bytes} bytes of {use} memory: {free} of the device's {total} bytes are free"
             ) from exc
 
+    def reserve(self, capacity_bytes: int) -> None:
+        """Device memory has no pages that come as they are touched: each model has its own."""
+
     def memory_info(self) -> tuple[int, int]:
         return self.driver.memory_info()
 

@@ -29,6 +29,7 @@ Ring = Annotated[
 ]
 Budget = Annotated[str | None, _of("budget")]
 RequestMemory = Annotated[str | None, _of("request_memory")]
+ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]
 Names = Annotated[list[str] | None, _of("models")]
 ArchitectureName = Annotated[str, _of("architecture")]
 DeviceName = Annotated[str, _of("device")]

@@ -1,0 +1,122 @@
+"""The steps of a sweep, bound to memory: for one lane, or each for all lanes that run."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from models.packs.manifest import Piece
+from models.packs.pack import Pack
+from pipeline.devices.base import Device, KernelError, Launch
+from pipeline.devices.memory import Memory
+from pipeline.execution.engine_memory import EngineMemory
+from pipeline.execution.lane_memory import LaneMemory
+from pipeline.execution.lanes import LaneRun
+from pipeline.execution.phases import PhaseBinder
+from pipeline.planning.plan import Plan
+from pipeline.program.steps import Phase, regions_of
+
+
+def bind_steps(
+    pack: Pack,
+    plan: Plan,
+    device: Device,
+    memory: EngineMemory,
+    running: Callable[[], LaneRun],
+) -> list[Launch]:
+    """Return the steps of ``plan``; ``running`` tells the lanes of the sweep where there may be several.
+
+    Lanes share sessions, which the device keeps, and have bindings of their own.
+
+    Raises:
+        DeviceError: a piece cannot be loaded.
+    """
+    names = _layer_names(pack)
+    lanes = [_Binder(pack, plan, device, each, memory.scratch, names) for each in memory.lanes]
+    bound = [lane.steps() for lane in lanes]
+    if len(bound) == 1:
+        return bound[0]
+    return [_for_all(launches, running) for launches in zip(*bound, strict=True)]
+
+
+def _for_all(launches: Sequence[Launch], running: Callable[[], LaneRun]) -> Launch:
+    return lambda: running().step(launches)
+
+
+class _Binder:
+    """Binds steps to the memory of one lane."""
+
+    def __init__(
+        self,
+        pack: Pack,
+        plan: Plan,
+        device: Device,
+        memory: LaneMemory,
+        scratch: Memory,
+        names: Mapping[tuple[int, int], str],
+    ) -> None:
+        self._pack = pack
+        self._plan = plan
+        self._device = device
+        self._memory = memory
+        self._scratch = scratch
+        self._names = names
+
+    def steps(self) -> list[Launch]:
+        phases = {
+            region: PhaseBinder(
+                self._pack.manifest,
+                self._pack.graphs,
+                region,
+                self._memory,
+                self._device,
+                lambda piece: self._name(self._pack.manifest.pieces[piece]),
+            )
+            for region in regions_of(self._plan.steps)
+        }
+        return [
+            phases[step.region].bind(step.number) if isinstance(step, Phase) else self._piece(step)
+            for step in self._plan.steps
+        ]
+
+    def _piece(self, piece: Piece) -> Launch:
+        kernel = self._device.load(self._pack.graphs[piece.graph])
+        if piece.resident is not None:
+            launch = kernel.attach(
+                [self._memory.place(operand) for operand in piece.inputs],
+                [self._memory.place(operand) for operand in piece.outputs],
+            )
+        else:
+            launch = kernel.bind(
+                [self._memory.array(operand) for operand in piece.inputs],
+                [self._memory.array(operand) for operand in piece.outputs],
+                self._scratch,
+            )
+        return _named(launch, self._name(piece))
+
+    def _name(self, piece: Piece) -> str:
+        return self._names.get(_made(piece), "a piece")
+
+
+def _layer_names(pack: Pack) -> dict[tuple[int, int], str]:
+    """Return, for what each piece makes, the first layer in it: what users know it by."""
+    names: dict[tuple[int, int], str] = {}
+    for layer in pack.manifest.layers:
+        for piece in pack.manifest.pieces[layer.first_piece : layer.end_piece]:
+            names.setdefault(_made(piece), f"layer {layer.name!r} ({layer.operator})")
+    return names
+
+
+def _made(piece: Piece) -> tuple[int, int]:
+    """Return what tells pieces apart whatever their size: where their output begins."""
+    first = piece.outputs[0]
+    return first.index, first.offset
+
+
+def _named(launch: Launch, name: str) -> Launch:
+    """Return ``launch`` with errors that say where: pieces themselves have no names."""
+
+    def named() -> None:
+        try:
+            launch()
+        except KernelError as exc:
+            raise type(exc)(f"{name}: {exc}") from exc
+
+    return named

@@ -1,0 +1,105 @@
+"""The memory of one lane: its part of the arena, and cells for what no plan knows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.packs.manifest import Manifest, Operand, Port
+from pipeline.devices.cells import Cell, as_strings
+from pipeline.devices.memory import Memory
+from pipeline.execution.errors import InputError
+from pipeline.execution.given import Arrays, GivenRows, Tensor, Tensors
+from pipeline.planning.plan import Plan
+from pipeline.program.lives import taken_by_rows
+
+
+class LaneMemory:
+    """Where values and strips of lane ``number`` lie in ``arena``; ``weights`` says where weights do."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        plan: Plan,
+        arena: Memory,
+        weights: Callable[[Operand], Any],
+        number: int,
+    ) -> None:
+        self._plan = plan
+        self._manifest = manifest
+        self._weights = weights
+        self._start = number * plan.lane_bytes
+        self.arena = arena
+        self._cells = {
+            index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
+        }
+        self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
+
+    def array(self, operand: Operand) -> Any:
+        """Return where an operand of known size lies, for kernels."""
+        if operand.kind != "value":
+            return self._weights(operand)
+        start = self.offset(operand.index) + operand.offset
+        return self.arena.array(start, operand.dtype, operand.shape)
+
+    def offset(self, value: int) -> int:
+        """Return where a value, or a strip, lies in the arena."""
+        return self._start + self._plan.values[value]
+
+    def given(self, value: int) -> GivenRows | None:
+        """Return what holds an input during a sweep whose rows are taken from the request itself."""
+        return self._given.get(value)
+
+    def place(self, operand: Operand) -> Any | Cell:
+        """Return where any operand lies."""
+        return self._cells[operand.index] if operand.is_loose else self.array(operand)
+
+    def put(self, inputs: Tensors) -> None:
+        """Copy all inputs in; those that only regions read, by rows, are not copied.
+
+        Raises:
+            InputError: strings in one are not UTF-8.
+        """
+        for port in self._manifest.inputs:
+            self._put(port, inputs[port.name])
+
+    def views(self) -> Arrays:
+        """Return the outputs where they lie, read-only: gone with the next sweep, or when forgotten."""
+        return {port.name: self._view(port) for port in self._manifest.outputs}
+
+    def forget_inputs(self) -> None:
+        """Let go of the tensors of the request."""
+        for given in self._given.values():
+            given.clear()
+
+    def forget(self) -> None:
+        """Let go of all that belongs to one sweep: also tensors of unknown size."""
+        self.forget_inputs()
+        for cell in self._cells.values():
+            cell.clear()
+
+    def _put(self, port: Port, tensor: Tensor) -> None:
+        if port.value in self._given:
+            self._given[port.value].hold(tensor)
+            return
+        if not port.is_loose:
+            self._write(port, tensor)
+            return
+        try:
+            self._cells[port.value].array = as_strings(np.asarray(tensor))
+        except UnicodeDecodeError as exc:
+            raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
+
+    def _write(self, port: Port, tensor: Tensor) -> None:
+        offset = self.offset(port.value)
+        target = self.arena.array(offset, port.dtype, port.shape)
+        if isinstance(tensor, np.ndarray) or not isinstance(target, np.ndarray):
+            self.arena.write(offset, np.ascontiguousarray(tensor))
+        else:
+            tensor.put(target)  # made where it is needed, rather than made and copied
+
+    def _view(self, port: Port) -> NDArray[Any]:
+        if port.is_loose:
+            return self._cells[port.value].array
+        return self.arena.view(self.offset(port.value), port.dtype, port.shape)

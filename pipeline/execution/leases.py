@@ -1,0 +1,191 @@
+"""Who may use an arena of activations, and when: one engine for ever, or several in turns.
+
+Invariant: a shared arena is held by at most one engine at a time, and who asked first gets it first.
+Models that may run at once never share one. A shared arena is as large as the largest of its members needs;
+it grows and shrinks at its end (pipeline/devices/space.py), so nobody's pointers change.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pipeline.devices.base import Device
+from pipeline.devices.memory import Memory
+from pipeline.devices.space import Space
+from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
+
+#: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
+#: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
+SHARED_KINDS = frozenset({"arena", "scratch", "io"})
+
+
+class Lease(ABC):
+    """An engine's right to ``memory``, an arena."""
+
+    memory: Memory
+    #: Whether other engines use the same memory in their turns.
+    shared = False
+
+    @contextmanager
+    def turn(
+        self, deadline: float | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[float]:
+        """Hold the arena inside the context; yield how many seconds it took to get it.
+
+        Args:
+            deadline: on time.monotonic's clock.
+            cancelled: asked when the wait begins, and after each ``wake``.
+
+        Raises:
+            CancelledError, DeadlineError: as asked, while waiting. EngineClosedError: it was closed.
+        """
+        yield 0.0
+
+    def wake(self) -> None:  # noqa: B027  nobody waits for what is one's own
+        """Have those who wait look whether they are cancelled."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """Leave the arena to the others; one's own stays, since a broken device may still use it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give it back; the engine computes no more."""
+
+
+class OwnArena(Lease):
+    """``n_bytes`` of ``device`` for one engine, which never waits.
+
+    Raises:
+        DeviceError: there is not enough of it.
+    """
+
+    def __init__(self, device: Device, n_bytes: int) -> None:
+        self.memory = device.allocate("own", n_bytes)
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+class SharedArena:
+    """One arena in ``space`` for engines that run in turns. Thread-safe."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._changed = threading.Condition()
+        #: Who asked, in order. The first one holds the arena.
+        self._line: deque[object] = deque()
+        self._members: dict[Lease, int] = {}
+        self._closed = False
+
+    @property
+    def n_bytes(self) -> int:
+        """What the largest member needs."""
+        return self._space.n_bytes
+
+    @property
+    def members(self) -> int:
+        return len(self._members)
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were asked for and have not begun."""
+        return max(len(self._line) - 1, 0)
+
+    def join(self, n_bytes: int) -> Lease:
+        """Return the lease of one more engine, whose arena takes ``n_bytes``.
+
+        Raises:
+            MemoryError: that is more than the space has. EngineClosedError: the arena was closed.
+        """
+        with self._changed:
+            self._check_open()
+            self._space.resize(max(n_bytes, self.n_bytes))
+            lease = _Membership(self, self._space.first(n_bytes))
+            self._members[lease] = n_bytes
+            return lease
+
+    def leave(self, lease: Lease) -> None:
+        """Give back what only ``lease`` needed; it holds no turn."""
+        with self._changed:
+            if self._members.pop(lease, None) is not None and not self._closed:
+                self._space.resize(max(self._members.values(), default=0))
+
+    def acquire(self, deadline: float | None, cancelled: Callable[[], bool]) -> object:
+        """Wait for the next turn; return what ``release`` takes. Raises as ``Lease.turn``."""
+        ticket = object()
+        with self._changed:
+            self._line.append(ticket)
+            try:
+                while True:
+                    self._check_open()
+                    if cancelled():
+                        raise CancelledError("cancelled while another model was running")
+                    if self._line[0] is ticket:
+                        return ticket
+                    self._wait(deadline)
+            except BaseException:
+                self._line.remove(ticket)
+                self._changed.notify_all()
+                raise
+
+    def release(self, ticket: object) -> None:
+        """End a turn."""
+        with self._changed:
+            self._line.remove(ticket)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are cancelled."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse new turns, turn away those who wait, wait for the turn that runs, give the memory back."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._line)
+            self._members.clear()
+            self._space.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the arena that models share is closed")
+
+    def _wait(self, deadline: float | None) -> None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise DeadlineError("the deadline passed while another model was running")
+        self._changed.wait(left)
+
+
+class _Membership(Lease):
+    shared = True
+
+    def __init__(self, arena: SharedArena, memory: Memory) -> None:
+        self._arena = arena
+        self.memory = memory
+
+    @contextmanager
+    def turn(
+        self, deadline: float | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[float]:
+        asked = time.perf_counter()
+        ticket = self._arena.acquire(deadline, cancelled)
+        try:
+            yield time.perf_counter() - asked
+        finally:
+            self._arena.release(ticket)
+
+    def wake(self) -> None:
+        self._arena.wake()
+
+    def abandon(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._arena.leave(self)
+        self.memory.close()

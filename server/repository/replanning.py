@@ -1,0 +1,92 @@
+"""Which loaded models change when one comes or goes, in which order: pure, step by step within the budget.
+
+A change closes an engine and opens it with another plan, so as few are made as are needed: before a new
+model comes only so many as let it in, afterwards only what is worth it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.fitting.fit import Fitted
+from server.errors import RefusedError
+from server.memory.budget import Budget
+from server.memory.holdings import Holding
+
+#: A larger plan is worth opening a model again when it is larger by this part.
+_WORTH = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a model is planned as. ``in_turns``: its activations lie where those of others do."""
+
+    fitted: Fitted
+    in_turns: bool
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(self.fitted.plan.memory, self.in_turns)
+
+    def is_like(self, other: "Place") -> bool:
+        """Return whether nothing changes from one to the other."""
+        same = self.fitted.plan == other.fitted.plan
+        return same and self.in_turns == other.in_turns
+
+
+#: Models by name.
+Places = Mapping[str, Place]
+
+
+def making_room(
+    newcomer: Place, loaded: Places, planned: Places, budget: Budget
+) -> dict[str, Place]:
+    """Return what changes, in order, so that ``newcomer`` fits in ``budget`` beside ``loaded``.
+
+    ``planned``: what the loaded ones shall be when it has come. None grows before that: one that shall, in
+    turns with others, keeps its plan there. Each step leaves the budget whole.
+    """
+    trial = budget.without(())
+    changes: dict[str, Place] = {}
+    for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
+        if _fits(newcomer, trial):
+            break
+        target = planned[name]
+        if _added(name, target, loaded, trial) > 0:
+            target = Place(loaded[name].fitted, target.in_turns)
+        if not target.is_like(loaded[name]):
+            _change(trial, name, target)
+            changes[name] = target
+    return changes
+
+
+def growing(loaded: Places, planned: Places, budget: Budget) -> dict[str, Place]:
+    """Return what changes, in order, so that ``loaded`` use what is free; each step fits in ``budget``."""
+    trial = budget.without(())
+    changes: dict[str, Place] = {}
+    for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
+        now, target = loaded[name], planned[name]
+        gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
+        is_worth = gain * _WORTH >= now.fitted.plan.total_bytes or now.in_turns != target.in_turns
+        if not is_worth or target.is_like(now):
+            continue
+        try:
+            _change(trial, name, target)
+        except RefusedError:
+            continue
+        changes[name] = target
+    return changes
+
+
+def _added(name: str, target: Place, loaded: Places, budget: Budget) -> int:
+    """Return by how many bytes more are held when ``name`` becomes ``target``."""
+    others = budget.without([name])
+    after, before = others.added(target.holding), others.added(loaded[name].holding)
+    return sum(after.values()) - sum(before.values())
+
+
+def _fits(newcomer: Place, budget: Budget) -> bool:
+    return sum(budget.added(newcomer.holding).values()) <= budget.free_bytes
+
+
+def _change(budget: Budget, name: str, target: Place) -> None:
+    budget.change(name, target.fitted.plan.memory, target.in_turns)

@@ -1,0 +1,304 @@
+"""Several requests in one sweep: same answers, weights read once, and one that stops stops alone."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loader.errors import ReadError
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from models.packs.pack import Pack, open_pack
+from pipeline.devices.base import DeviceLostError, Kernel, KernelError, Launch
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.memory import Memory
+from pipeline.devices.space import Space
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import CancelledError, DeadlineError, InputError
+from pipeline.execution.lanes import Lane, LaneRun
+from pipeline.execution.leases import SharedArena
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.program.regions import Region
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.small import small_pack
+
+LANES = 8
+MODES = ["cancelled", "late", "kernel", "input"]
+Tensor = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return open_pack(small_pack(Path(tmp_path_factory.mktemp("repository"))))
+
+
+class HookedDevice(CpuDevice):
+    """Calls ``before(n)`` before the n-th kernel that is launched, of whatever lane."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.launched = 0
+        self.before: Callable[[int], None] = lambda number: None
+
+    def load(self, graph: bytes) -> Kernel:
+        return _Hooked(super().load(graph), self)
+
+
+class _Hooked(Kernel):
+    def __init__(self, kernel: Kernel, device: HookedDevice) -> None:
+        self._kernel = kernel
+        self._device = device
+
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
+        launch = self._kernel.bind(inputs, outputs, scratch)
+
+        def hooked() -> None:
+            number = self._device.launched
+            self._device.launched += 1
+            self._device.before(number)
+            launch()
+
+        return hooked
+
+
+class Opened:
+    """An engine with lanes over an in-memory file."""
+
+    def __init__(
+        self,
+        pack: Pack,
+        lanes: int = LANES,
+        arena: SharedArena | None = None,
+        choice: Choice | None = None,
+    ) -> None:
+        self.device, self.pool = HookedDevice(), ReadPool()
+        self.reader = MemoryReader(pack.weights_path.read_bytes())
+        chosen = replace(choice or Choice(64 << 10), lanes=lanes)
+        self.plan = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=chosen)
+        lease = None if arena is None else arena.join(self.plan.arena_bytes)
+        self.engine = Engine(pack, self.plan, self.device, self.pool, self.reader, lease=lease)
+        self.engine.open()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.pool.close()
+
+
+@pytest.fixture
+def opened(pack: Pack) -> Iterator[Opened]:
+    opened = Opened(pack)
+    yield opened
+    opened.close()
+
+
+def image(seed: int) -> Tensor:
+    return np.random.default_rng(seed).standard_normal((1, 3, 16, 16), np.float32)
+
+
+@pytest.fixture(scope="module")
+def expected(pack: Pack) -> list[Tensor]:
+    alone = Opened(pack, 1)
+    answers = [alone.engine.run({"image": image(seed)})[0]["logits"] for seed in range(LANES)]
+    alone.close()
+    return answers
+
+
+def answer(found: Any) -> Tensor:
+    assert not isinstance(found, Exception), found
+    logits: Tensor = found[0]["logits"]
+    return logits
+
+
+def test_the_plan_counts_lanes(pack: Pack) -> None:
+    plans = [
+        make_plan(pack.manifest, ARCHITECTURES["2s"], choice=Choice(64 << 10, lanes=lanes))
+        for lanes in (1, LANES)
+    ]
+    one, many = plans
+    assert one.lane_bytes <= many.lane_bytes < one.lane_bytes + 4096
+    assert many.arena_bytes == LANES * many.lane_bytes
+    assert many.io_bytes == LANES * one.io_bytes
+    assert one.session_bytes < many.session_bytes < LANES * one.session_bytes
+    for kind in ("ring", "resident", "staging", "scratch"):
+        assert many.memory[kind] == one.memory[kind]
+    assert many.total_bytes == sum(many.memory.values())
+
+
+@pytest.mark.parametrize("count", [1, 3, LANES])
+def test_each_lane_has_its_own_answer_and_weights_are_read_once(
+    opened: Opened, expected: list[Tensor], count: int
+) -> None:
+    for _ in range(2):
+        found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(count)])
+        for seed, each in enumerate(found):
+            assert np.array_equal(answer(each), expected[seed])
+    assert opened.engine.statistics().read_bytes == 2 * opened.plan.read_bytes
+    assert opened.engine.statistics().sweeps == 2
+    assert opened.device.launched == 2 * count * len(opened.plan.steps)
+    assert opened.engine.statistics().memory["arena"] == opened.plan.arena_bytes
+
+
+def test_lanes_on_rows_give_the_same_bits(pack: Pack, expected: list[Tensor]) -> None:
+    """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
+    opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, 2),)))
+    assert len(opened.plan.steps) > len(pack.manifest.pieces)
+    found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])
+    for seed, each in enumerate(found):
+        np.testing.assert_array_equal(answer(each), expected[seed])
+    opened.close()
+
+
+def test_a_request_alone_runs_in_an_engine_with_lanes(
+    opened: Opened, expected: list[Tensor]
+) -> None:
+    assert np.array_equal(opened.engine.run({"image": image(3)})[0]["logits"], expected[3])
+    with pytest.raises(InputError):
+        opened.engine.run({})
+
+
+@pytest.mark.parametrize("count", [0, LANES + 1])
+def test_more_lanes_than_planned_are_refused(opened: Opened, count: int) -> None:
+    with pytest.raises(ValueError, match=f"{count} lanes, planned were 1 to {LANES}"):
+        opened.engine.run_lanes([Lane({"image": image(0)})] * count)
+
+
+@pytest.mark.parametrize("at", [0, 1, -1], ids=["first", "second", "last"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_lane_that_stops_leaves_the_other_seven_right(
+    opened: Opened, expected: list[Tensor], mode: str, at: int
+) -> None:
+    """Lane 5 stops at step ``at`` of the sweep, or before it."""
+    number = range(len(opened.plan.steps))[at] * LANES + 5
+    stopped = threading.Event()
+
+    def before(launched: int) -> None:
+        if launched == number and mode == "kernel":
+            raise KernelError("no such instruction")
+        if launched == number - 5:
+            stopped.set()
+
+    opened.device.before = before
+    lanes = [Lane({"image": image(seed)}) for seed in range(LANES)]
+    lanes[5] = {
+        "cancelled": Lane(lanes[5].inputs, cancelled=stopped.is_set),
+        "late": Lane(lanes[5].inputs, deadline=0.0),
+        "kernel": lanes[5],
+        "input": Lane({"image": image(5)[:, :2]}),
+    }[mode]
+    kind = {"cancelled": CancelledError, "late": DeadlineError, "kernel": KernelError}
+    found = opened.engine.run_lanes(lanes)
+    for seed, each in enumerate(found):
+        if seed == 5:
+            assert isinstance(each, kind.get(mode, InputError))
+        else:
+            assert np.array_equal(answer(each), expected[seed])
+    opened.device.before = lambda launched: None
+    again = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(LANES)])
+    assert [np.array_equal(answer(each), expected[i]) for i, each in enumerate(again)] == [True] * 8
+
+
+def test_a_sweep_that_nobody_waits_for_ends(opened: Opened, expected: list[Tensor]) -> None:
+    gone = threading.Event()
+    opened.device.before = lambda launched: gone.set() if launched == 20 else None
+    lanes = [Lane({"image": image(seed)}, cancelled=gone.is_set) for seed in range(LANES)]
+    found = opened.engine.run_lanes(lanes)
+    assert [type(each) for each in found] == [CancelledError] * LANES
+    assert 20 < opened.device.launched <= 20 + LANES
+    assert opened.reader.in_progress == 0
+    opened.device.before = lambda launched: None
+    assert np.array_equal(opened.engine.run({"image": image(0)})[0]["logits"], expected[0])
+
+
+def test_a_read_that_fails_is_the_error_of_all_but_those_that_stopped_before(
+    opened: Opened,
+) -> None:
+    def fail(offset: int, length: int) -> None:
+        raise ReadError("weights.bin: Input/output error")
+
+    opened.reader.hook = fail
+    lanes = [Lane({"image": image(seed)}) for seed in range(3)]
+    found = opened.engine.run_lanes([Lane({}), *lanes])
+    assert [type(each) for each in found] == [InputError, ReadError, ReadError, ReadError]
+
+
+def test_a_lost_device_ends_all_lanes(opened: Opened) -> None:
+    def before(launched: int) -> None:
+        if launched == 3:
+            raise DeviceLostError("gone")
+
+    opened.device.before = before
+    found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(LANES)])
+    assert [type(each) for each in found] == [DeviceLostError] * LANES
+    assert opened.engine.broken.endswith("gone")
+
+
+def test_the_sweep_is_of_use_until_the_last_deadline() -> None:
+    assert LaneRun([Lane({}, 3.0), Lane({}, 5.0)]).deadline == 5.0
+    assert LaneRun([Lane({}, 3.0), Lane({})]).deadline is None
+
+
+def test_engines_that_share_an_arena_take_turns(pack: Pack, expected: list[Tensor]) -> None:
+    """Two engines, four threads; no sweep disturbs another, and none runs beside another."""
+    arena = SharedArena(Space(16 << 20))
+    engines = [Opened(pack, 2, arena) for _ in range(2)]
+    assert arena.n_bytes == engines[0].plan.arena_bytes
+    right: list[bool] = []
+
+    def work(number: int) -> None:
+        for seed in range(LANES):
+            logits = engines[number % 2].engine.run({"image": image(seed)})[0]["logits"]
+            right.append(np.array_equal(logits, expected[seed]))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 4 * LANES
+    for each in engines:
+        each.close()
+    assert arena.members == arena.n_bytes == 0
+    arena.close()
+
+
+def test_a_request_waits_for_its_turn_no_longer_than_it_may(
+    pack: Pack, expected: list[Tensor]
+) -> None:
+    arena = SharedArena(Space(16 << 20))
+    one, other = Opened(pack, 1, arena), Opened(pack, 1, arena)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def before(launched: int) -> None:
+        reached.set()
+        assert go_on.wait(30)
+
+    one.device.before = before
+    answers: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(one.engine.run({"image": image(0)})[0]["logits"])
+    )
+    thread.start()
+    assert reached.wait(30)
+    with pytest.raises(DeadlineError, match="another model"):
+        other.engine.run({"image": image(1)}, deadline=time.monotonic())
+    with pytest.raises(CancelledError):
+        other.engine.run({"image": image(1)}, cancelled=lambda: True)
+    assert other.device.launched == 0
+    go_on.set()
+    thread.join()
+    logits, statistics = other.engine.run({"image": image(1)})
+    assert np.array_equal(logits["logits"], expected[1])
+    assert statistics.turn_seconds >= 0
+    assert np.array_equal(answers[0], expected[0])
+    for each in (one, other):
+        each.close()
+    arena.close()

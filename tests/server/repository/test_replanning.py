@@ -1,0 +1,294 @@
+"""Models that come and go change the plans of others, within the budget; nothing in flight is lost."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.errors import ReadError
+from pipeline.fitting.fit import Fitted
+from server.memory.budget import Budget
+from server.memory.sharing import Activations, share_out
+from server.repository.replanning import Place, growing, making_room
+from tests.server.conftest import SettingsFactory
+from tests.server.memory.sets import numbers
+from tests.server.support import (
+    Faults,
+    Gate,
+    Once,
+    Packs,
+    Service,
+    arrays,
+    close,
+    inputs_for,
+    serving,
+)
+
+LOAD = "/v2/repository/models/pair/load"
+UNLOAD = "/v2/repository/models/pair/unload"
+MODELS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(0, 100), st.integers(0, 30)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(
+    total=st.integers(0, 500),
+    models=MODELS,
+    way=st.sampled_from(["auto", "own", "shared"]),
+    data=st.data(),
+)
+def test_models_come_and_go_step_by_step_within_the_budget(
+    total: int, models: list[tuple[int, int, int, int]], way: Activations, data: st.DataObject
+) -> None:
+    """Whoever is admitted finds room after the changes; ``change`` raises where a step does not fit."""
+    every = {
+        f"m{number}": numbers(f"m{number}", {"ring": own, "arena": shared}, ring, arena)
+        for number, (own, shared, ring, arena) in enumerate(models)
+    }
+    budget, loaded = Budget(total), dict[str, Place]()
+
+    def planned(names: list[str]) -> dict[str, Place]:
+        shares = share_out([every[name] for name in names], budget.without(loaded), way)
+        return {
+            name: Place(outcome, shares.in_turns)
+            for name, outcome in zip(names, shares.outcomes, strict=True)
+            if isinstance(outcome, Fitted)
+        }
+
+    def apply(changes: dict[str, Place]) -> None:
+        for name, place in changes.items():
+            budget.change(name, place.fitted.plan.memory, place.in_turns)
+            loaded[name] = place
+
+    for name in data.draw(st.lists(st.sampled_from(sorted(every)), max_size=12)):
+        if name in loaded:
+            budget.release(name)
+            del loaded[name]
+            apply(growing(loaded, planned([*loaded]), budget))
+            continue
+        shares = planned([*loaded, name])
+        if name not in shares:
+            continue
+        assert shares.keys() >= loaded.keys()  # who is loaded is never sent away
+        apply(making_room(shares[name], loaded, shares, budget))
+        budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
+        loaded[name] = shares[name]
+        assert budget.used_bytes <= total
+
+
+@pytest.fixture
+async def full(settings: SettingsFactory, packs: Packs, faults: Faults) -> AsyncIterator[Service]:
+    """ "tiny" alone, in a budget whose rest "pair" needs, too."""
+    least = packs.smallest("tiny") + packs.smallest("pair")
+    async with serving(settings(models_budget=least, models=("tiny",))) as service:
+        assert held(service)["tiny"] > packs.smallest("tiny")
+        yield service
+
+
+def held(service: Service) -> dict[str, int]:
+    budget = service.context.budget
+    assert budget.used_bytes <= budget.total_bytes
+    return {name: sum(kinds.values()) for name, kinds in budget.held().items()}
+
+
+async def right(service: Service, packs: Packs, name: str = "tiny", seed: int = 0) -> None:
+    inputs = inputs_for(name, seed)
+    close(arrays(await service.infer(name, inputs)), packs.expected(name, inputs))
+
+
+async def test_requests_wait_while_their_model_shrinks(
+    full: Service, faults: Faults, packs: Packs, arrivals: asyncio.Semaphore
+) -> None:
+    gate = Gate()
+    faults.kernel = gate.hold
+    working = [asyncio.create_task(right(full, packs, seed=seed)) for seed in range(6)]
+    await gate.reached()
+    loading = asyncio.create_task(full.context.repository.load("pair"))
+    working += [asyncio.create_task(right(full, packs, seed=seed)) for seed in range(6, 9)]
+    gate.open()
+    faults.kernel = lambda: None
+    await asyncio.gather(loading, *working)
+    assert held(full) == {name: packs.smallest(name) for name in ("tiny", "pair")}
+    await right(full, packs)
+    await right(full, packs, "pair")
+    memory = full.worker("tiny").engine.statistics().memory
+    planned = full.context.budget.held()["tiny"]
+    assert all(memory[kind] <= planned[kind] for kind in memory.keys() - {"sessions"})
+
+
+async def test_what_went_lets_the_others_grow(full: Service, packs: Packs) -> None:
+    before = held(full)
+    for _ in range(2):
+        assert (await full.client.post(LOAD)).status_code == 200
+        assert held(full)["tiny"] == packs.smallest("tiny")
+        assert (await full.client.post(UNLOAD)).status_code == 200
+        growth = full.context.repository._growth
+        assert growth is not None
+        await growth
+        assert held(full) == before
+        await right(full, packs)
+
+
+def during_drain(service: Service, faults: Faults, gate: Gate) -> None:
+    faults.kernel = gate.hold
+
+
+def during_reopening(service: Service, faults: Faults, gate: Gate) -> None:
+    faults.read = lambda offset, length: gate.hold()
+
+
+def during_opening(service: Service, faults: Faults, gate: Gate) -> None:
+    def read(offset: int, length: int) -> None:
+        if "pair" in service.context.budget.held():
+            gate.hold()
+
+    faults.read = read
+
+
+@pytest.mark.parametrize("when", [during_drain, during_reopening, during_opening])
+async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
+    full: Service,
+    faults: Faults,
+    packs: Packs,
+    when: Callable[[Service, Faults, Gate], None],
+) -> None:
+    before, gate = held(full), Gate()
+    when(full, faults, gate)
+    working = [asyncio.create_task(right(full, packs))] if when is during_drain else []
+    if working:
+        await gate.reached()
+    loading = asyncio.create_task(full.context.repository.load("pair"))
+    if not working:
+        await gate.reached()
+    await asyncio.sleep(0)
+    loading.cancel()
+    gate.open()
+    faults.kernel, faults.read = lambda: None, lambda offset, length: None
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    await asyncio.gather(*working)
+    assert held(full) == before
+    await right(full, packs)
+    assert (await full.client.post(LOAD)).status_code == 200
+    await right(full, packs, "pair")
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_cancelled_after_any_step_of_the_loop(
+    full: Service, packs: Packs, steps: int
+) -> None:
+    before = held(full)
+    loading = asyncio.create_task(full.context.repository.load("pair"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    loading.cancel()
+    try:
+        await loading
+    except asyncio.CancelledError:
+        assert held(full) == before
+    await right(full, packs)
+
+
+@pytest.mark.parametrize("which", ["tiny", "pair"])
+async def test_a_read_that_fails_puts_the_old_state_back(
+    full: Service, faults: Faults, packs: Packs, which: str
+) -> None:
+    """The first read of the model that shrinks, or of the one that comes."""
+    before, fail = held(full), Once(ReadError("weights.bin: Input/output error"))
+
+    def read(offset: int, length: int) -> None:
+        if which == "tiny" or which in full.context.budget.held():
+            fail(offset, length)
+
+    faults.read = read
+    answer = await full.client.post(LOAD)
+    assert answer.status_code == 503, answer.text
+    assert held(full) == before
+    assert full.worker("tiny").fault == ""
+    await right(full, packs)
+
+
+async def test_a_model_that_cannot_be_opened_again_says_so(
+    full: Service, faults: Faults, packs: Packs
+) -> None:
+    def read(offset: int, length: int) -> None:
+        raise ReadError("weights.bin: Input/output error")
+
+    faults.read = read
+    waiting = asyncio.create_task(full.context.repository.load("pair"))
+    with pytest.raises(ReadError):
+        await waiting
+    refused = await full.infer("tiny", inputs_for("tiny"))
+    assert refused.status_code == 503
+    assert "could not be opened again" in refused.text
+    faults.read = lambda offset, length: None
+    await full.context.repository.load("tiny")
+    await right(full, packs)
+
+
+async def test_the_end_comes_while_models_grow(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> None:
+    """No task and no thread is left (conftest looks), whatever growth is doing."""
+    least = packs.smallest("tiny") + packs.smallest("pair")
+    for steps in (0, 1, 5):
+        async with serving(settings(models_budget=least, models=("tiny", "pair"))) as service:
+            await service.client.post(UNLOAD)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        assert service.context.budget.held() == {}
+
+
+async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> None:
+    budget = Budget(1 << 40)
+    for name in ("tiny", "twin"):
+        plan = packs.least(name)
+        budget.reserve(name, plan, in_turns=True)
+    alone = max(packs.least(name)["arena"] for name in ("tiny", "twin"))
+    total = budget.used_bytes
+    assert total + alone // 2 < sum(packs.smallest(name) for name in ("tiny", "twin"))
+    launched: list[str] = []
+    faults.kernel = lambda: launched.append(threading.current_thread().name)
+    async with serving(settings(models_budget=total, models=("tiny", "twin"))) as service:
+        for _ in range(3):
+            requests = (
+                right(service, packs, name, seed) for seed in range(6) for name in ("tiny", "twin")
+            )
+            await asyncio.gather(*requests)
+        engines = [service.worker(name).engine for name in ("tiny", "twin")]
+        # No kernel of one model ran between the first and the last of a sweep of the other.
+        steps = {f"engine-{engine.pack.name}": len(engine.plan.steps) for engine in engines}
+        runs = [(thread, len(list(run))) for thread, run in groupby(launched)]
+        assert all(count % steps[thread] == 0 for thread, count in runs)
+        assert len(runs) > 2
+        assert all(engine.takes_turns for engine in engines)
+        found = await service.metrics()
+        used = found["layerstream_budget_used_bytes", frozenset()]
+        assert used == service.context.budget.used_bytes
+        shown = {
+            dict(labels)["kind"]: value
+            for (name, labels), value in found.items()
+            if name == "layerstream_memory_bytes" and ("model", "(shared)") in labels
+        }
+        assert shown["arena"] == max(engine.plan.arena_bytes for engine in engines)
+        assert not any(
+            name == "layerstream_memory_bytes"
+            and ("kind", "arena") in labels
+            and ("model", "(shared)") not in labels
+            for name, labels in found
+        )
+    with pytest.raises(Exception, match="--activations shared"):
+        async with serving(
+            settings(
+                models_budget=total, models=("tiny", "twin"), activations="own", exit_on_error=True
+            )
+        ):
+            pass
