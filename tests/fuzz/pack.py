@@ -26,9 +26,10 @@ from models.packs.pack import open_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.fuzz.rows import check_regions
 from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
-from tests.models.nets import CHUNK_BYTES, residual, written
+from tests.models.nets import CHUNK_BYTES, concat, residual, written
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (
@@ -77,6 +78,7 @@ def attempt(folder: Path) -> bool:
         return False
     for limit in (0, *chunk_sizes(pack.manifest)[:4], None):
         check_joined(pack.manifest, choose_pieces(pack.manifest, limit))
+    check_regions(pack.manifest)
     for architecture in ARCHITECTURES.values():
         for ring_bytes in (None, 0, pack.manifest.largest_chunk_bytes, 1 << 60):
             try:
@@ -230,13 +232,14 @@ def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
 
 
 def sound_packs(folder: Path) -> list[Path]:
-    """Compile a network with chunks and a resident span, one that detects, one with a resident piece."""
+    """Compile networks: chunks and a resident span, values joined, one that detects, a resident piece."""
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
     packs = []
     folder.mkdir()
     resident, _ = selection()
     for name, model in (
         ("tiny", residual()),
+        ("joined", concat()),
         ("detector", square_finder()),
         ("resident", resident),
     ):

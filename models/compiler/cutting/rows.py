@@ -6,7 +6,7 @@ the last rows are made by one kernel, with the bits of the whole. Only operators
 operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -14,16 +14,23 @@ from onnx import helper
 
 from models.compiler.analysis.alias import SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.cutting.row_parts import Parts, shuffled, sliced
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
 from models.packs.manifest import Window
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
+#: Outside of the blocked layout, where channels are planes.
+_PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS = 1
 _NO_PADS = [0, 0, 0, 0]
 #: Operators whose kernels read an element, compute, and write it: safe on the same memory.
 _IN_PLACE = frozenset(("Add", "Div", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"))
+
+#: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
+#: bits depend on how many elements there are, and on how threads divide them.
+_UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class _Finder:
         self._block = block
         self._blocked: set[str] = set()
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._readers = graph.readers()
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]
@@ -105,15 +113,20 @@ class _Finder:
         return len(shape) == 4 and shape[0] == 1 and self._graph.array(name).dtype == "float32"
 
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if node.op_type == "Concat" and node.domain in _DOMAINS:
-            return self._joined(index, node)
-        if node.op_type == "Split" and node.domain in _DOMAINS:
-            return self._split(index, node)
-        if len(made(node)) != 1:
-            return None
         if node.domain == NCHWC_DOMAIN:
-            return self._blocked_node(index, node)
-        if node.op_type in POINTWISE and node.domain in _DOMAINS:
+            return self._blocked_node(index, node) if len(made(node)) == 1 else None
+        if node.domain not in _DOMAINS:
+            return None
+        if node.op_type == "Concat":
+            return self._joined(index, node)
+        if node.op_type == "Split":
+            return self._split(index, node)
+        return self._alone(index, node) if len(made(node)) == 1 else None
+
+    def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        if node.op_type in _PLAIN and node.input[0] not in self._blocked:
+            return self._plain_node(index, node)
+        if node.op_type in POINTWISE - _UNEVEN:
             return self._pointwise(index, node)
         return None
 
@@ -127,6 +140,31 @@ class _Finder:
         parts = tuple((name, 0, self._planes(name)) for name in node.input)
         inputs = tuple((name, Window()) for name in dict.fromkeys(node.input))
         return RowNode(index, inputs, (node.output[0],), parts=(parts,))
+
+    def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """What runs on rows outside of the blocked layout."""
+        source, result = node.input[0], node.output[0]
+        if node.op_type == "Slice":
+            return self._planes_of(index, sliced(self._graph, node))
+        if node.op_type == "Transpose":
+            readers = self._readers.get(result, [])
+            return self._planes_of(index, shuffled(self._graph, node, readers))
+        if not (self._has_rows(source) and self._has_rows(result)):
+            return None
+        if node.op_type in _POOLS:
+            return self._windowed(index, node)
+        size = attributes(node)["blocksize"]
+        down = node.op_type == "SpaceToDepth"
+        window = Window(kernel=size, stride=size) if down else Window(factor=size)
+        return self._made(index, node, [(source, window)])
+
+    def _planes_of(self, index: int, found: Mapping[str, Parts]) -> RowNode | None:
+        for result, parts in found.items():
+            names = [*dict.fromkeys(name for name, _, _ in parts)]
+            if all(map(self._has_rows, (*names, result))) and self._blocked.isdisjoint(names):
+                inputs = tuple((name, Window()) for name in names)
+                return RowNode(index, inputs, (result,), parts=(parts,))
+        return None
 
     def _split(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """A split along channels, outside of the blocked layout: there channels are planes."""

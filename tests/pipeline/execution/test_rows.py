@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -56,7 +57,7 @@ class Case:
         model = parsed(text, self.weights)
         del model.graph.output[0].type.tensor_type.shape.dim[:]
         model.graph.output[0].type.tensor_type.ClearField("shape")
-        return onnx.shape_inference.infer_shapes(model)
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 # fmt: off
@@ -145,6 +146,29 @@ CASES = {
         e = Mul(d, c)
         y = Conv<pads=[1,1,1,1]>(e, wb)
     """, {"wa": (64, 32, 3, 3), "wb": W3}),
+    "shuffled channels": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b, c = Split<axis=1>(a)
+        d = Conv<pads=[1,1,1,1]>(c, wb)
+        e = Concat<axis=1>(b, d)
+        f = Reshape(e, apart)
+        g = Transpose<perm=[0,2,1,3,4]>(f)
+        h = Reshape(g, together)
+        i = Slice(h, first, end, axis)
+        j = Conv<pads=[1,1,1,1]>(i, wc)
+        y = Add(j, b)
+    """, {"wa": (64, 32, 3, 3), "wb": W3, "wc": W3}),
+    "rearranged pixels": Case("""
+        a = SpaceToDepth<blocksize=2>(x)
+        b = Conv<pads=[1,1,1,1]>(a, wa)
+        y = DepthToSpace<blocksize=2, mode="CRD">(b)
+    """, {"wa": (64, 12, 3, 3)}, source="1,3,14,10"),
+    "plain pools": Case("""
+        a = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], ceil_mode=1>(x)
+        b = MaxPool<kernel_shape=[2,3], strides=[1,1], dilations=[2,1]>(a)
+        c = AveragePool<kernel_shape=[3,3], strides=[1,1]>(b)
+        y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(c)
+    """, source="1,3,31,21"),
     "activations": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         s = Softplus(a)
@@ -157,6 +181,28 @@ CASES = {
         d = HardSigmoid(c)
         y = Mul(c, d)
     """, {"wa": W3, "wb": W3, "wc": W1}),
+    "elements of no whole vector": Case("""
+        a = Neg(x)
+        b = Exp(a)
+        c = Sigmoid(b)
+        d = Tanh(a)
+        e = Erf(d)
+        f = Abs(e)
+        g = Sqrt(f)
+        h = Softsign(g)
+        i = HardSwish(h)
+        y = Add(c, i)
+    """, source="1,3,13,7"),
+    "uneven kernels": Case("""
+        a = Conv<pads=[2,2,2,2]>(x, wa)
+        b = Softplus(a)
+        c = Elu(a)
+        d = Add(b, c)
+        e = Abs(d)
+        f = Log(e)
+        g = Selu(f)
+        y = Conv<pads=[2,2,2,2]>(g, wb)
+    """, {"wa": W5, "wb": W5}, whole=1),
     "enlarged": Case("""
         a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, wa)
         scales = Constant<value_floats=[1.0,1.0,2.0,2.0]>()
@@ -174,13 +220,21 @@ CASES = {
     """, {"wa": W3, "wb": W5}, source="1,32,1,1"),
 }
 # fmt: on
-_SCALARS = {"low": np.float32(-0.3), "high": np.float32(0.4)}
+_CONSTANTS: Mapping[str, NDArray[Any]] = {
+    "low": np.array(-0.3, np.float32),
+    "high": np.array(0.4, np.float32),
+    "apart": np.array([1, 2, 32, 13, 9]),
+    "together": np.array([1, 64, 13, 9]),
+    "first": np.array([-61]),
+    "end": np.array([35]),
+    "axis": np.array([1]),
+}
 
 
 def compiled(case: Case, folder: Path) -> Pack:
     model = case.model()
-    for name, number in _SCALARS.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number), name))
+    for name, number in _CONSTANTS.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(number, name))
     source = folder / "rows.onnx"
     onnx.save(model, source)
     return open_pack(compile_onnx(source, folder / "rows", CompileOptions(chunk_bytes=CHUNK_BYTES)))

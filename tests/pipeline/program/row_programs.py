@@ -115,6 +115,7 @@ class _Builder:
         kinds = [
             *(self._window, self._window, self._window, self._sum, self._sum, self._chain),
             *(self._upsample, self._join, self._join, self._split, self._whole, self._binary),
+            self._choose,
         ]
         self._random.choice(kinds)()
 
@@ -255,6 +256,29 @@ class _Builder:
         ]
         self._piece([source], made)
         return None
+
+    def _choose(self) -> None:
+        """Add planes of a value in any order: a slice, or a shuffle, which is written in another shape."""
+        source = self._pick()
+        chosen = self._random
+        planes = chosen.sample(range(source.planes), chosen.randint(1, source.planes))
+        first = len(self._pieces)
+        made = self._tensor(
+            len(planes),
+            source.height,
+            source.width,
+            parts=[
+                RowPart(row_value=source.row_value, first_plane=plane, planes=1) for plane in planes
+            ],
+            copied=first,
+        )
+        self._piece([source], [made])
+        if chosen.random() < 0.5:
+            self._values.append({**self._values[made.value], "name": f"apart{len(self._values)}"})
+            self._values[made.value] |= {"parent": len(self._values) - 1, "offset": 0}
+            made.free = False
+            written = self._operand(made).model_copy(update={"index": len(self._values) - 1})
+            self._pieces[-1]["outputs"] = (written,)
 
     def _whole(self) -> None:
         """A piece that needs all of a tensor, perhaps as another view of it."""

@@ -31,6 +31,11 @@ class TaggedMemory:
         self._plan = plan
         self._arena: Tags = np.full(plan.arena_bytes // _ELEMENT, _GARBAGE, np.int64)
         self._by_value = {held.value: n for n, held in enumerate(manifest.row_values)}
+        self._views = {
+            held.parent: number
+            for number, held in enumerate(manifest.values)
+            if held.parent is not None and number in self._by_value
+        }
         self._taken = taken_by_rows(manifest, plan.steps)
         self._made: dict[tuple[RegionSteps, int], int] = {}
 
@@ -64,8 +69,7 @@ class TaggedMemory:
         """Return the tags of a value as it lies whole; a view has those of what it shows."""
         while value not in self._by_value:
             parent = self._manifest.values[value].parent
-            assert parent is not None
-            value = parent
+            value = self._views[value] if parent is None else parent
         row_value = self._by_value[value]
         height = self._manifest.row_values[row_value].height
         return self._rows(row_value, range(height))

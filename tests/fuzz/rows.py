@@ -1,0 +1,62 @@
+"""Regions of a manifest that was damaged: refused, or every byte that they touch is one of theirs."""
+
+from models.packs.manifest import Manifest
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.program.regions import Area, Call, Fill, Move, Region, RegionError
+from pipeline.program.steps import Phase, RegionSteps, row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+
+_MOST_PHASES = 8
+
+
+def check_regions(manifest: Manifest) -> None:
+    """Plan regions of ``manifest``, one at a time: all that is covered, and each operator alone."""
+    network = row_network(manifest)
+    runs = {(run.start, run.stop) for run in network.runs}
+    alone = {(item.first_piece, item.end_piece) for item in manifest.row_operators}
+    for first, end in sorted(runs | alone):
+        operators = network.within(range(first, end))
+        if operators is None:
+            continue
+        height = network.values[network.operators[operators[-1]].output].height
+        region = Region(first, end, -(-height // _MOST_PHASES))
+        try:
+            plan = make_plan(manifest, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
+        except RegionError:
+            continue
+        for step in plan.steps:
+            if isinstance(step, Phase):
+                _check_phase(manifest, step)
+
+
+def _check_phase(manifest: Manifest, phase: Phase) -> None:
+    for action in phase.actions:
+        areas: list[Area] = []
+        match action:
+            case Move(source, target):
+                sizes = [
+                    area.planes * area.rows * manifest.row_values[area.row_value].row_bytes
+                    for area in (source, target)
+                ]
+                assert sizes[0] == sizes[1], action
+                areas = [source, target]
+            case Fill(target):
+                areas = [target]
+            case Call(inputs=inputs, output=output):
+                areas = [*inputs, output]
+        for area in areas:
+            _check_area(manifest, phase.region, area)
+
+
+def _check_area(manifest: Manifest, region: RegionSteps, area: Area) -> None:
+    held = manifest.row_values[area.row_value]
+    if area.strip is None:
+        room = manifest.values[held.value].n_bytes
+    else:
+        room = region.plan.strips[area.strip].n_bytes
+    planes = area.first_plane + area.planes
+    assert min(area.first_plane, area.first_row) >= 0, area
+    assert min(area.planes, area.rows) > 0, area
+    assert area.first_row + area.rows <= area.held_rows, area
+    assert planes * area.held_rows * held.row_bytes <= room, area

@@ -1,0 +1,156 @@
+"""Operators on rows that a manifest cannot mean, one fault at a time; and what becomes of a crafted one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.compiler import compile_onnx
+from models.errors import PackError
+from models.packs.pack import Pack, open_pack, read_pack
+from models.packs.target import host_target
+from pipeline.program.regions import Region, RegionError, plan_region
+from pipeline.program.row_network import RowNetwork
+from tests.models.nets import NETS, written
+from tests.models.packs.test_pack import Change, Document, edit, put
+from tests.models.refusal import refuses
+
+pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+
+# The pack's row operators: 0 is the first layer, in one piece; 1 to 4 are in four chunks each, with spans
+# 2 to 5 and so on, 2 and 4 add a value. Row value 1 is the output of operator 0, ...
+
+
+def reverse(document: Document) -> None:
+    document["row_operators"][2:4] = document["row_operators"][3:1:-1]
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "field", "reason"),
+    [
+        (("graph",), 99, "graph", "99 is out of range"),
+        (("inputs",), [], "inputs", "none"),
+        (("inputs", 0, "row_value"), 99, "", "row value 99 is out of range"),
+        (("inputs", 0, "row_value"), 3, "inputs.0.row_value", "3 is made later"),
+        (("inputs", 0, "row_value"), 2, "inputs.0.row_value", "2 is made later"),
+        (("output",), 99, "", "row value 99 is out of range"),
+        (("output",), 1, "output", "1 is made twice"),
+        (("output",), 4, "output", "its pieces do not write value 5"),
+        (("first_piece",), 5, "", "pieces [5, 5) are out of range"),
+        (("first_piece",), 0, "first_piece", "0: before 1"),
+        (("end_piece",), 99, "", "pieces [1, 99) are out of range"),
+        (("inputs", 0, "window", "stride"), 2, "inputs.0.window", "8 rows of 8"),
+        (("inputs", 0, "window", "kernel"), 1, "inputs.0.window", "padding above a kernel of 1"),
+        (("inputs", 0, "window", "factor"), 2, "inputs.0.window", "8 rows of 8"),
+        (("inputs", 0, "window", "fill"), "ones", "inputs.0.window.fill", "zero"),
+        (("weights", 0, "index"), 99, "weights.0", "span 99 is no span"),
+        (("weights", 0, "index"), 9, "weights.0", "span 9 is not one of its pieces'"),
+        (("weights", 0, "index"), 3, "weights.0", "are outside span 3"),
+        (("weights", 0, "offset"), 4096, "weights.0", "[4096, +147456) are outside span 2"),
+        (("weights", 0, "kind"), "value", "weights.0", "value 2 is no span"),
+        (("weights", 0, "shape"), [-1], "weights.0", "span 2 is no span"),
+        (("in_place",), 1, "in_place", "1 is not like its output"),
+        (("in_place",), 0, "in_place", "0 is not like its output"),
+    ],
+)
+def test_operators_that_cannot_be_are_refused(
+    way: tuple[str | int, ...], value: object, field: str, reason: str, pack_folder: Path
+) -> None:
+    path = edit(pack_folder, put("row_operators", 1, *way, value))
+    with refuses(PackError, path, "row_operators.1", field, reason):
+        open_pack(pack_folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        (reverse, "row_operators.3.first_piece", "5: before 13"),
+        (
+            put("row_values", 2, "shape", [2, 32, 8, 8]),
+            "row_values.2",
+            "float32[2, 32, 8, 8] is not",
+        ),
+        (put("row_values", 2, "shape", [1, 64, 64]), "row_values.2", "float32[1, 64, 64] is not"),
+        (put("row_values", 2, "shape", [1, 64, 0, 8]), "row_values.2", "is not float32[1"),
+        (put("row_values", 2, "dtype", "int32"), "row_values.2", "int32[1, 64, 8, 8] is not"),
+        (put("row_values", 2, "planes", 5), "row_values.2.planes", "5 do not divide 64 channels"),
+        (put("row_values", 2, "value", 99), "row_values.2.value", "99 is out of range"),
+        (put("row_values", 6, "value", 2), "row_values.6.value", "2 does not hold it"),
+        (put("row_values", 2, "value", 0), "row_operators.1.output", "do not write value 0"),
+        (put("row_values", 2, "end_piece", 1), "row_values.2.parts", "none, but pieces copy them"),
+        (put("row_values", 2, "end_piece", 99), "row_values.2", "[0, 99) are out of range"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    change: Change, field: str, reason: str, pack_folder: Path
+) -> None:
+    path = edit(pack_folder, change)
+    with refuses(PackError, path, field, reason):
+        open_pack(pack_folder)
+
+
+@pytest.fixture(scope="module")
+def joined_pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """Row value 4 is 3 and 2, one plane each; 6 is 4 and 5, two each. 0 is no blocked one."""
+    folder = tmp_path_factory.mktemp("joined")
+    return open_pack(compile_onnx(written(NETS["concat"](), folder / "m.onnx"), folder / "m"))
+
+
+@pytest.fixture
+def joined_folder(joined_pack: Pack, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(joined_pack.folder, tmp_path / "joined" / "1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        (
+            put("row_values", 4, "parts", 0, "row_value", 4),
+            "row_values.4.parts.0",
+            "not one before",
+        ),
+        (
+            put("row_values", 4, "parts", 0, "row_value", 6),
+            "row_values.4.parts.0",
+            "not one before",
+        ),
+        (put("row_values", 4, "parts", 0, "row_value", 0), "row_values.4.parts.0", "other rows"),
+        (put("row_values", 4, "parts", 0, "first_plane", 1), "row_values.4.parts.0", "range of 1"),
+        (put("row_values", 6, "parts", 0, "planes", 1), "row_values.6.parts", "3 planes, not 4"),
+        (put("row_operators", 3, "output", 6), "row_operators.3.output", "6 is put together"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(
+    change: Change, field: str, reason: str, joined_folder: Path
+) -> None:
+    path = edit(joined_folder, change)
+    with refuses(PackError, path, field, reason):
+        open_pack(joined_folder)
+
+
+def test_what_the_compiler_writes_is_accepted(joined_folder: Path, pack_folder: Path) -> None:
+    assert open_pack(joined_folder).manifest.row_operators
+    assert open_pack(pack_folder).manifest.row_operators
+
+
+def smaller(document: Document) -> None:
+    """Let row value 2 lie in a value that is too small for it, and that nothing else writes."""
+    document["values"].append({"name": "small", "dtype": "float32", "shape": [4]})
+    document["row_values"][2]["value"] = len(document["values"]) - 1
+
+
+def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> None:
+    edit(pack_folder, smaller)
+    network = RowNetwork(open_pack(pack_folder).manifest)
+    with pytest.raises(RegionError, match="nowhere whole"):
+        plan_region(network, Region(5, 9, 2))
+    assert plan_region(network, Region(0, 9, 2)).strips
+
+
+def test_the_first_operator_of_a_gpu_is_refused(pack_folder: Path) -> None:
+    document = json.loads((pack_folder / "manifest.json").read_text())
+    document["target"].update(isa="cuda-sm72", block=1)
+    (pack_folder / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(PackError, match="row_operators: a GPU runs whole tensors"):
+        read_pack(pack_folder)
