@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.detection.decoding import Candidates, candidates
-from models.detection.nms import suppress
+from models.detection.nms import SUPPRESSION_BYTES, suppress
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -72,6 +72,12 @@ def seen(
     """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them."""
     score = detection.score_threshold if limits.score is None else limits.score
     return candidates(outputs, detection.heads, preprocess.size, score)
+
+
+def boxes_bytes(found: Candidates) -> int:
+    """Return what ``found`` and its boxes take, from above: while they are compared, or become edges."""
+    largest = int(np.bincount(found.classes).max(initial=0))
+    return max(3 * found.n_bytes + largest * SUPPRESSION_BYTES, 5 * found.n_bytes)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Kind = Literal["greedy", "diou"]
 Numbers = NDArray[np.float64]
 
+#: What comparing boxes takes for each of the class that has most of them: edges, and arrays of numbers.
+SUPPRESSION_BYTES = 192
+
 
 def suppress(
     boxes: Numbers,

@@ -123,9 +123,9 @@ class Preprocess(BaseModel):
         width, height = self._made_size(image)
         pixels = image[0] * image[1]
         grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
-        if self.filter != "darknet":  # Pillow resizes rows, then columns; what it makes is copied
-            across = PILLOW_BYTES * width * (image[1] + height)
-            return grey + across + width * height * _STORED_BYTES
+        if self.filter != "darknet":  # Pillow resizes rows, then columns; then its result is copied
+            across, result = PILLOW_BYTES * width * image[1], PILLOW_BYTES * width * height
+            return grey + result + max(across, _STORED_BYTES * width * height)
         if PILLOW_BYTES * pixels <= made_bytes(width, height):
             return grey
         return grey + made_bytes(width, height) + band_bytes(image[0], width)

@@ -94,14 +94,6 @@ def smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
     return resize if resize.n_bytes <= made else ResizedPixels(resize)
 
 
-def resize_corners(
-    image: Image.Image, size: Size, window: Window | None = None
-) -> NDArray[np.float32]:
-    """Return all rows of CornerResize, [rows, columns, 3]."""
-    resize = CornerResize(image, size, window)
-    return ResizedPixels(resize).rows(0, resize.height)
-
-
 def _positions(
     old: int, new: int, start: int, stop: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:

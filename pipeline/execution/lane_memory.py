@@ -93,11 +93,12 @@ class LaneMemory:
 
     def _write(self, port: Port, tensor: Tensor) -> None:
         offset = self.offset(port.value)
-        target = self.arena.array(offset, port.dtype, port.shape)
-        if isinstance(tensor, np.ndarray) or not isinstance(target, np.ndarray):
-            self.arena.write(offset, np.ascontiguousarray(tensor))
-        else:
-            tensor.put(target)  # made where it is needed, rather than made and copied
+        if not isinstance(tensor, np.ndarray):
+            target = self.arena.array(offset, port.dtype, port.shape)
+            if isinstance(target, np.ndarray):
+                tensor.put(target)  # made where it is needed, rather than made and copied
+                return
+        self.arena.write(offset, np.ascontiguousarray(tensor))
 
     def _view(self, port: Port) -> NDArray[Any]:
         if port.is_loose:

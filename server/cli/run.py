@@ -135,6 +135,9 @@ def run(
         _check_output(opened, output)
     picture = None if image is None else _picture(image)
     inputs = _inputs(opened, picture, input_)
+    pixels = None if picture is None else picture.size
+    if draw is None:
+        picture = None  # what is needed of it, its tensor holds
     chosen = architecture(architecture_name)
     total = size(budget, "--budget")
     wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
@@ -146,7 +149,7 @@ def run(
     meter = find_meter()
     with _engine(opened, plan, device, verify == "always") as engine:
         with meter.measure() as energy:
-            found, statistics = engine.answer(inputs, partial(found_in, opened, picture, wish))
+            found, statistics = engine.answer(inputs, partial(found_in, opened, pixels, wish))
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
     if output is not None:
         _save(output, found.tensors)

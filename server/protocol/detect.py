@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from models.detection.boxes import Boxes, Limits, boxes_among, seen
+from models.detection.boxes import Boxes, Limits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
@@ -22,8 +22,6 @@ router = APIRouter(tags=["inference"])
 
 # How many are written at once, within a millisecond or so.
 _BOXES_A_PIECE = 256
-# What comparing candidates with each other takes, in times of themselves.
-_SUPPRESSION = 6
 
 Fraction = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]
 
@@ -56,7 +54,7 @@ async def detect(
 
     def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
         found = seen(outputs, *_recipes(pack), limits)
-        return Kept(found, found.n_bytes * _SUPPRESSION)
+        return Kept(found, boxes_bytes(found))
 
     async def respond(
         picture: Picture, found: Candidates, statistics: SweepStatistics, pack: Pack

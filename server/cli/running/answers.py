@@ -10,6 +10,7 @@ from PIL import Image
 
 from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
+from models.images.placement import Size
 from models.packs.pack import Pack
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
@@ -78,12 +79,12 @@ class Result:
     repeats: Repeats | None = None
 
 
-def found_in(pack: Pack, picture: Image.Image | None, wish: Wish, outputs: Arrays) -> Found:
-    """Return what is wished of ``outputs``; nothing of it is a view of them."""
+def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Found:
+    """Return what is wished of ``outputs`` for an image of that size; nothing of it is a view of them."""
     return Found(
         {name: (array.dtype.name, array.shape) for name, array in outputs.items()},
         _best_of(pack, outputs, wish.labels),
-        _boxes_of(pack, outputs, picture, wish.limits),
+        _boxes_of(pack, outputs, image, wish.limits),
         copies(outputs) if wish.tensors else {},
     )
 
@@ -96,18 +97,15 @@ def _best_of(pack: Pack, outputs: Arrays, count: int) -> list[Prediction]:
     return top_classes(classification, outputs[classification.output], count)
 
 
-def _boxes_of(
-    pack: Pack, outputs: Arrays, picture: Image.Image | None, limits: Limits
-) -> list[Box] | None:
+def _boxes_of(pack: Pack, outputs: Arrays, image: Size | None, limits: Limits) -> list[Box] | None:
     """Return what a detector saw; None where the model is none.
 
-    Without a picture, boxes are in pixels of the network's input.
+    Without an image, boxes are in pixels of the network's input.
     """
     detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
     if detection is None or preprocess is None:
         return None
-    size = preprocess.size if picture is None else picture.size
-    return find_boxes(outputs, detection, preprocess, size, limits)
+    return find_boxes(outputs, detection, preprocess, image or preprocess.size, limits)
 
 
 def check_drawing(pack: Pack, path: Path, image: Path | None) -> None:

@@ -1,5 +1,6 @@
 """Heads to boxes: Darknet's formulas, and heads that hold nonsense."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from models.detection.boxes import Box, Limits, find_boxes
-from models.detection.decoding import MAX_CANDIDATES, candidates
+from models.detection.boxes import Box, Limits, boxes_among, boxes_bytes, find_boxes
+from models.detection.decoding import MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection, Head, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
@@ -211,3 +212,22 @@ def test_heads_must_fit_the_outputs(outputs: Any, words: list[str] | None) -> No
     assert (fault is None) == (words is None)
     for word in words or []:
         assert word in str(fault)
+
+
+@pytest.mark.parametrize("classes", [1, 80])
+def test_boxes_take_no_more_than_is_said(classes: int) -> None:
+    """Of candidates that overlap little, so that all remain: more than any photograph has."""
+    rng = np.random.default_rng(0)
+    count = 4000
+    boxes = np.concatenate([rng.random((count, 2)), np.full((count, 2), 0.004)], axis=1)
+    found = Candidates(boxes, rng.random(count).astype(np.float32), rng.integers(0, classes, count))
+    head = Head(output="x", kind="yolo", anchors=((1.0, 1.0),), classes=classes)
+    detection = Detection(heads=(head,), nms="diou")
+    tracemalloc.start()
+    try:
+        made = boxes_among(found, detection, Preprocess(size=NET), (640, 480), Limits())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(made) > count // 2
+    assert found.n_bytes + peak <= boxes_bytes(found)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from models.images.placement import Placement, around, inside
 from models.images.preprocess import Preprocess
-from models.images.resize import resize_corners
+from models.images.resize import CornerResize, ResizedPixels, Window
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 RESIZES: tuple[Literal["stretch", "crop", "letterbox"], ...] = ("stretch", "crop", "letterbox")
@@ -20,6 +20,13 @@ RESIZES: tuple[Literal["stretch", "crop", "letterbox"], ...] = ("stretch", "crop
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
+
+
+def resize_corners(
+    picture: Image.Image, size: tuple[int, int], window: Window | None = None
+) -> NDArray[np.float32]:
+    resize = CornerResize(picture, size, window)
+    return ResizedPixels(resize).rows(0, resize.height)
 
 
 def loops(image: Image.Image, size: tuple[int, int]) -> NDArray[np.float64]:

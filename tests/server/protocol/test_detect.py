@@ -1,6 +1,7 @@
 """``:detect``: boxes land on what is in the photograph, whatever its shape."""
 
 import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import pytest_asyncio
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
+from models.detection.boxes import Boxes
 from models.images.preprocess import Preprocess
+from models.packs.pack import open_pack
+from server.codec.writer import PIECE_BYTES
+from server.memory.request_needs import Need
+from server.protocol.detect import _pieces
 from server.settings.settings import Settings
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving
@@ -201,3 +207,32 @@ async def test_requests_are_counted(service: Service) -> None:
     before = await service.metric("layerstream_requests_total", **labels) or 0
     await service.client.post(DETECT, content=picture())
     assert await service.metric("layerstream_requests_total", **labels) == before + 1
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+async def test_the_smallest_pool_has_room_for_a_photograph(repository: Path, kind: str) -> None:
+    """Of 512 x 512 pixels, as docs/architecture.md promises."""
+    packs = (open_pack(repository / name) for name in ("finder", "plain", "tiny"))
+    pool = max(Need.of(pack.manifest).tight_bytes for pack in packs)
+    settings = Settings(repository=repository, budget=16 << 20, request_memory=pool, threads=1)
+    scene, file = Scene((512, 512), (96, 60, 220, 260)), io.BytesIO()
+    scene.image().save(file, kind)
+    async with serving(settings) as service:
+        document = (await service.client.post(DETECT, content=file.getvalue())).json()
+        lands_on(document["detections"], scene)
+        answer = await service.client.post("/v2/models/tiny:classify", content=file.getvalue())
+        assert answer.status_code == 200
+        assert service.context.request_memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 2000])
+async def test_many_boxes_are_written_in_pieces(count: int) -> None:
+    rng = np.random.default_rng(0)
+    edges, classes = rng.random((count, 4)), rng.integers(0, 3, count)
+    boxes = Boxes(edges, rng.random(count).astype(np.float32), classes, ("a", "b", "\u00e9"))
+    pieces = list(_pieces({"model_name": "m"}, boxes, {"delay_ms": 1.5}))
+    assert max(map(len, pieces)) <= PIECE_BYTES
+    assert len(pieces) == max(1, -(-count // 256))
+    document = json.loads(b"".join(pieces))
+    expected = [box.as_dict() for box in boxes.part(0, count)]
+    assert document == {"model_name": "m", "detections": expected, "delay_ms": 1.5}
