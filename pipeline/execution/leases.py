@@ -17,8 +17,8 @@ from pipeline.devices.memory import Memory
 from pipeline.devices.space import Space
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 
-#: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs uses
-#: it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
+#: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
+#: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
 
 
