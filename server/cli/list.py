@@ -56,10 +56,11 @@ def list_(
             verdicts = judge(found, shared, device, request_bytes, activations)
     document = {
         "repository": str(repository),
-        "all_bytes": needed_for_all(found),
+        "all_bytes": needed_for_all(found, activations),
         "budget_bytes": budget_bytes,
         "request_bytes": shared and shared.request_bytes,
         "models_bytes": shared and shared.used_bytes - shared.request_bytes,
+        "activations": activations,
         "chosen": list(chosen),
         "models": [
             _row(model, verdict if shared else None)
@@ -151,7 +152,10 @@ def _print_shares(document: dict[str, Any]) -> None:
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
         chosen = ("--models", ",".join(document["chosen"])) if document["chosen"] else ()
+        turns = (
+            () if document["activations"] == "auto" else ("--activations", document["activations"])
+        )
         serve = command(
-            *("serve", "--repository", document["repository"], *chosen, "--budget", least)
+            *("serve", "--repository", document["repository"], *chosen, *turns, "--budget", least)
         )
         suggest("To serve all that can be read", serve)

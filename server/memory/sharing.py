@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import NOTHING, Fitted, check_profile, smallest_fitted
 from pipeline.fitting.predict import Wanted
 from pipeline.fitting.within import fit_within, least_plan
+from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
@@ -45,24 +47,28 @@ class Sharer:
     within: Callable[[int], Fitted] | None = None
 
 
+#: A plan, why a model has none, None for who waits.
+Outcome = Fitted | RefusedError | PlanError | ModelError | None
+
+
 @dataclass(frozen=True)
 class Shares:
-    """What becomes of each model of a set, in its order: a plan, why there is none, None for who waits.
+    """What becomes of each model of a set, in its order: a plan, why it has none, None for who waits.
 
     ``in_turns``: whether they compute in turns.
     """
 
-    outcomes: tuple[Fitted | RefusedError | None, ...]
+    outcomes: tuple[Outcome, ...]
     in_turns: bool
 
     def plans(self) -> list[Fitted]:
         """Return the plans.
 
         Raises:
-            RefusedError: there is none for a model.
+            RefusedError, PlanError, ProfileError: there is none for a model.
         """
         for outcome in self.outcomes:
-            if isinstance(outcome, RefusedError):
+            if isinstance(outcome, Exception):
                 raise outcome
         return [outcome for outcome in self.outcomes if isinstance(outcome, Fitted)]
 
@@ -96,10 +102,8 @@ def sharer(
 def share_out(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
     """Return the plans of ``sharers`` within what is free of ``budget``; they are reserved there.
 
-    Models stand in ``budget`` under their name and position (``place``): two may be called the same.
-
-    Raises:
-        PlanError, ProfileError: as ``sharer``.
+    Models stand in ``budget`` under their name and position (``place``): two may be called the same. One
+    that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned.
     """
     admitted = {
         in_turns: _admitted(sharers, budget.without(()), in_turns)
@@ -110,16 +114,15 @@ def share_out(sharers: Sequence[Sharer], budget: Budget, activations: Activation
         budget.reserve(place(sharers, position), sharers[position].least, in_turns)
     at_least = _least_sums(sharers)
     hint = _hint(at_least, budget) if activations == "own" else ""
-    refusals = {
+    outcomes: dict[int, Outcome] = {
         position: _refused(
             each, budget, in_turns, at_least[activations != "own"], len(sharers) > 1, hint
         )
         for position, each in enumerate(sharers)
         if position not in admitted[in_turns]
     }
-    plans = _grown(sharers, admitted[in_turns], budget, in_turns)
-    every = range(len(sharers))
-    return Shares(tuple(refusals[i] if i in refusals else plans.get(i) for i in every), in_turns)
+    outcomes |= _grown(sharers, admitted[in_turns], budget, in_turns)
+    return Shares(tuple(outcomes.get(i) for i in range(len(sharers))), in_turns)
 
 
 def place(sharers: Sequence[Sharer], position: int) -> str:
@@ -131,7 +134,7 @@ def missing_bytes(sharers: Sequence[Sharer], shares: Shares, budget: Budget) -> 
     """Return what ``budget`` lacks for each model beside those that are served; None: nothing."""
     served = Budget(1 << 62)
     for position, outcome in enumerate(shares.outcomes):
-        if not isinstance(outcome, RefusedError):
+        if not isinstance(outcome, Exception):
             served.reserve(place(sharers, position), sharers[position].least, shares.in_turns)
     missing: list[int | None] = []
     for each, outcome in zip(sharers, shares.outcomes, strict=True):
@@ -154,9 +157,9 @@ def _admitted(sharers: Sequence[Sharer], room: Budget, in_turns: bool) -> list[i
 
 def _grown(
     sharers: Sequence[Sharer], admitted: Sequence[int], budget: Budget, in_turns: bool
-) -> dict[int, Fitted]:
+) -> dict[int, Outcome]:
     """Give each of the ``admitted`` an even part of what is left; return their plans."""
-    plans = {}
+    plans: dict[int, Outcome] = {}
     for done, position in enumerate(admitted):
         within = sharers[position].within
         if within is None:
@@ -164,7 +167,12 @@ def _grown(
         extra = budget.free_bytes // (len(admitted) - done)
         room = budget.without([place(sharers, position)])
         most = budget.used_bytes + extra - room.used_bytes
-        fitted = _best(sharers[position].least, within, room, most, in_turns)
+        try:
+            fitted = _best(sharers[position].least, within, room, most, in_turns)
+        except (PlanError, ModelError) as exc:
+            budget.release(place(sharers, position))
+            plans[position] = exc
+            continue
         budget.change(place(sharers, position), fitted.plan.memory, in_turns)
         plans[position] = fitted
     return plans

@@ -10,6 +10,7 @@ from pathlib import Path
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
+from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease, SharedArena
@@ -134,6 +135,7 @@ class Opener:
         Raises:
             As ``open``; what was reserved for the plan before may be changed.
         """
+        trim_heap()
         with _naming(name):
             self._budget.change(name, place.fitted.plan.memory, place.in_turns)
             return self._running(model, place)
@@ -146,6 +148,8 @@ class Opener:
     def _running(self, model: Prepared, place: Place) -> Running:
         """Open an engine as it is planned."""
         pack, plan = model.pack, place.fitted.plan
+        if model.profile is not None:  # other models may have been prepared since
+            self._device.tune(model.profile.tuning)
         reader = open_reader(pack.weights_path)
         verify = self._settings.verify == "always"
         try:

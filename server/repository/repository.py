@@ -10,9 +10,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator, Collection, Iterator
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
@@ -21,22 +19,19 @@ from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
-from pipeline.fitting.fit import Fitted
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.memory.request_needs import Need
-from server.memory.sharing import Sharer, Shares, share_out
+from server.memory.sharing import Sharer
 from server.repository.entry import Entry
+from server.repository.loaded_models import LoadedModels
 from server.repository.model_folders import model_names
-from server.repository.opening import Opener, Prepared
+from server.repository.opening import Opener
 from server.repository.presence import Presence, is_folder
-from server.repository.replanning import Place, Places, growing, making_room
-from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.settings import Settings
-from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +53,7 @@ class Repository:
         self._growth: asyncio.Task[None] | None = None
         self._closed = False
         self._minima = Minima(self._opener.least)
+        self._loaded = LoadedModels(self._entries, budget, self._opener, self._absent)
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
@@ -116,7 +112,9 @@ class Repository:
             entry.loading, entry.why, entry.refused = True, "loading", False
             entry.unloaded = False
             try:
-                await self._admit(entry, folder)
+                changed = await self._loaded.admit(entry, folder)
+                if changed:
+                    self._grow_later()
             except (Exception, asyncio.CancelledError) as exc:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
@@ -201,42 +199,18 @@ class Repository:
                 if growth is not None and growth.cancelled():
                     self._grow_later()
 
-    async def _admit(self, entry: Entry, folder: Path) -> None:
-        """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that."""
-        name, loaded = entry.name, self._places()
-        model = await asyncio.to_thread(self._opener.prepare, name, folder)
-        shares = await asyncio.to_thread(self._planned, [*loaded], (name, model))
-        own = shares.outcomes[len(loaded)]
-        if not isinstance(own, Fitted):
-            raise own or RefusedError(f"model {name!r} is not planned")
-        place = Place(own, shares.in_turns)
-        changes = making_room(
-            place, loaded, _as_places(loaded, shares.outcomes, shares), self._budget
-        )
-        try:
-            for other, smaller in changes.items():
-                await self._reopen(self._entries[other], smaller)
-            entry.worker = await self._opener.open(name, model, place)
-        except BaseException:
-            await to_its_end(self._restore({other: loaded[other] for other in changes}))
-            raise
-        entry.prepared, entry.place = model, place
-        if changes:
-            self._grow_later()
+    def _grow_later(self) -> None:
+        """Let the loaded models use what is free, in the background."""
+        if not self._closed and (self._growth is None or self._growth.done()):
+            self._growth = asyncio.create_task(self._grow())
 
-    def _places(self) -> dict[str, Place]:
-        """Return what the models that serve are planned as."""
-        serving = (entry for entry in self.entries() if entry.serves)
-        return {entry.name: entry.place for entry in serving if entry.place is not None}
+    async def _grow(self) -> None:
+        async with self._lock:
+            await self._loaded.grow()
 
-    def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
-        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
-        models = [self._entries[name].prepared for name in loaded]
-        sharers = [model.sharer for model in models if model is not None]
-        if newcomer is not None:
-            name, model = newcomer
-            sharers += [model.sharer, *self._absent({*loaded, name})]
-        return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+    def _served(self) -> list[str]:
+        """Return the models that the settings name, or all on disk."""
+        return list(self._settings.models) or self.names()
 
     def _absent(self, present: Collection[str]) -> Iterator[Sharer]:
         """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
@@ -246,69 +220,3 @@ class Repository:
                 least = self._minima.of(self._settings.repository / name)
                 if least is not None:
                     yield Sharer(name, least)
-
-    async def _reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan; runs to its end even when cancelled."""
-        await to_its_end(self._reopened(entry, place))
-
-    async def _reopened(self, entry: Entry, place: Place) -> None:
-        model, before, worker = entry.prepared, entry.place, entry.worker
-        assert model is not None
-        assert before is not None
-        assert worker is not None
-        _log.info("model %s: planned again, %s", entry.name, _change(before, place))
-        await worker.reopen(
-            partial(self._opener.reopen, entry.name, model, place),
-            partial(self._opener.reopen, entry.name, model, before),
-        )
-        entry.place = place
-
-    async def _restore(self, places: dict[str, Place]) -> None:
-        """Give models back what they had, as far as they were changed."""
-        for name in reversed(places):
-            entry, place = self._entries[name], places[name]
-            if entry.serves and entry.place is not place:
-                await self._try_reopen(entry, place)
-
-    async def _try_reopen(self, entry: Entry, place: Place) -> None:
-        try:
-            await self._reopen(entry, place)
-        except Exception as exc:  # noqa: BLE001  it serves as it did, or says itself why it does not
-            _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
-
-    def _grow_later(self) -> None:
-        """Let the loaded models use what is free, in the background."""
-        if not self._closed and (self._growth is None or self._growth.done()):
-            self._growth = asyncio.create_task(self._grow())
-
-    async def _grow(self) -> None:
-        async with self._lock:
-            loaded = self._places()
-            try:
-                shares = await asyncio.to_thread(self._planned, [*loaded], None)
-            except (*_FAILURES, RefusedError) as exc:
-                _log.warning("models keep the plans they have: %s", exc)
-                return
-            planned = _as_places(loaded, shares.outcomes, shares)
-            for name, larger in growing(loaded, planned, self._budget).items():
-                await self._try_reopen(self._entries[name], larger)
-
-    def _served(self) -> list[str]:
-        """Return the models that the settings name, or all on disk."""
-        return list(self._settings.models) or self.names()
-
-
-def _as_places(
-    loaded: Places, outcomes: Sequence[Fitted | RefusedError | None], shares: Shares
-) -> dict[str, Place]:
-    """Return what the ``loaded`` models shall be; one that is not planned stays as it is."""
-    return {
-        name: Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else place
-        for (name, place), outcome in zip(loaded.items(), outcomes, strict=False)
-    }
-
-
-def _change(before: Place, after: Place) -> str:
-    sizes = (format_size(place.fitted.plan.total_bytes) for place in (before, after))
-    turns = " in turns with others" if after.in_turns else ""
-    return f"{' -> '.join(sizes)}{turns}"

@@ -3,8 +3,8 @@
 The decision is the server's own (server/memory/sharing.py), in the order in which it loads: by name.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loader.errors import LoaderError
@@ -20,6 +20,7 @@ from pipeline.profiles.profile_file import FILE, load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests
+from server.memory.holdings import Holding, sum_bytes
 from server.memory.request_needs import Need, smallest_budget
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_out, sharer
 from server.repository.model_folders import model_names
@@ -31,21 +32,25 @@ _ARCHITECTURE = ARCHITECTURES["auto"]
 class Found:
     """A model of a repository, of which the latest version counts. ``fault``: why it cannot be opened.
 
-    ``least_bytes``: what it takes at least, requests to it aside. ``profile_fault``: why its profile, if
-    there is one, does not hold here.
+    ``least``: bytes by kind that it takes at least, requests to it aside. ``profile_fault``: why its
+    profile, if there is one, does not hold here.
     """
 
     name: str
     versions: tuple[str, ...]
     fault: str = ""
     pack: Pack | None = None
-    least_bytes: int = 0
+    least: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
     profile_fault: str = ""
 
     @property
     def need(self) -> Need | None:
         return None if self.pack is None else Need.of(self.pack.manifest)
+
+    @property
+    def least_bytes(self) -> int:
+        return sum(self.least.values())
 
     @property
     def smallest_budget_bytes(self) -> int | None:
@@ -84,10 +89,14 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
     return [_found(root / name, device) for name in chosen or known]
 
 
-def needed_for_all(models: Sequence[Found]) -> int:
+def needed_for_all(models: Sequence[Found], activations: Activations = "auto") -> int:
     """Return the smallest budget in which all ``models`` that can be opened are served together."""
     needs = [model.need for model in models if model.need is not None]
-    return smallest_budget(sum(model.least_bytes for model in models), needs)
+    in_turns = activations != "own"
+    held = {
+        model.name: Holding(model.least, in_turns) for model in models if model.pack is not None
+    }
+    return smallest_budget(sum_bytes(held), needs)
 
 
 def judge(
@@ -127,7 +136,7 @@ def _found(folder: Path, device: Device) -> Found:
         if profile is not None:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
-        least = least_plan(pack.manifest, device.adapt(_ARCHITECTURE), profile).total_bytes
+        least = least_plan(pack.manifest, device.adapt(_ARCHITECTURE), profile).memory
     except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:

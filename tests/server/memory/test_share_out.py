@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.fitting.fit import Fitted
+from pipeline.planning.plan import PlanError
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import SHARED, Holding, account, sum_bytes
@@ -167,3 +168,14 @@ def test_two_large_arenas_in_a_budget_of_one() -> None:
     ):
         assert words in str(caught.value)
     assert not share_out(every, Budget(88 * MIB), "auto").in_turns
+
+
+def test_a_model_that_cannot_be_planned_leaves_the_others_its_place() -> None:
+    def within(n_bytes: int) -> Fitted:
+        raise PlanError("the profile lacks a kernel")
+
+    every = [Sharer("bad", {"ring": 10}, within), numbers("good", {"ring": 10}, ring=500)]
+    bad, good = share_out(every, Budget(100), "own").outcomes
+    assert str(bad) == "the profile lacks a kernel"
+    assert isinstance(good, Fitted)
+    assert good.plan.total_bytes == 100

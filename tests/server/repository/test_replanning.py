@@ -1,6 +1,7 @@
 """Models that come and go change the plans of others, within the budget; nothing in flight is lost."""
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from itertools import groupby
@@ -179,7 +180,7 @@ async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
     await right(full, packs, "pair")
 
 
-@pytest.mark.parametrize("steps", range(0, 40, 3))
+@pytest.mark.parametrize("steps", range(0, 40, 8))
 async def test_cancelled_after_any_step_of_the_loop(
     full: Service, packs: Packs, steps: int
 ) -> None:
@@ -292,3 +293,52 @@ async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
             )
         ):
             pass
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("way", ["auto", "own"])
+async def test_models_come_and_go_under_requests(
+    settings: SettingsFactory, packs: Packs, way: Activations, seed: int
+) -> None:
+    """Loads, unloads and requests at once, some cancelled: answers are right, or say what is not there."""
+    dice, names = random.Random(seed), ("tiny", "twin", "pair")
+    total = packs.smallest("tiny") + packs.smallest("twin") + dice.randrange(200 << 10)
+    answered: list[int] = []
+    async with serving(
+        settings(models_budget=total, models=("tiny",), activations=way, queue_limit=64)
+    ) as service:
+
+        async def one(name: str, what: str, number: int) -> None:
+            if what != "infer":
+                path = f"/v2/repository/models/{name}/{what}"
+                answer = await service.client.post(path)
+                assert answer.status_code in ((200, 409) if what == "load" else (200, 404))
+                return
+            inputs = inputs_for(name, number)
+            answer = await service.infer(name, inputs)
+            if answer.status_code == 200:
+                close(arrays(answer), packs.expected(name, inputs))
+                answered.append(number)
+            else:
+                assert answer.status_code in (404, 409, 503), answer.text
+            held(service)
+
+        tasks = []
+        for number in range(60):
+            what = dice.choice(("infer", "infer", "infer", "load", "unload"))
+            tasks.append(asyncio.create_task(one(dice.choice(names), what, number)))
+            if dice.random() < 0.1:
+                dice.choice(tasks).cancel()
+            if dice.random() < 0.5:
+                await asyncio.sleep(0)
+            if number % 10 == 9:
+                await asyncio.wait(tasks[-3:])
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            assert found is None or isinstance(found, asyncio.CancelledError), found
+        for name in names:
+            await service.client.post(f"/v2/repository/models/{name}/unload")
+        assert held(service) == {}
+        for name in ("tiny", "twin"):
+            assert (await service.client.post(LOAD.replace("pair", name))).status_code == 200
+            await right(service, packs, name)
+    assert answered

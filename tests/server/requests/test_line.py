@@ -45,6 +45,19 @@ def test_a_closed_line_gives_what_it_holds_and_then_none() -> None:
     assert [line.take(), line.take()] == [1, None]
 
 
+def test_what_joins_first_passes_all_others_also_where_the_line_is_full() -> None:
+    line: Line[int] = Line("m", 2)
+    line.join(1)
+    line.join(2)
+    line.join_first(3)
+    with pytest.raises(BusyError):
+        line.join(4)
+    assert [line.take(), line.take(), line.take()] == [3, 1, 2]
+    line.close()
+    with pytest.raises(NotServingError):
+        line.join_first(5)
+
+
 @pytest.mark.parametrize("wake", ["join", "close"])
 def test_a_taker_that_waits_is_woken(wake: str) -> None:
     line: Line[int] = Line("m", 1)

@@ -1,0 +1,133 @@
+"""The loaded models as one set: planned together, changed one by one, put back where a change fails.
+
+Invariant: a model's ``place`` is what its engine was opened with, and what the budget holds for it. Whoever
+calls changes one thing at a time (repository.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from models.errors import ModelError
+from pipeline.devices.base import DeviceError
+from pipeline.fitting.fit import Fitted
+from pipeline.planning.plan import PlanError
+from server.errors import RefusedError
+from server.memory.budget import Budget
+from server.memory.sharing import Sharer, Shares, share_out
+from server.repository.entry import Entry
+from server.repository.opening import Opener, Prepared
+from server.repository.replanning import Place, Places, growing, making_room
+from server.repository.uninterrupted import to_its_end
+from server.settings.sizes import format_size
+
+_log = logging.getLogger(__name__)
+
+#: Yields the models that are served and not among these names: they keep their least. Blocks.
+Absent = Callable[[Collection[str]], Iterator[Sharer]]
+
+
+class LoadedModels:
+    """Those of ``entries`` that are loaded."""
+
+    def __init__(
+        self, entries: Mapping[str, Entry], budget: Budget, opener: Opener, absent: Absent
+    ) -> None:
+        self._entries = entries
+        self._budget = budget
+        self._opener = opener
+        self._absent = absent
+
+    async def admit(self, entry: Entry, folder: Path) -> bool:
+        """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that.
+
+        Return whether others have changed. Raises as Repository.load.
+        """
+        name, loaded = entry.name, self._places()
+        model = await asyncio.to_thread(self._opener.prepare, name, folder)
+        shares = await asyncio.to_thread(self._planned, [*loaded], (name, model))
+        own = shares.outcomes[len(loaded)]
+        if not isinstance(own, Fitted):
+            raise own or RefusedError(f"model {name!r} is not planned")
+        place = Place(own, shares.in_turns)
+        changes = making_room(place, loaded, _as_places(loaded, shares), self._budget)
+        try:
+            for other, smaller in changes.items():
+                await self._reopen(self._entries[other], smaller)
+            entry.worker = await self._opener.open(name, model, place)
+        except BaseException:
+            await to_its_end(self._restore({other: loaded[other] for other in changes}))
+            raise
+        entry.prepared, entry.place = model, place
+        return bool(changes)
+
+    async def grow(self) -> None:
+        """Let the loaded models use what is free."""
+        loaded = self._places()
+        try:
+            shares = await asyncio.to_thread(self._planned, [*loaded], None)
+        except (ModelError, PlanError, DeviceError, RefusedError) as exc:
+            _log.warning("models keep the plans they have: %s", exc)
+            return
+        planned = _as_places(loaded, shares)
+        for name, larger in growing(loaded, planned, self._budget).items():
+            await self._try_reopen(self._entries[name], larger)
+
+    def _places(self) -> dict[str, Place]:
+        """Return what the models that serve are planned as."""
+        serving = (entry for entry in self._entries.values() if entry.serves)
+        return {entry.name: entry.place for entry in serving if entry.place is not None}
+
+    def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
+        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
+        models = [self._entries[name].prepared for name in loaded]
+        sharers = [model.sharer for model in models if model is not None]
+        if newcomer is not None:
+            name, model = newcomer
+            sharers += [model.sharer, *self._absent({*loaded, name})]
+        return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+
+    async def _reopen(self, entry: Entry, place: Place) -> None:
+        """Have a loaded model served with another plan; runs to its end even when cancelled."""
+        await to_its_end(self._reopened(entry, place))
+
+    async def _reopened(self, entry: Entry, place: Place) -> None:
+        model, before, worker = entry.prepared, entry.place, entry.worker
+        assert model is not None
+        assert before is not None
+        assert worker is not None
+        _log.info("model %s: planned again, %s", entry.name, _change(before, place))
+        await worker.reopen(
+            partial(self._opener.reopen, entry.name, model, place),
+            partial(self._opener.reopen, entry.name, model, before),
+        )
+        entry.place = place
+
+    async def _restore(self, places: dict[str, Place]) -> None:
+        """Give models back what they had, as far as they were changed."""
+        for name in reversed(places):
+            entry, place = self._entries[name], places[name]
+            if entry.serves and entry.place is not place:
+                await self._try_reopen(entry, place)
+
+    async def _try_reopen(self, entry: Entry, place: Place) -> None:
+        try:
+            await self._reopen(entry, place)
+        except Exception as exc:  # noqa: BLE001  it serves as it did, or says itself why it does not
+            _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
+
+
+def _as_places(loaded: Places, shares: Shares) -> dict[str, Place]:
+    """Return what the ``loaded`` models shall be; one that is not planned stays as it is."""
+    return {
+        name: Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else place
+        for (name, place), outcome in zip(loaded.items(), shares.outcomes, strict=False)
+    }
+
+
+def _change(before: Place, after: Place) -> str:
+    sizes = (format_size(place.fitted.plan.total_bytes) for place in (before, after))
+    turns = " in turns with others" if after.in_turns else ""
+    return f"{' -> '.join(sizes)}{turns}"
