@@ -197,8 +197,8 @@ class _Search:
                     seconds.append(float(sketch.seconds[number]))
         if not starts:
             return None
-        numbers = np.array([starts, rows, arena, ring, bound], np.int64)
-        return Edges(*numbers, seconds=np.array(seconds))
+        start, row, live, weight, bindings = np.array([starts, rows, arena, ring, bound], np.int64)
+        return Edges(start, row, live, weight, bindings, np.array(seconds))
 
     # What runs whole
 

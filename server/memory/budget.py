@@ -165,7 +165,7 @@ def fit(
         chosen = smallest_fitted(manifest, architecture, wanted, profile)
         least = chosen.plan
     else:
-        chosen, least = None, least_plan(manifest, architecture, profile)
+        chosen, least = None, least_plan(manifest, architecture, profile, wanted.steps)
     if least.total_bytes > free.free_bytes:
         raise refusal(name, least.memory, free, beside_bytes)
     room = min(share, free.free_bytes)
