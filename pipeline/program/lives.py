@@ -7,6 +7,7 @@ from its maker to its last reader.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.packs.manifest import Manifest, Piece
 from pipeline.program.regions import RegionPlan
@@ -22,10 +23,13 @@ class Lifetime:
     end: int
 
 
-def roots(manifest: Manifest, steps: Sequence[Step] = ()) -> list[tuple[int, int]]:
+def roots(
+    manifest: Manifest, steps: Sequence[Step] = (), apart: frozenset[int] = frozenset()
+) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in and its byte offset there.
 
-    What a region of ``steps`` writes over another value lies there.
+    What a region of ``steps`` writes over another value lies there. What would lie in one of ``apart``
+    has memory of its own.
     """
     over = {
         manifest.row_values[new].value: manifest.row_values[old].value
@@ -36,7 +40,7 @@ def roots(manifest: Manifest, steps: Sequence[Step] = ()) -> list[tuple[int, int
     found = []
     for index in range(len(manifest.values)):
         root, offset = index, 0
-        while (parent := manifest.values[root].parent) is not None:
+        while (parent := manifest.values[root].parent) is not None and parent not in apart:
             offset += manifest.values[root].offset
             root = parent
         while root in over:
@@ -45,15 +49,52 @@ def roots(manifest: Manifest, steps: Sequence[Step] = ()) -> list[tuple[int, int
     return found
 
 
-def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[Lifetime, ...]:
+def never_whole(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
+    """Return the values that no step reads or writes but in parts: regions take rows from these.
+
+    So parts may lie anywhere, each only as long as it is needed.
+    """
+    used = {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    for step in steps:
+        if isinstance(step, Piece):
+            operands = (*step.inputs, *step.outputs)
+            used |= {operand.index for operand in operands if operand.kind == "value"}
+        elif step.number == 0:
+            plan = step.region.plan
+            used |= {manifest.row_values[number].value for number in plan.read | plan.written}
+    return frozenset(value for value in joins(manifest) if value not in used)
+
+
+def joins(manifest: Manifest) -> dict[int, list[int]]:
+    """Return the values that others lie in, with these, where no two of them overlap."""
+    inside: dict[int, list[int]] = {}
+    for index, value in enumerate(manifest.values):
+        if value.parent is not None and manifest.values[value.parent].parent is None:
+            inside.setdefault(value.parent, []).append(index)
+    return {whole: parts for whole, parts in inside.items() if _disjoint(manifest, parts)}
+
+
+def _disjoint(manifest: Manifest, parts: Sequence[int]) -> bool:
+    places = sorted((manifest.values[part].offset, manifest.values[part].n_bytes) for part in parts)
+    return all(
+        start + n_bytes <= following for (start, n_bytes), (following, _) in pairwise(places)
+    )
+
+
+def lifetimes(
+    manifest: Manifest,
+    steps: Sequence[Step] | None = None,
+    places: Sequence[tuple[int, int]] | None = None,
+) -> tuple[Lifetime, ...]:
     """Return the life of each value's memory, then that of the strips of all regions, in moments.
 
     Graph inputs live from the first moment, outputs until after the last one. Values that lie in another
     one have no life of their own (start == end); their root lives for all of them. Nor has what exists
-    only as rows, and what is ``taken_by_rows``.
+    only as rows, and what is ``taken_by_rows``. ``places``: the roots, where they are known.
     """
     steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, roots(manifest, steps), taken_by_rows(manifest, steps))
+    places = roots(manifest, steps) if places is None else places
+    lives = _Lives(manifest, places, taken_by_rows(manifest, steps))
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
@@ -85,7 +126,7 @@ class _Lives:
     """Collects the first and the last moment of each root."""
 
     def __init__(
-        self, manifest: Manifest, places: list[tuple[int, int]], taken: frozenset[int]
+        self, manifest: Manifest, places: Sequence[tuple[int, int]], taken: frozenset[int]
     ) -> None:
         self._manifest = manifest
         self._taken = taken
