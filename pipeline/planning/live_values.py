@@ -17,9 +17,8 @@ class LiveValues:
     ) -> None:
         self._manifest = manifest
         self._network = network
-        places = roots(manifest, apart=apart)
-        self._lives = lifetimes(manifest, places=places)
-        self._roots = [root for root, _ in places]
+        self._lives = lifetimes(manifest, apart=apart)
+        self._roots = [root for root, _ in roots(manifest, apart=apart)]
         self._inputs = {port.value for port in manifest.inputs}
         self._through: dict[tuple[int, int], frozenset[int]] = {}
 

@@ -72,8 +72,8 @@ def make_plan(
     )
     shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
     resident_bytes = sum(manifest.spans[i].length for i in kept)
-    inside = roots(manifest, steps, never_whole(manifest, steps) if choice.regions else frozenset())
-    arena = plan_arena(lifetimes(manifest, steps, inside))
+    apart = never_whole(manifest, steps) if choice.regions else frozenset()
+    arena = plan_arena(lifetimes(manifest, steps, apart))
     return Plan(
         architecture=architecture,
         choice=choice,
@@ -93,7 +93,7 @@ def make_plan(
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
         values=(
-            *(arena.offsets[root] + offset for root, offset in inside),
+            *(arena.offsets[root] + offset for root, offset in roots(manifest, steps, apart)),
             *arena.offsets[len(manifest.values) :],
         ),
         users=tuple(users),

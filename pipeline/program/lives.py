@@ -84,17 +84,17 @@ def _disjoint(manifest: Manifest, parts: Sequence[int]) -> bool:
 def lifetimes(
     manifest: Manifest,
     steps: Sequence[Step] | None = None,
-    places: Sequence[tuple[int, int]] | None = None,
+    apart: frozenset[int] = frozenset(),
 ) -> tuple[Lifetime, ...]:
     """Return the life of each value's memory, then that of the strips of all regions, in moments.
 
     Graph inputs live from the first moment, outputs until after the last one. Values that lie in another
     one have no life of their own (start == end); their root lives for all of them. Nor has what exists
-    only as rows, and what is ``taken_by_rows``. ``places``: the roots, where they are known.
+    only as rows, and what is ``taken_by_rows``. ``apart``: what exists only as
+    its parts, as ``roots`` have it.
     """
     steps = manifest.pieces if steps is None else steps
-    places = roots(manifest, steps) if places is None else places
-    lives = _Lives(manifest, places, taken_by_rows(manifest, steps))
+    lives = _Lives(manifest, steps, apart)
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
@@ -125,12 +125,12 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
 class _Lives:
     """Collects the first and the last moment of each root."""
 
-    def __init__(
-        self, manifest: Manifest, places: Sequence[tuple[int, int]], taken: frozenset[int]
-    ) -> None:
+    def __init__(self, manifest: Manifest, steps: Sequence[Step], apart: frozenset[int]) -> None:
         self._manifest = manifest
-        self._taken = taken
-        self._places = places
+        self._taken = taken_by_rows(manifest, steps)
+        self._places = roots(manifest, steps, apart)
+        inside = joins(manifest) if apart else {}
+        self._parts = {whole: inside[whole] for whole in apart}
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._now = 0
@@ -167,6 +167,10 @@ class _Lives:
 
     def _use(self, value: int, start: int, end: int) -> None:
         if value in self._taken:
+            return
+        for part in self._parts.get(value, ()):
+            self._use(part, start, end)
+        if value in self._parts:
             return
         root = self._places[value][0]
         first, last = self._uses.get(root, (start, end))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
-from pipeline.program.lives import lifetimes
+from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.steps import regions_of
 from server.plots.svg import Svg
 
@@ -20,7 +20,7 @@ def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
 
     A region is a moment for each of its operators, the same in all of its phases.
     """
-    lives = lifetimes(manifest, plan.steps)
+    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps))
     names = [value.name for value in manifest.values]
     for region in regions_of(plan.steps):
         first, end = region.plan.region.first_piece, region.plan.region.end_piece
