@@ -142,7 +142,7 @@ def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
     if excess > 0:
         kind, most = max(plan.memory.items(), key=lambda item: item[1])
         raise PlanError(
-            f"{manifest.name}: required {sized(plan.total_bytes)} ({plan.total_bytes} bytes), available "
+            f"{manifest.name}: required {sized(plan.total_bytes)}, available "
             f"{sized(n_bytes)}, excess {sized(excess)}; most of it is {kind}: {sized(most)}"
         )
 

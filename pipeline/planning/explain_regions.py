@@ -1,6 +1,6 @@
 """What runs on rows in a plan, in words with figures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
@@ -29,11 +29,12 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
         manifest.values[value].n_bytes
         for value in {manifest.row_values[number].value for number in _inner(region)}
     )
+    instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     return (
         f"on rows, {_layers(manifest, held.pieces)}: {held.rows} {_plural('row', held.rows)} at a time in "
-        f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())} instead of "
-        f"{brief(whole)} of whole values, {brief(weights)} of weights at once{cost}"
+        f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
+        f"{brief(weights)} of weights at once{cost}"
     )
 
 
@@ -55,8 +56,11 @@ def _layers(manifest: Manifest, pieces: range) -> str:
 
 
 def _sum(steps: Sequence[Step], seconds: Sequence[float], region: RegionSteps) -> float:
-    inside: Callable[[Step], bool] = lambda step: isinstance(step, Phase) and step.region is region  # noqa: E731
-    return sum(each for step, each in zip(steps, seconds, strict=True) if inside(step))
+    return sum(
+        each
+        for step, each in zip(steps, seconds, strict=True)
+        if isinstance(step, Phase) and step.region is region
+    )
 
 
 def _plural(word: str, count: int) -> str:
