@@ -10,6 +10,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
+from pipeline.planning.variants import ALL_STEPS, QUICK_STEPS
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Region, RegionError
 from pipeline.schedule.architectures import Architecture
@@ -26,13 +27,19 @@ class Wanted:
     """What the user asks of a plan. Bytes and seconds; None: not asked.
 
     ``ring_bytes``: of each ring. ``weight_bytes``: limit of all memory for weights. ``delay_seconds``: as
-    little memory as reaches it. ``regions``: what runs on rows.
+    little memory as reaches it. ``regions``: what runs on rows. ``thorough``: it may take its time.
     """
 
     ring_bytes: int | None = None
     weight_bytes: int | None = None
     delay_seconds: float | None = None
     regions: tuple[Region, ...] = ()
+    thorough: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How long variants on rows are searched for."""
+        return ALL_STEPS if self.thorough else QUICK_STEPS
 
 
 @dataclass(frozen=True)

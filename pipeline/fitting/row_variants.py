@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from models.packs.choice import choose_pieces, finest_positions
-from models.packs.manifest import Manifest
+from models.packs.manifest import Manifest, Piece
+from pipeline.planning.plan import Plan
 from pipeline.planning.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile, piece_key
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.steps import row_network
+from pipeline.program.row_times import phase_seconds
+from pipeline.program.steps import regions_of, row_network
 from pipeline.schedule.architectures import Architecture
 
 # Rough times of a core that nobody measured; only their proportions decide.
@@ -17,6 +19,8 @@ _MULTIPLICATIONS_A_SECOND = 30e9
 _BYTES_A_SECOND = 6e9
 _LAUNCH_SECONDS = 4e-6
 _COPY_SECONDS = 2e-6
+#: What a disk reads, where no profile says.
+READ_BYTES_A_SECOND = 1.5e9
 
 
 def row_variants(
@@ -115,3 +119,16 @@ class _Estimated:
             took = seconds.get(item.first_piece, 0.0)
             seconds[item.first_piece] = took + self.call(number, height)
         return lambda piece: seconds.get(piece, 0.0)
+
+
+def estimated_seconds(manifest: Manifest, plan: Plan) -> float:
+    """Return about what a sweep of ``plan`` takes, by arithmetic alone: kernels and reads side by side."""
+    network = row_network(manifest)
+    times = _Estimated(network)
+    pieces = times.pieces()
+    inside = {piece for region in plan.choice.regions for piece in region.pieces}
+    whole = sum(pieces(piece) for piece in range(len(manifest.pieces)) if piece not in inside)
+    kernels = whole + _LAUNCH_SECONDS * sum(isinstance(step, Piece) for step in plan.steps)
+    for region in regions_of(plan.steps):
+        kernels += sum(phase_seconds(network, region.plan, times))
+    return max(kernels, plan.read_bytes / READ_BYTES_A_SECOND)

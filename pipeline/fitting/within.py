@@ -10,7 +10,7 @@ from dataclasses import replace
 from models.packs.manifest import Manifest
 from pipeline.fitting.fit import NOTHING, Fitted, fit_plan, judged
 from pipeline.fitting.predict import Wanted
-from pipeline.fitting.row_variants import row_variants
+from pipeline.fitting.row_variants import READ_BYTES_A_SECOND, row_variants
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.thumb import smallest_plan
 from pipeline.planning.variants import QUICK_STEPS, Variant
@@ -23,8 +23,6 @@ from pipeline.schedule.architectures import Architecture
 _TRIED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
 _PROMISE = 0.97
-# What a disk reads, where no profile says; only proportions decide.
-_READ_BYTES_A_SECOND = 1.5e9
 
 
 def least_plan(
@@ -63,18 +61,20 @@ def fit_within(
     n_bytes: int,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
-    steps: int = QUICK_STEPS,
 ) -> Fitted:
     """Return the fastest plan whose ``total_bytes`` are within the limit, or the smallest plan.
+
+    With a delay that is ``wanted``, about the smallest that reaches it.
 
     Raises:
         PlanError: what is ``wanted`` cannot be, or not without a profile. ProfileError: the profile
             lacks a kernel.
     """
+    if wanted.delay_seconds is not None:
+        return _in_time(manifest, architecture, n_bytes, wanted, profile)
     best: Fitted | None = None
-    for variant in row_variants(manifest, architecture, profile, steps):
-        if _PROMISE * variant.n_bytes > n_bytes:
-            continue
+    variants = row_variants(manifest, architecture, profile, wanted.steps)
+    for variant in _spread([item for item in variants if _PROMISE * item.n_bytes <= n_bytes]):
         if best is not None and variant.seconds >= _seconds(best, variant):
             break  # the following ones compute for even longer
         fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
@@ -82,7 +82,54 @@ def fit_within(
             best is None or _seconds(fitted, variant) < _seconds(best, variant)
         ):
             best = fitted
-    return best or judged(least_plan(manifest, architecture, profile, steps), profile)
+    return best or judged(least_plan(manifest, architecture, profile, wanted.steps), profile)
+
+
+def _spread(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the fastest of ``variants``, and of the others, which leave more for weights, a few."""
+    if len(variants) <= _TRIED:
+        return list(variants)
+    last = len(variants) - 1
+    return [variants[last * step // (_TRIED - 1)] for step in range(_TRIED)]
+
+
+def _in_time(
+    manifest: Manifest,
+    architecture: Architecture,
+    n_bytes: int,
+    wanted: Wanted,
+    profile: Profile | None,
+) -> Fitted:
+    """Return the plan of the first variant, from the smallest on, that reaches the delay that is wanted.
+
+    Raises:
+        PlanError: none does.
+    """
+    refused: PlanError | None = None
+    variants = row_variants(manifest, architecture, profile, wanted.steps)
+    for variant in sorted(variants, key=lambda item: item.n_bytes):
+        if wanted.delay_seconds is not None and variant.seconds > wanted.delay_seconds:
+            continue
+        try:
+            fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
+        except PlanError as exc:
+            refused = exc
+            continue
+        if fitted is not None and _reaches(fitted, wanted):
+            return fitted
+    if refused is not None:
+        raise refused
+    fastest = min((variant.seconds for variant in variants), default=0.0)
+    raise PlanError(
+        f"{manifest.name}: a delay of {1e3 * (wanted.delay_seconds or 0):.1f} ms cannot be reached within "
+        f"{sized(n_bytes)}; the kernels alone take {1e3 * fastest:.1f} ms: allow more memory or a longer "
+        "delay"
+    )
+
+
+def _reaches(fitted: Fitted, wanted: Wanted) -> bool:
+    seconds, target = fitted.predicted_seconds, wanted.delay_seconds
+    return seconds is None or target is None or seconds <= target
 
 
 def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
@@ -95,7 +142,7 @@ def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
     if excess > 0:
         kind, most = max(plan.memory.items(), key=lambda item: item[1])
         raise PlanError(
-            f"{manifest.name}: required {sized(plan.total_bytes)} ({plan.total_bytes} bytes), available "
+            f"{manifest.name}: required {sized(plan.total_bytes)}, available "
             f"{sized(n_bytes)}, excess {sized(excess)}; most of it is {kind}: {sized(most)}"
         )
 
@@ -104,7 +151,7 @@ def _seconds(fitted: Fitted, variant: Variant) -> float:
     """Return the delay of a plan, as far as anybody knows."""
     if fitted.predicted_seconds is not None:
         return fitted.predicted_seconds
-    return max(variant.seconds, fitted.plan.read_bytes / _READ_BYTES_A_SECOND)
+    return max(variant.seconds, fitted.plan.read_bytes / READ_BYTES_A_SECOND)
 
 
 def _fit_variant(

@@ -11,13 +11,15 @@ from pipeline.program.shared_memory import roots
 
 
 class LiveValues:
-    """Sums over values that live, in bytes."""
+    """Sums over values that live, in bytes; the parts of those in ``apart`` lie anywhere."""
 
-    def __init__(self, manifest: Manifest, network: RowNetwork) -> None:
+    def __init__(
+        self, manifest: Manifest, network: RowNetwork, apart: frozenset[int] = frozenset()
+    ) -> None:
         self._manifest = manifest
         self._network = network
-        self._lives = lifetimes(manifest)
-        self._roots = [root for root, _ in roots(manifest)]
+        self._lives = lifetimes(manifest, apart=apart)
+        self._roots = [root for root, _ in roots(manifest, apart=apart)]
         self._inputs = {port.value for port in manifest.inputs}
         self._through: dict[tuple[int, int], frozenset[int]] = {}
 

@@ -10,7 +10,7 @@ from pipeline.planning.arena import plan_arena
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
-from pipeline.program.lives import lifetimes, placed
+from pipeline.program.lives import lifetimes, never_whole, placed
 from pipeline.program.steps import (
     Step,
     choose_steps,
@@ -72,7 +72,8 @@ def make_plan(
     )
     shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
     resident_bytes = sum(manifest.spans[i].length for i in kept)
-    arena = plan_arena(lifetimes(manifest, steps))
+    apart = never_whole(manifest, steps) if choice.regions else frozenset()
+    arena = plan_arena(lifetimes(manifest, steps, apart))
     return Plan(
         architecture=architecture,
         choice=choice,
@@ -92,7 +93,7 @@ def make_plan(
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
         values=(
-            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps)),
+            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
             *arena.offsets[len(manifest.values) :],
         ),
         users=tuple(users),

@@ -5,7 +5,7 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/ways.py); those that no other beats are the variants to choose from.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +16,7 @@ from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, fines
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.live_values import LiveValues
 from pipeline.planning.ways import Edges, Numbers, Way, Ways, Whole
+from pipeline.program.lives import joins
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -27,6 +28,8 @@ _ROWS = (1, 2, 4, 8, 16, 32)
 _ARENAS = 14
 _RINGS = 8
 _FIRST_ENDS = 10
+# More than any arena: what must not run whole.
+_NEVER = 1 << 60
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
@@ -61,7 +64,29 @@ def find_variants(
     """
     search = _Search(manifest, network, times, piece_seconds)
     search.walk(most_steps)
-    return _unbeaten(search.variants())
+    found = list(search.variants())
+    apart = _read_in_parts(manifest, network)
+    if apart:
+        again = _Search(manifest, network, times, piece_seconds, apart)
+        again.judge(search.sketched)
+        found += again.variants()
+    return _unbeaten(found)
+
+
+def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
+    """Return the joined values that nobody needs whole if all who read them are in regions."""
+    users: dict[int, set[int]] = {}
+    for number, piece in enumerate(manifest.pieces):
+        for operand in piece.inputs:
+            if operand.kind == "value":
+                users.setdefault(operand.index, set()).add(number)
+    made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
+    made |= {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    return frozenset(
+        whole
+        for whole, parts in joins(manifest).items()
+        if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
+    )
 
 
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
@@ -80,11 +105,15 @@ class _Search:
         network: RowNetwork,
         times: RowTimes,
         piece_seconds: Callable[[int], float],
+        apart: frozenset[int] = frozenset(),
     ) -> None:
+        self._apart = apart
+        #: By the place where they end.
+        self.sketched: dict[int, list[Sketch]] = {}
         self._manifest = manifest
         self._network = network
         self._times = times
-        self._live = LiveValues(manifest, network)
+        self._live = LiveValues(manifest, network, apart)
         outside = set(range(len(manifest.pieces))) - network.covered
         ends = {0, len(manifest.pieces)}
         self._places = sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
@@ -97,6 +126,8 @@ class _Search:
         ways = Ways(self._places, self._whole, self._edges)
         found = {self._variant(way): way for way in self._best(ways, self._rings)}
         yield from found
+        if not found:
+            return
         smallest = min(found, key=_size)
         ring = found[smallest].ring
         for _ in range(_MOST_DESCENTS):
@@ -113,7 +144,7 @@ class _Search:
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas, each once."""
         levels = np.searchsorted(self._rings, rings, side="right") - 1
-        most = int(self._whole.arena.max(initial=0))
+        most = self._most
         limits = [
             (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
             for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
@@ -138,10 +169,16 @@ class _Search:
                     continue
                 first = self._network.operators_before(starts[0])
                 steps += self._network.operators_before(end) - first
-                found = sketches(self._network, end, starts, _ROWS, self._times)
-                edges = self._judged(found)
-                if edges is not None:
-                    self._edges[self._numbers[end]] = edges
+                found = list(sketches(self._network, end, starts, _ROWS, self._times))
+                self.judge({end: found})
+
+    def judge(self, sketched: Mapping[int, list[Sketch]]) -> None:
+        """Take the regions of sketches, by the place where they end."""
+        for end, found in sketched.items():
+            self.sketched[end] = found
+            edges = self._judged(found)
+            if edges is not None:
+                self._edges[self._numbers[end]] = edges
 
     def _useful_weights(self) -> int:
         """Return the most weights of a region that can be worth it: less than all that is needed now."""
@@ -181,9 +218,11 @@ class _Search:
 
     def _judged(self, found: Iterable[Sketch]) -> Edges | None:
         """Return what of the sketches is worth a thought."""
-        most = int(self._whole.arena.max(initial=0))
+        most = self._most
         starts, rows, arena, ring, bound, seconds = [], [], [], [], [], []
         for sketch in found:
+            if self._apart & {self._network.values[number].value for number in sketch.touched}:
+                continue  # it would be there whole
             beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
             weights = self._live.weights(sketch.first_piece, sketch.end_piece)
             for number, each in enumerate(sketch.rows):
@@ -197,16 +236,15 @@ class _Search:
                     seconds.append(float(sketch.seconds[number]))
         if not starts:
             return None
-        return Edges(
-            np.array(starts, np.int64),
-            np.array(rows, np.int64),
-            np.array(arena, np.int64),
-            np.array(ring, np.int64),
-            np.array(bound, np.int64),
-            np.array(seconds),
-        )
+        start, row, live, weight, bindings = np.array([starts, rows, arena, ring, bound], np.int64)
+        return Edges(start, row, live, weight, bindings, np.array(seconds))
 
     # What runs whole
+
+    @cached_property
+    def _most(self) -> int:
+        """The most memory that is worth a thought: where everything runs whole."""
+        return max(self._live.live, default=0)
 
     @cached_property
     def _rings(self) -> Numbers:
@@ -238,8 +276,12 @@ class _Search:
                 if piece.span is not None and not spans[piece.span].resident:
                     held = sum(s.length for s in spans[piece.span : piece.span + piece.n_spans])
                     ring[level, number] = max(ring[level, number], held)
+        arena = np.array([max(live[start:end]) for start, end in between], np.int64)
+        for piece, number in zip(self._manifest.pieces, numbers, strict=True):
+            if any(item.kind == "value" and item.index in self._apart for item in piece.inputs):
+                arena[number] = _NEVER
         return Whole(
-            np.array([max(live[start:end]) for start, end in between], np.int64),
+            arena,
             ring,
             bound,
             np.array([sum(map(piece_seconds, range(start, end))) for start, end in between]),

@@ -22,9 +22,10 @@ from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.row_kernels import MeasuredRows, row_keys
+from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
-from pipeline.program.steps import Phase, Step, regions_of
+from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 
@@ -187,17 +188,24 @@ class Profile(_Record):
 
     def _step_seconds(self, steps: Sequence[Step], quantile: Quantile) -> Iterator[float]:
         """Yield what each step takes."""
-        regions = {
-            region: phase_seconds(
-                region.network, region.plan, self.row_times(region.network, quantile)
-            )
-            for region in regions_of(steps)
-        }
+        regions = {region: self._phases(region, quantile) for region in regions_of(steps)}
         for step in steps:
             if isinstance(step, Phase):
                 yield regions[step.region][step.number]
             else:
                 yield self.kernel(piece_key(step)).at(quantile)
+
+    def _phases(self, region: RegionSteps, quantile: Quantile) -> list[float]:
+        """Return what each phase of a region takes; planners ask again and again."""
+        key = (region.plan.region, quantile)
+        if key not in self._phase_cache:
+            times = self.row_times(region.network, quantile)
+            self._phase_cache[key] = phase_seconds(region.network, region.plan, times)
+        return self._phase_cache[key]
+
+    @cached_property
+    def _phase_cache(self) -> dict[tuple[Region, str], list[float]]:
+        return {}
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""

@@ -7,6 +7,7 @@ from its maker to its last reader.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.packs.manifest import Manifest, Piece
 from pipeline.program.regions import RegionPlan
@@ -23,15 +24,52 @@ class Lifetime:
     end: int
 
 
-def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[Lifetime, ...]:
+def never_whole(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
+    """Return the values that no step reads or writes but in parts: regions take rows from these.
+
+    So parts may lie anywhere, each only as long as it is needed.
+    """
+    used = {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    for step in steps:
+        if isinstance(step, Piece):
+            operands = (*step.inputs, *step.outputs)
+            used |= {operand.index for operand in operands if operand.kind == "value"}
+        elif step.number == 0:
+            plan = step.region.plan
+            used |= {manifest.row_values[number].value for number in plan.read | plan.written}
+    return frozenset(value for value in joins(manifest) if value not in used)
+
+
+def joins(manifest: Manifest) -> dict[int, list[int]]:
+    """Return the values that others lie in, with these, where no two of them overlap."""
+    inside: dict[int, list[int]] = {}
+    for index, value in enumerate(manifest.values):
+        if value.parent is not None and manifest.values[value.parent].parent is None:
+            inside.setdefault(value.parent, []).append(index)
+    return {whole: parts for whole, parts in inside.items() if _disjoint(manifest, parts)}
+
+
+def _disjoint(manifest: Manifest, parts: Sequence[int]) -> bool:
+    places = sorted((manifest.values[part].offset, manifest.values[part].n_bytes) for part in parts)
+    return all(
+        start + n_bytes <= following for (start, n_bytes), (following, _) in pairwise(places)
+    )
+
+
+def lifetimes(
+    manifest: Manifest,
+    steps: Sequence[Step] | None = None,
+    apart: frozenset[int] = frozenset(),
+) -> tuple[Lifetime, ...]:
     """Return the life of each value's memory, then that of the strips of all regions, in moments.
 
     Graph inputs live from the first moment, outputs until after the last one. Values that lie in another
     one have no life of their own (start == end); their root lives for all of them. Nor has what exists
-    only as rows, and what is ``taken_by_rows``.
+    only as rows, and what is ``taken_by_rows``. ``apart``: what exists only as
+    its parts, as ``roots`` have it.
     """
     steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, placed(manifest, steps), taken_by_rows(manifest, steps))
+    lives = _Lives(manifest, steps, apart)
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
@@ -40,10 +78,13 @@ def lifetimes(manifest: Manifest, steps: Sequence[Step] | None = None) -> tuple[
     return lives.found()
 
 
-def placed(manifest: Manifest, steps: Sequence[Step]) -> list[tuple[int, int]]:
+def placed(
+    manifest: Manifest, steps: Sequence[Step], apart: frozenset[int] = frozenset()
+) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in where ``steps`` run, and its offset there.
 
-    What a region writes over another value lies there.
+    What a region writes over another value lies there. What would lie in one of ``apart`` has memory of
+    its own.
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     over = {
@@ -51,7 +92,7 @@ def placed(manifest: Manifest, steps: Sequence[Step]) -> list[tuple[int, int]]:
         for plan in regions
         for new, old in plan.over
     }
-    return roots(manifest, over)
+    return roots(manifest, over, apart)
 
 
 def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
@@ -76,12 +117,12 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
 class _Lives:
     """Collects the first and the last moment of each root."""
 
-    def __init__(
-        self, manifest: Manifest, places: list[tuple[int, int]], taken: frozenset[int]
-    ) -> None:
+    def __init__(self, manifest: Manifest, steps: Sequence[Step], apart: frozenset[int]) -> None:
         self._manifest = manifest
-        self._taken = taken
-        self._places = places
+        self._taken = taken_by_rows(manifest, steps)
+        self._places = placed(manifest, steps, apart)
+        inside = joins(manifest) if apart else {}
+        self._parts = {whole: inside[whole] for whole in apart}
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._now = 0
@@ -118,6 +159,10 @@ class _Lives:
 
     def _use(self, value: int, start: int, end: int) -> None:
         if value in self._taken:
+            return
+        for part in self._parts.get(value, ()):
+            self._use(part, start, end)
+        if value in self._parts:
             return
         root = self._places[value][0]
         first, last = self._uses.get(root, (start, end))

@@ -5,7 +5,7 @@ the other. In a region they take turns: the sum's first rows are written while s
 to be read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -13,16 +13,19 @@ from models.packs.manifest import Manifest
 
 
 def roots(
-    manifest: Manifest, over: Mapping[int, int] = MappingProxyType({})
+    manifest: Manifest,
+    over: Mapping[int, int] = MappingProxyType({}),
+    apart: Collection[int] = (),
 ) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in and its byte offset there.
 
-    ``over``: values that a plan puts over others beside those of the manifest.
+    ``over``: values that a plan puts over others beside those of the manifest. What would lie in one of
+    ``apart`` has memory of its own.
     """
     found = []
     for index in range(len(manifest.values)):
         root, offset = index, 0
-        while (parent := manifest.values[root].parent) is not None:
+        while (parent := manifest.values[root].parent) is not None and parent not in apart:
             offset += manifest.values[root].offset
             root = parent
         while root in over:

@@ -1,7 +1,6 @@
 """``layerstream plan``: what packs would take of a budget, and how long they would take."""
 
-import math
-import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +8,14 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
+from pipeline.execution.errors import InputError
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import Fitted
+from pipeline.fitting.frontier import frontier
 from pipeline.fitting.predict import Wanted, predict
+from pipeline.planning.explain_regions import explain_regions
 from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.cli.arguments import options
 from server.cli.arguments.options import (
     ActivationsOption,
@@ -29,6 +32,8 @@ from server.cli.arguments.options import (
 )
 from server.cli.arguments.predicted import PARTS, UNLIMITED_BYTES, memory_of, profiled
 from server.cli.arguments.weights import Weights, weight_bytes
+from server.cli.planning.deadlines import check_deadline, deadlines_of, seconds_of
+from server.cli.planning.frontier import frontier_rows, print_frontier
 from server.cli.printing.figures import MIB, number, unit_of_rows
 from server.cli.printing.output import print_json, print_table, say
 from server.cli.printing.sentences import shares
@@ -36,8 +41,8 @@ from server.cli.printing.steps import working
 from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import Need
+from server.plots.plans import arena_picture, frontier_picture
 
-_DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 #: What PARTS are called where people read.
 _PART_HEADS = ("weights", "activations", "scratch", "sessions", "tensors")
 
@@ -54,7 +59,21 @@ def plan(
     weights: Weights = None,
     ring: Ring = None,
     architecture_name: ArchitectureName = "auto",
+    deadline: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL=TIME", help="The same of one model, e.g. resnet50=50ms."),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
+    show_frontier: Annotated[
+        bool, typer.Option("--frontier", help="Memory against delay of one pack.")
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw one pack's arena over time, or its frontier: F.svg."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Plan as fast as a model that is loaded.")
+    ] = False,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
     threads: Threads = None,
@@ -63,17 +82,29 @@ def plan(
     """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
     chosen = architecture(architecture_name)
     budget_bytes = size(budget, "--budget")
-    target = _seconds(delay)
-    if budget is None and weights is None and target is None and ring is None:
-        raise typer.BadParameter("give --budget, --weights, --ring or --delay")
+    target = seconds_of(delay)
+    limits = (budget, weights, target, ring)
+    unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
+    _check_options(unlimited, target is not None and bool(deadline))
+    _check_pictures(packs, show_frontier, picture)
     device = open_named(context, device_name, threads)
     candidates, hints = [], []
-    for path in packs:
-        opened = open_pack(path, device.target, recompile)
-        wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest), target)
-        opened, profile, hint = _profiled_or_hint(opened, device, needed=target is not None)
+    found = [open_pack(path, device.target, recompile) for path in packs]
+    deadlines = deadlines_of(deadline or (), [pack.name for pack in found])
+    for compiled in found:
+        wanted = Wanted(
+            size(ring, "--ring"),
+            weight_bytes(weights, compiled.manifest),
+            deadlines.get(compiled.name, target),
+            thorough=not quick,
+        )
+        needed = wanted.delay_seconds is not None
+        opened, profile, hint = _profiled_or_hint(compiled, device, needed)
         candidates.append(Candidate(opened, device.adapt(chosen), wanted, profile))
         hints.append(hint)
+    if show_frontier:
+        _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
+        return
     shared = Budget(budget_bytes or UNLIMITED_BYTES)
     needs = [Need.of(candidate.pack.manifest) for candidate in candidates]
     if budget_bytes is not None:  # as the service does; without a budget there is no service
@@ -82,15 +113,70 @@ def plan(
             check_requests(candidate.pack.name, candidate.pack.manifest, shared)
     with working("planning"):
         shares = share_budget(candidates, shared, activations)
+        plans = shares.plans()
+        for candidate, item in zip(candidates, plans, strict=True):
+            check_deadline(candidate.pack.name, item, deadlines.get(candidate.pack.name))
         rows = [
             _planned(candidate, item, hint)
             for candidate, item, hint in zip(candidates, shares.plans(), hints, strict=True)
         ]
+    if picture is not None:
+        first = candidates[0].pack
+        write_picture(picture, arena_picture(first.name, first.manifest, plans[0].plan))
     document = _document(budget_bytes, shared, shares.in_turns, rows)
     if as_json:
         print_json(document)
         return
     _print_plans(document, explain)
+    if picture is not None:
+        say(f"{picture}: written")
+
+
+def _check_options(unlimited: bool, twice: bool) -> None:
+    if unlimited:
+        raise typer.BadParameter("give --budget, --weights, --ring, --delay or --frontier")
+    if twice:
+        raise typer.BadParameter("give --delay or --deadline")
+
+
+def _check_pictures(packs: list[Path], show_frontier: bool, picture: Path | None) -> None:
+    if (show_frontier or picture) and len(packs) != 1:
+        raise typer.BadParameter("--frontier and --picture are of one pack")
+    if picture is not None and picture.suffix != ".svg":
+        raise typer.BadParameter(f"{picture}: not F.svg", param_hint="--picture")
+
+
+def _frontier(
+    candidate: Candidate, resident: Architecture, picture: Path | None, as_json: bool
+) -> None:
+    pack, wanted = candidate.pack, Wanted(thorough=candidate.wanted.thorough)
+    with working("planning"):
+        points = frontier(
+            pack.manifest, candidate.architecture, resident, candidate.profile, wanted
+        )
+    rows = frontier_rows(points)
+    if picture is not None:
+        curve = [(row["total_bytes"], row["delay_ms"]) for row in rows]
+        estimated = any(row["estimated"] for row in rows)
+        write_picture(picture, frontier_picture(pack.name, curve, estimated))
+    if as_json:
+        print_json({"model": pack.name, "frontier": rows})
+        return
+    print_frontier(pack.name, rows)
+    if picture is not None:
+        say(f"{picture}: written")
+
+
+def write_picture(path: Path, text: str) -> None:
+    """Write ``text``.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def _profiled_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Pack, Profile | None, str]:
@@ -107,23 +193,6 @@ def _profiled_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Pack, P
         return device.fitted(pack), None, str(exc)
 
 
-def _seconds(text: str | None) -> float | None:
-    """Return the seconds of 800ms or 1.5s; None stays None.
-
-    Raises:
-        typer.BadParameter: it is not a time above 0.
-    """
-    if text is None:
-        return None
-    match = _DELAY.fullmatch(text.strip())
-    seconds = float(match[1]) * (1e-3 if match[2] == "ms" else 1.0) if match else 0.0
-    if not seconds or math.isinf(seconds):
-        raise typer.BadParameter(
-            f"{text!r} is not a time; write 800ms or 1.5s", param_hint="--delay"
-        )
-    return seconds
-
-
 def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
     profile = candidate.profile
     expected = None if profile is None else predict(fitted.plan, profile)
@@ -137,8 +206,16 @@ def _planned(candidate: Candidate, fitted: Fitted, hint: str) -> dict[str, Any]:
         "stall_ms": None if expected is None else expected.simulated.stall_seconds * 1e3,
         "bound_ms": None if expected is None else expected.bound_ms,
         "hint": hint,
-        "reasons": list(fitted.reasons),
+        "reasons": [*fitted.reasons, *_on_rows(candidate, fitted)],
+        "regions": [asdict(region) for region in fitted.plan.choice.regions],
     }
+
+
+def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:
+    """Return what runs on rows, in words."""
+    profile, plan = candidate.profile, fitted.plan
+    seconds = None if profile is None else profile.durations(plan).stages[-1]
+    return list(explain_regions(candidate.pack.manifest, plan, seconds))
 
 
 def _document(

@@ -1,22 +1,26 @@
 """Plans that are kept beside the profile they were found on."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.predict import Wanted, find_plan
-from pipeline.planning.found_plans import MOST_PLANS, FoundPlan, FoundPlans, Point
+from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"
 KNOWN = FoundPlan(
-    Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail"), ("because",), (Point(1, 2, 0.5),)
+    Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail", (Region(0, 5, 2),)),
+    ("because",),
+    (Point(1, 2, 0.5),),
 )
 
 
@@ -56,6 +60,27 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     again = opened(path)
     kept = [number for number in range(MOST_PLANS + 2) if again.get(str(number)) is not None]
     assert kept == list(range(2, MOST_PLANS + 2))
+
+
+def _changed(text: str) -> str:
+    return text.replace('"ring_bytes":1048576', '"ring_bytes":4096')
+
+
+def _of_another_planner(text: str) -> str:
+    return text.replace(f'"planner":{PLANNER_VERSION}', f'"planner":{PLANNER_VERSION + 1}')
+
+
+@pytest.mark.parametrize("edited", [_changed, _of_another_planner])
+def test_what_is_not_as_it_was_written_is_ignored(
+    edited: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    opened(path).add("auto 1 None", KNOWN)
+    text = path.read_text("utf-8")
+    assert edited(text) != text
+    path.write_text(edited(text), "utf-8")
+    assert opened(path).get("auto 1 None") is None
+    assert "ignored" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"format_version": 2}', b"null"])

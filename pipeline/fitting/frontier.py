@@ -1,0 +1,78 @@
+"""Memory against delay: the best plans of a model from the smallest to the one that keeps all weights."""
+
+from dataclasses import dataclass
+
+from models.packs.manifest import Manifest
+from pipeline.fitting.fit import NOTHING, Fitted, judged
+from pipeline.fitting.predict import Wanted
+from pipeline.fitting.row_variants import estimated_seconds
+from pipeline.fitting.within import fit_within, least_plan
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Plan
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+
+#: At least so many limits are asked about; plans that are the same are points once.
+_LIMITS = 18
+_MOST_LIMITS = 40
+_SAME = 1.01
+#: At least so many points, where a network has as many plans.
+POINTS = 12
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A plan and its delay; ``estimated``: nobody measured what its kernels take."""
+
+    fitted: Fitted
+    seconds: float
+    estimated: bool
+
+    @property
+    def plan(self) -> Plan:
+        return self.fitted.plan
+
+
+def frontier(
+    manifest: Manifest,
+    architecture: Architecture,
+    resident: Architecture = ARCHITECTURES["pre"],
+    profile: Profile | None = None,
+    wanted: Wanted = NOTHING,
+) -> list[FrontierPoint]:
+    """Return plans from the smallest up to that of ``resident``, ascending; none beside a better one.
+
+    Raises:
+        PlanError: there is no plan. ProfileError: the profile lacks a kernel.
+    """
+    smallest = judged(least_plan(manifest, architecture, profile, wanted.steps), profile)
+    largest = judged(make_plan(manifest, resident), profile)
+    low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
+    found = [smallest, largest]
+    count = _LIMITS
+    while True:
+        for step in range(1, count):
+            limit = round(low * (high / low) ** (step / count))
+            found.append(fit_within(manifest, architecture, limit, wanted, profile))
+        points = _unbeaten([_point(manifest, item) for item in found])
+        if len(points) >= POINTS or count >= _MOST_LIMITS:
+            return points
+        count = _MOST_LIMITS
+
+
+def _point(manifest: Manifest, fitted: Fitted) -> FrontierPoint:
+    if fitted.predicted_seconds is not None:
+        return FrontierPoint(fitted, fitted.predicted_seconds, estimated=False)
+    return FrontierPoint(fitted, estimated_seconds(manifest, fitted.plan), estimated=True)
+
+
+def _unbeaten(points: list[FrontierPoint]) -> list[FrontierPoint]:
+    """Return those that no smaller one beats by more than what is the same delay."""
+    kept: list[FrontierPoint] = []
+    least = float("inf")
+    for point in sorted(points, key=lambda item: (item.plan.total_bytes, item.seconds)):
+        same = kept and kept[-1].plan.total_bytes == point.plan.total_bytes
+        if not same and point.seconds < _SAME * least:
+            kept.append(point)
+            least = min(least, point.seconds)
+    return kept

@@ -1,0 +1,67 @@
+"""What runs on rows in a plan, in words with figures."""
+
+from collections.abc import Iterator, Sequence
+
+from models.packs.manifest import Manifest
+from pipeline.planning.plan import Plan
+from pipeline.planning.words import brief
+from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
+
+
+def explain_regions(
+    manifest: Manifest, plan: Plan, seconds: Sequence[float] | None = None
+) -> Iterator[str]:
+    """Yield a line for each region; ``seconds``: of each step, where a profile knows them."""
+    for region in regions_of(plan.steps):
+        took = None if seconds is None else _sum(plan.steps, seconds, region)
+        yield _line(manifest, region, took)
+
+
+def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str:
+    held = region.plan.region
+    phases = len(region.plan.phases)
+    weights = sum(
+        manifest.spans[span].length
+        for span in range(region.span or 0, (region.span or 0) + region.n_spans)
+        if region.span is not None
+    )
+    whole = sum(
+        manifest.values[value].n_bytes
+        for value in {manifest.row_values[number].value for number in _inner(region)}
+    )
+    instead = f" instead of {brief(whole)} of whole values" if whole else ""
+    cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
+    return (
+        f"on rows, {_layers(manifest, held.pieces)}: {held.rows} {_plural('row', held.rows)} at a time in "
+        f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
+        f"{brief(weights)} of weights at once{cost}"
+    )
+
+
+def _inner(region: RegionSteps) -> set[int]:
+    """Return the row values that exist as rows only."""
+    made = {region.network.operators[number].output for number in region.plan.operators}
+    return made - region.plan.written
+
+
+def _layers(manifest: Manifest, pieces: range) -> str:
+    names = [
+        layer.name
+        for layer in manifest.layers
+        if layer.first_piece < pieces.stop and layer.end_piece > pieces.start
+    ]
+    if not names:
+        return f"pieces {pieces.start} to {pieces.stop - 1}"
+    return f"layers {names[0]!r} to {names[-1]!r}" if len(names) > 1 else f"layer {names[0]!r}"
+
+
+def _sum(steps: Sequence[Step], seconds: Sequence[float], region: RegionSteps) -> float:
+    return sum(
+        each
+        for step, each in zip(steps, seconds, strict=True)
+        if isinstance(step, Phase) and step.region is region
+    )
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

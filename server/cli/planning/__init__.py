@@ -1,0 +1,1 @@
+"""What ``layerstream plan`` does beside plans: deadlines, the frontier, pictures."""

@@ -1,0 +1,86 @@
+"""Pictures of plans: the arena over time, and memory against delay."""
+
+from collections.abc import Sequence
+
+from models.packs.manifest import Manifest
+from pipeline.planning.plan import Plan
+from pipeline.planning.words import brief
+from pipeline.program.lives import lifetimes, never_whole
+from pipeline.program.steps import regions_of
+from server.plots.svg import Svg
+
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 1100, 560, 70, 36, 44
+_VALUES = ("#4878a8", "#6a9fd0", "#35608f", "#88b4dd")
+_STRIPS = ("#d98c3f", "#e8ab6c", "#c2742a", "#f0c596")
+_TICKS = 5
+
+
+def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
+    """Return SVG: moments from left to right, the arena's offsets upwards, values blue and strips orange.
+
+    A region is a moment for each of its operators, the same in all of its phases.
+    """
+    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps))
+    names = [value.name for value in manifest.values]
+    for region in regions_of(plan.steps):
+        first, end = region.plan.region.first_piece, region.plan.region.end_piece
+        names += [f"strip, pieces {first} to {end - 1}"] * len(region.plan.strips)
+    moments = max((life.end for life in lives), default=1) or 1
+    svg = Svg(_WIDTH, _HEIGHT)
+    across, up = _scales(moments, max(plan.arena_bytes, 1))
+    for index, (life, offset) in enumerate(zip(lives, plan.values, strict=True)):
+        if not life.n_bytes:
+            continue
+        colours = _VALUES if index < len(manifest.values) else _STRIPS
+        svg.rectangle(
+            _LEFT + life.start * across,
+            _HEIGHT - _BELOW - (offset + life.n_bytes) * up,
+            (life.end - life.start) * across,
+            life.n_bytes * up,
+            colours[index % len(colours)],
+            f"{names[index]}: {brief(life.n_bytes)} at {offset}, moments {life.start} to {life.end - 1}",
+        )
+    svg.text(_LEFT, 22, f"{name}: an arena of {brief(plan.arena_bytes)} over {moments} moments")
+    svg.text(_WIDTH - 10, 22, "blue: values, orange: strips of regions", "end")
+    _axes(svg, [(moment, str(moment)) for moment in _steps(moments)], across, plan.arena_bytes, up)
+    return svg.document()
+
+
+def frontier_picture(name: str, points: Sequence[tuple[int, float]], estimated: bool) -> str:
+    """Return SVG: total memory in bytes from left to right, the delay in ms upwards."""
+    svg = Svg(_WIDTH, _HEIGHT)
+    across, up = _scales(max(x for x, _ in points), max(y for _, y in points))
+    places = [(_LEFT + x * across, _HEIGHT - _BELOW - y * up) for x, y in points]
+    svg.line(places, _VALUES[0])
+    for (x, y), (n_bytes, delay) in zip(places, points, strict=True):
+        svg.dot(x, y, _STRIPS[0], f"{brief(n_bytes)}: {delay:.1f} ms")
+    said = "delay, estimated" if estimated else "delay"
+    svg.text(_LEFT, 22, f"{name}: memory of the whole plan against {said}, in ms")
+    ticks = [(tick, brief(tick)) for tick in _steps(max(x for x, _ in points))]
+    _axes(svg, ticks, across, None, up)
+    most = max(y for _, y in points)
+    for part in range(_TICKS + 1):
+        delay = most * part / _TICKS
+        svg.text(_LEFT - 6, _HEIGHT - _BELOW - delay * up + 4, f"{delay:.1f}", "end")
+    return svg.document()
+
+
+def _scales(across: float, up: float) -> tuple[float, float]:
+    """Return the pixels of one unit."""
+    return (_WIDTH - _LEFT - 20) / across, (_HEIGHT - _TOP - _BELOW) / (up or 1)
+
+
+def _steps(most: int) -> list[int]:
+    return sorted({most * part // _TICKS for part in range(_TICKS + 1)})
+
+
+def _axes(
+    svg: Svg, ticks: Sequence[tuple[int, str]], across: float, n_bytes: int | None, up: float
+) -> None:
+    """Draw both axes; ``n_bytes``: of the one upwards, where it shows bytes."""
+    bottom = _HEIGHT - _BELOW
+    svg.line([(_LEFT, _TOP), (_LEFT, bottom), (_WIDTH - 20, bottom)])
+    for position, words in ticks:
+        svg.text(_LEFT + position * across, bottom + 18, words, "middle")
+    for tick in [] if n_bytes is None else _steps(n_bytes):
+        svg.text(_LEFT - 6, bottom - tick * up + 4, brief(tick), "end")

@@ -1,0 +1,73 @@
+"""Variants on rows: sketches against plans of the same regions, and what a search finds."""
+
+import itertools
+
+import pytest
+
+from models.compiler import compile_onnx
+from models.default import FOLDER
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack
+from pipeline.fitting.row_variants import estimated_seconds, row_variants
+from pipeline.planning.thumb import smallest_plan
+from pipeline.program.regions import Region, plan_region
+from pipeline.program.sketches import sketches
+from pipeline.program.steps import row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+
+AUTO = ARCHITECTURES["auto"]
+
+
+class Same:
+    """Times that are all alike: only numbers of calls and copies count."""
+
+    def call(self, operator: int, rows: int) -> float:
+        return 1.0
+
+    def move(self, n_bytes: int) -> float:
+        return 0.25
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Of a network whose first maps take more than its largest weights."""
+    folder = tmp_path_factory.mktemp("repository") / "cifar10"
+    return open_pack(compile_onnx(FOLDER / "cifar10.onnx", folder)).manifest
+
+
+def test_sketches_have_the_memory_of_the_regions(manifest: Manifest) -> None:
+    network = row_network(manifest)
+    places = sorted(network.places)
+    seen = 0
+    for end in places[1:]:
+        starts = [place for place in places if place < end]
+        for sketch in sketches(network, end, starts, (1, 2, 4), Same()):
+            for number, rows in enumerate(sketch.rows):
+                plan = plan_region(network, Region(sketch.first_piece, end, rows))
+                assert sketch.strip_bytes[number] == plan.live_bytes()
+                assert sketch.touched == plan.read | plan.written
+                seen += 1
+    assert seen > 20
+
+
+def test_each_variant_is_smaller_than_all_faster_ones(manifest: Manifest) -> None:
+    variants = row_variants(manifest, AUTO, None)
+    assert len(variants) > 1
+    for faster, slower in itertools.pairwise(variants):
+        assert faster.seconds <= slower.seconds
+        assert faster.n_bytes > slower.n_bytes
+
+
+def test_plans_take_what_variants_promise(manifest: Manifest) -> None:
+    for variant in row_variants(manifest, AUTO, None):
+        plan = smallest_plan(manifest, AUTO, variant.regions, variant.chunk_bytes)
+        taken = plan.arena_bytes + plan.ring_bytes + plan.scratch_bytes + plan.session_bytes
+        assert taken == pytest.approx(variant.n_bytes, rel=0.1)
+        assert estimated_seconds(manifest, plan) > 0
+
+
+def test_the_search_is_deterministic(manifest: Manifest) -> None:
+    row_variants.__globals__["_known"].cache_clear()
+    first = row_variants(manifest, AUTO, None)
+    row_variants.__globals__["_known"].cache_clear()
+    assert row_variants(manifest, AUTO, None) == first
