@@ -92,7 +92,7 @@ def sharer(
         return Sharer(name, chosen.plan.memory, lambda n_bytes: chosen)
     least = least_plan(manifest, architecture, profile)
 
-    @lru_cache(maxsize=2)  # as others come and go, it is mostly asked for the same again
+    @lru_cache(maxsize=1)  # mostly it is asked for the same again; plans are large
     def within(n_bytes: int) -> Fitted:
         return fit_within(manifest, architecture, n_bytes, wanted, profile)
 
