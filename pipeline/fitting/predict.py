@@ -8,9 +8,9 @@ from pipeline.planning.auto import plan_auto
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, Point, canonical
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.rows.variants import ALL_STEPS, QUICK_STEPS
 from pipeline.planning.search import search
 from pipeline.planning.thumb import rule_of_thumb
-from pipeline.planning.variants import ALL_STEPS, QUICK_STEPS
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Region, RegionError
 from pipeline.schedule.architectures import Architecture

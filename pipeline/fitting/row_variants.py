@@ -7,7 +7,7 @@ from functools import lru_cache
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.plan import Plan
-from pipeline.planning.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile, piece_key
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds

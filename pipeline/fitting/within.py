@@ -12,15 +12,17 @@ from pipeline.fitting.fit import NOTHING, Fitted, fit_plan, judged
 from pipeline.fitting.predict import Wanted
 from pipeline.fitting.row_variants import READ_BYTES_A_SECOND, row_variants
 from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.rows.variants import QUICK_STEPS, Variant
 from pipeline.planning.thumb import smallest_plan
-from pipeline.planning.variants import QUICK_STEPS, Variant
 from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it.
-_TRIED = 4
+_TRIED = 6
+# Of those that fit in a budget so many are planned in full.
+_PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
 _PROMISE = 0.97
 
@@ -87,10 +89,10 @@ def fit_within(
 
 def _spread(variants: Sequence[Variant]) -> list[Variant]:
     """Return the fastest of ``variants``, and of the others, which leave more for weights, a few."""
-    if len(variants) <= _TRIED:
+    if len(variants) <= _PLANNED:
         return list(variants)
     last = len(variants) - 1
-    return [variants[last * step // (_TRIED - 1)] for step in range(_TRIED)]
+    return [variants[last * step // (_PLANNED - 1)] for step in range(_PLANNED)]
 
 
 def _in_time(

@@ -13,7 +13,7 @@ from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import Fitted
 from pipeline.fitting.frontier import frontier
 from pipeline.fitting.predict import Wanted, predict
-from pipeline.planning.explain_regions import explain_regions
+from pipeline.planning.rows.explain import explain_regions
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.cli.arguments import options

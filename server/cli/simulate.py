@@ -1,6 +1,7 @@
 """``layerstream simulate``: what each architecture would take, before anything runs."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predict
+from pipeline.fitting.within import check_fits, fit_within
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -42,6 +44,9 @@ def simulate(
     ] = ",".join(ARCHITECTURES),
     ring: Ring = None,
     weights: Weights = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="All memory that auto may take: 64MiB.")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the sweeps for Perfetto: F.json.")
     ] = None,
@@ -52,20 +57,29 @@ def simulate(
 ) -> None:
     """Predict delay, stalls and memory of each architecture from the pack's profile.
 
-    --weights limits auto; by default to 5 % or what it needs.
+    --weights limits auto, by default to 5 % or what it needs; --budget all of its memory, then parts may
+    run on rows.
     """
+    if weights is not None and budget is not None:
+        raise typer.BadParameter("give --weights or --budget")
     named = [architecture(name.strip(), "--architectures") for name in architectures.split(",")]
     device = open_named(context, device_name, threads)
     opened = open_pack(pack, device.target, recompile)
     opened, profile = profiled(opened, device)
     chosen = [device.adapt(item) for item in named]
     ring_bytes = size(ring, "--ring")
+    total = size(budget, "--budget")
     limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)
     simulated: dict[str, tuple[Found, Prediction]] = {}
     with working(f"simulating {opened.name}") as line:
         for item in chosen:
             line.show(f"simulating {opened.name}: {item.name}")
-            simulated[item.name] = _simulated(opened.manifest, item, ring_bytes, limit, profile)
+            found = (
+                _on_rows(opened.manifest, item, total, profile)
+                if total is not None and item.tuned == "auto"
+                else _found(opened.manifest, item, ring_bytes, limit, profile)
+            )
+            simulated[item.name] = found, predict(found.plan, profile)
     if trace is not None:
         _write_trace(trace, simulated, opened.manifest)
     rows = [_row(name, *found) for name, found in simulated.items()]
@@ -96,17 +110,27 @@ def _usual_limit(manifest: Manifest) -> int:
     return max(int(manifest.weight_bytes * _USUAL_PART), least)
 
 
-def _simulated(
+def _on_rows(manifest: Manifest, item: Architecture, total: int, profile: Profile) -> Found:
+    """Return the plan within ``total`` bytes of everything.
+
+    Raises:
+        PlanError: there is none.
+    """
+    fitted = fit_within(manifest, item, total, profile=profile)
+    check_fits(manifest, fitted.plan, total)
+    return Found(fitted.plan, fitted.reasons)
+
+
+def _found(
     manifest: Manifest,
     item: Architecture,
     ring_bytes: int | None,
     limit: int | None,
     profile: Profile,
-) -> tuple[Found, Prediction]:
+) -> Found:
     # All weights stay in memory: there is no ring whose size could be given.
     wanted = Wanted(None if item.resident else ring_bytes, limit if item.tuned == "auto" else None)
-    found = find_plan(manifest, item, wanted, profile)
-    return found, predict(found.plan, profile)
+    return find_plan(manifest, item, wanted, profile)
 
 
 def _write_trace(
@@ -130,6 +154,7 @@ def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
         "stall_ms": prediction.simulated.stall_seconds * 1e3,
         "bound_ms": prediction.bound_ms,
         "reasons": list(found.reasons),
+        "regions": [asdict(region) for region in plan.choice.regions],
         "curve": [
             {
                 "ring_bytes": point.ring_bytes,

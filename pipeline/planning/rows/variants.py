@@ -2,7 +2,7 @@
 
 Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
 and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
-through the network (pipeline/planning/ways.py); those that no other beats are the variants to choose from.
+through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,8 +14,8 @@ import numpy as np
 
 from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, finest_positions
 from models.packs.manifest import Manifest, Piece
-from pipeline.planning.live_values import LiveValues
-from pipeline.planning.ways import Edges, Numbers, Way, Ways, Whole
+from pipeline.planning.rows.live_values import LiveValues
+from pipeline.planning.rows.ways import Edges, Numbers, Way, Ways, Whole
 from pipeline.program.lives import joins
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork

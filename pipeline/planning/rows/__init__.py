@@ -1,0 +1,1 @@
+"""Which parts of a network run on rows, for less and less memory."""
