@@ -15,7 +15,7 @@ from pipeline.measuring.engines import measured_sweeps, opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile, piece_key
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, regions_of, row_network

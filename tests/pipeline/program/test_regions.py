@@ -22,7 +22,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.lives import lifetimes
+from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.regions import Call, Region, RegionError
 from pipeline.program.steps import Phase, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -55,7 +55,8 @@ def check(number: int) -> int:
     assert (
         violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
     )
-    lives = lifetimes(manifest, plan.steps)
+    apart = never_whole(manifest, plan.steps) if plan.choice.regions else frozenset()
+    lives = lifetimes(manifest, plan.steps, apart)
     placed = tuple(
         offset if life.n_bytes else 0 for offset, life in zip(plan.values, lives, strict=True)
     )

@@ -155,7 +155,8 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     assert alone["weight_bytes"] >= together["packs"][0]["weight_bytes"]
     less = (f"--budget={2 * least - 1 + requests}", f"--request-memory={requests}")
     enough = f"a budget of {format_least(2 * least + requests)} is enough for all models that can be served"
-    cli("plan", *both, *less).refuses(BAD, "does not fit", "free", enough)
+    cli("plan", *both, *less, "--activations", "own").refuses(BAD, "does not fit", "free", enough)
+    assert cli("plan", *both, *less, "--json").document["in_turns"]
 
 
 def test_explain_says_why(cli: Cli, profiled: Pack) -> None:

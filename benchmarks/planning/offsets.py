@@ -3,7 +3,7 @@
 A problem is a CSV file with the columns lower, upper and size (lives half-open), whose name may end with
 its capacity, as in ``A.1048576.csv``. A pack gives the lives of its values. Each placement is validated.
 
-Run as ``python -m benchmarks.offsets PACK_OR_CSV... [--seconds 60]``.
+Run as ``python -m benchmarks.planning.offsets PACK_OR_CSV... [--seconds 60]``.
 """
 
 import argparse

@@ -1,0 +1,1 @@
+"""What plans hold in reality: offsets of arenas, and every plan of a frontier."""
