@@ -4,9 +4,8 @@ Plans from the least memory to ``pre``, each in a process and a memory cgroup of
 that a noisy moment does not hit one plan alone; delays are medians of all turns.
 
 Run as ``python -m benchmarks.planning.frontier PACK [--points 12] [--sweeps 9] [--turns 2] [--json]``; the
-pack
-has a profile of this machine. Exit 1 where outputs differ, an arena is larger than planned, or the peak
-exceeds what was planned and the process had before by more than 10 %.
+pack has a profile of this machine. Exit 1 where outputs differ, an arena is larger than planned, or the
+peak exceeds what was planned and the process had before by more than 10 %.
 """
 
 import argparse

@@ -203,7 +203,11 @@ class _Planner:
 
     def plan(self) -> RegionPlan:
         self._place()
-        phases = tuple(tuple(self._phase(number)) for number in range(len(self._ranges)))
+        same: dict[Action, Action] = {}  # most actions are alike in many phases: then they are one
+        phases = tuple(
+            tuple(same.setdefault(action, action) for action in self._phase(number))
+            for number in range(len(self._ranges))
+        )
         strips = tuple(Strip(s.n_bytes, s.start, s.end, s.kept) for s in self._strips)
         written = {value for value, made in self._made.items() if made.whole}
         written |= {copy.row_value for made in self._made.values() for copy in made.copies}

@@ -167,18 +167,19 @@ class RowNetwork:
 
     def read_after(self, piece: int) -> frozenset[int]:
         """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""
-        return self._read_after[piece]
+        return frozenset(value for value, last in self._last_reader.items() if last >= piece)
 
     @cached_property
-    def _read_after(self) -> list[frozenset[int]]:
-        read = {value for port in self.manifest.outputs for value in self._seen[port.value]}
-        after = [frozenset(read)]
-        for piece in reversed(self.manifest.pieces):
-            for operand in piece.inputs:
+    def _last_reader(self) -> dict[int, int]:
+        """The last piece that reads each value; of an output one behind all."""
+        count = len(self.manifest.pieces)
+        last = {value: count for port in self.manifest.outputs for value in self._seen[port.value]}
+        for number in range(count - 1, -1, -1):
+            for operand in self.manifest.pieces[number].inputs:
                 if operand.kind == "value":
-                    read |= self._seen[operand.index]
-            after.append(frozenset(read))
-        return after[::-1]
+                    for value in self._seen[operand.index]:
+                        last.setdefault(value, number)
+        return last
 
     @cached_property
     def _seen(self) -> list[frozenset[int]]:

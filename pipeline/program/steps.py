@@ -16,6 +16,8 @@ from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
+# Plans of regions that are kept of a model: planners ask for few again and again.
+_MOST_PLANS = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +112,8 @@ def planned_region(manifest: Manifest, region: Region) -> RegionPlan:
     """Return the plan of ``region``; made once."""
     kept = _network(id(manifest), _Kept(manifest))
     if region not in kept.plans:
+        while len(kept.plans) >= _MOST_PLANS:
+            del kept.plans[next(iter(kept.plans))]
         kept.plans[region] = plan_region(kept.network, region)
     return kept.plans[region]
 
@@ -132,7 +136,7 @@ class _Kept:
         return id(self.manifest)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _network(_key: int, kept: _Kept) -> _Kept:
     return kept
 
