@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.analysis.alias import Aliases, find_aliases
+from models.compiler.analysis.early import with_less_kept
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.regions import name, with_regions
@@ -75,6 +76,8 @@ def partition(
         CompileError: ONNX Runtime refuses a resident piece.
     """
     refused: dict[str, str] = {}
+    if target.capability is None:
+        graph = with_less_kept(graph)
     while True:
         parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
         more = {

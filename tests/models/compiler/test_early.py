@@ -1,0 +1,80 @@
+"""Nodes that run early or late so that less is kept: any order of a graph stays one, and keeps no more."""
+
+import random
+
+import pytest
+from onnx import helper
+
+from models.compiler.analysis.early import with_less_kept
+from models.compiler.analysis.graph import Graph
+from models.graphs.nodes import made, reads
+from models.packs.manifest import Array
+
+
+def graph(nodes: list[tuple[str, tuple[str, ...]]], sizes: dict[str, int], output: str) -> Graph:
+    """Return a graph of nodes that each make the value they are called by."""
+    return Graph(
+        nodes=tuple(helper.make_node("Concat", inputs, [name]) for name, inputs in nodes),
+        values={name: Array(dtype="uint8", shape=(size,)) for name, size in sizes.items()},
+        constants={},
+        inputs=("x",),
+        outputs=(output,),
+        opsets=(),
+    )
+
+
+def names(held: Graph) -> list[str]:
+    return [made(node)[0] for node in held.nodes]
+
+
+def peak(held: Graph) -> int:
+    """Return the most bytes that are kept at once."""
+    last = {name: number for number, node in enumerate(held.nodes) for name in reads(node)}
+    last |= dict.fromkeys(held.outputs, len(held.nodes))
+    first = {made(node)[0]: number for number, node in enumerate(held.nodes)}
+    return max(
+        sum(held.values[name].n_bytes for name in first if first[name] <= now <= last.get(name, -1))
+        for now in range(len(held.nodes))
+    )
+
+
+def test_a_route_waits_as_what_is_made_of_it() -> None:
+    before = graph(
+        [("a", ("x",)), ("b", ("a",)), ("c", ("b",)), ("small", ("a",)), ("y", ("c", "small"))],
+        {"x": 1, "a": 100, "b": 50, "c": 50, "small": 10, "y": 10},
+        "y",
+    )
+    after = with_less_kept(before)
+    assert names(after) == ["a", "b", "small", "c", "y"]
+    assert peak(after) < peak(before)
+
+
+def test_a_projection_waits_until_it_is_added() -> None:
+    before = graph(
+        [("a", ("x",)), ("large", ("a",)), ("b", ("a",)), ("c", ("b",)), ("y", ("c", "large"))],
+        {"x": 1, "a": 10, "large": 40, "b": 40, "c": 10, "y": 10},
+        "y",
+    )
+    after = with_less_kept(before)
+    assert names(after) == ["a", "b", "c", "large", "y"]
+    assert peak(after) < peak(before)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_node_still_reads_what_was_made_before(seed: int) -> None:
+    drawn = random.Random(seed)
+    made_so_far, nodes, sizes = ["x"], [], {"x": 8}
+    for number in range(drawn.randint(3, 25)):
+        name = f"v{number}"
+        nodes.append(
+            (name, tuple(drawn.sample(made_so_far, min(len(made_so_far), drawn.randint(1, 2)))))
+        )
+        sizes[name] = drawn.randint(1, 64)
+        made_so_far.append(name)
+    before = graph(nodes, sizes, made_so_far[-1])
+    after = with_less_kept(before)
+    assert sorted(names(after)) == sorted(names(before))
+    known = {"x"}
+    for node in after.nodes:
+        assert known.issuperset(reads(node))
+        known.update(made(node))
