@@ -186,6 +186,7 @@ class Engine:
             run.each(lambda lane: check_inputs(self.pack.manifest.inputs, lanes[lane].inputs))
             if run.running:
                 with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
+                    self._check_usable()  # it may have been closed meanwhile
                     with during or nullcontext():
                         statistics = self._carry(lanes, run, record, outputs)
                     statistics = replace(statistics, turn_seconds=waited)

@@ -1,6 +1,7 @@
 """Plans that were found on a profile. Searching takes half a second; a restart asks for the same again."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,9 +48,10 @@ class PlanStore(Protocol):
 
 
 class FoundPlans:
-    """The last plans, by what was asked for; in memory, and in a store if there is one."""
+    """The last plans, by what was asked for; in memory, and in a store if there is one. Thread-safe."""
 
     def __init__(self) -> None:
+        self._changing = threading.Lock()
         self._plans: dict[str, FoundPlan] = {}
         self._store: PlanStore | None = None
 
@@ -64,9 +66,10 @@ class FoundPlans:
 
     def add(self, question: str, known: FoundPlan) -> None:
         """Keep ``known``; the oldest is forgotten."""
-        self._plans.pop(question, None)
-        self._plans[question] = known
-        while len(self._plans) > MOST_PLANS:
-            del self._plans[next(iter(self._plans))]
-        if self._store is not None:
-            self._store.save(self._plans)
+        with self._changing:
+            self._plans.pop(question, None)
+            self._plans[question] = known
+            while len(self._plans) > MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            if self._store is not None:
+                self._store.save(self._plans)

@@ -16,9 +16,8 @@ from models.packs.manifest import RowOperator, Window
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_ranges import shares
 from pipeline.program.row_times import RowTimes
+from pipeline.program.steps import MOVE_BYTES
 
-#: What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
-MOVE_BYTES = 512
 #: More phases than this are many launches for little memory.
 MOST_PHASES = 160
 _NEVER = 1 << 40

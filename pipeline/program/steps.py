@@ -4,6 +4,7 @@ This is what a plan is about and an engine runs. The manifest is a file format a
 a part of a network, chunks joined to one kernel or its layers on rows, become other steps here.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -111,19 +112,30 @@ def row_network(manifest: Manifest) -> RowNetwork:
 def planned_region(manifest: Manifest, region: Region) -> RegionPlan:
     """Return the plan of ``region``; made once."""
     kept = _network(id(manifest), _Kept(manifest))
-    if region not in kept.plans:
-        while len(kept.plans) >= _MOST_PLANS:
-            del kept.plans[next(iter(kept.plans))]
-        kept.plans[region] = plan_region(kept.network, region)
-    return kept.plans[region]
+    plan = kept.plans.get(region)
+    if plan is None:
+        plan = plan_region(kept.network, region)
+        kept.keep(region, plan)
+    return plan
 
 
 class _Kept:
-    """A manifest and what was planned of it; equal to any other of the same object."""
+    """A manifest and what was planned of it; equal to any other of the same object.
+
+    Thread-safe: planning that was cancelled runs on beside the next.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.plans: dict[Region, RegionPlan] = {}
+        self._changing = threading.Lock()
+
+    def keep(self, region: Region, plan: RegionPlan) -> None:
+        """Keep ``plan``, and let go of the oldest that are too many."""
+        with self._changing:
+            while len(self.plans) >= _MOST_PLANS:
+                del self.plans[next(iter(self.plans))]
+            self.plans[region] = plan
 
     @cached_property
     def network(self) -> RowNetwork:

@@ -28,6 +28,7 @@ from server.memory.sharing import Activations, Sharer, sharer
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
+from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Running, Worker
 from server.settings.settings import Settings
 
@@ -109,11 +110,15 @@ class Opener:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait({opening})
-            if not opening.cancelled() and opening.exception() is None:
-                await opening.result().close()
-                self._budget.release(name)
+            await to_its_end(self._undone(name, opening))
             raise
+
+    async def _undone(self, name: str, opening: "asyncio.Task[Worker]") -> None:
+        """Close what ``opening`` opens, if it does, and give its memory back."""
+        await asyncio.wait({opening})
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().close()
+            self._budget.release(name)
 
     def _open(self, name: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open`` does; blocks."""

@@ -30,6 +30,7 @@ from server.repository.loaded_models import LoadedModels
 from server.repository.model_folders import model_names
 from server.repository.opening import Opener
 from server.repository.presence import Presence, is_folder
+from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 
@@ -142,11 +143,17 @@ class Repository:
                 self._grow_later()
 
     async def _close(self, entry: Entry, why: str) -> None:
-        """Let ``entry``, if it is loaded, finish its requests, and give its memory back."""
+        """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
+
+        Runs to its end even when cancelled: what nobody can close any more would stay reserved.
+        """
         worker, entry.worker, entry.why = entry.worker, None, why
         entry.refused = False
         if worker is None:
             return
+        await to_its_end(self._closed_worker(entry, worker))
+
+    async def _closed_worker(self, entry: Entry, worker: Worker) -> None:
         await worker.close()
         entry.place = None
         # The memory of a broken engine is still the disk's: it stays reserved.
@@ -189,15 +196,15 @@ class Repository:
     async def _changing(self) -> AsyncIterator[None]:
         """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
         growth, self._growth = self._growth, None
-        if growth is not None:
-            growth.cancel()
-            await asyncio.wait({growth})
-        async with self._lock:
-            try:
+        try:
+            if growth is not None:
+                growth.cancel()
+                await asyncio.wait({growth})
+            async with self._lock:
                 yield
-            finally:
-                if growth is not None and growth.cancelled():
-                    self._grow_later()
+        finally:
+            if growth is not None and (growth.cancelled() or not growth.done()):
+                self._grow_later()
 
     def _grow_later(self) -> None:
         """Let the loaded models use what is free, in the background."""

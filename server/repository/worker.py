@@ -224,6 +224,8 @@ class Worker:
             del job  # a request must not live on while the worker waits for the next one
 
     def _reopen(self, job: _Reopening) -> None:
+        if not job.future.set_running_or_notify_cancel():
+            return
         if not self.fault:
             self.engine.close()  # drains, and what does not end breaks it
         if self.fault:

@@ -9,6 +9,7 @@ operators on elements are here: their kernels add up each output by itself, howe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -196,6 +197,8 @@ class _Finder:
                 return None
             if constant.size > 1 and constant.ndim > 1 and constant.shape[-2] != 1:
                 return None
+            if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
+                return None  # it makes the output larger than the tensors
         # Between the operators of a chain its values are as small as a slice (models/compiler/chains.py).
         self._shapes[node.output[0]] = shapes.pop()
         in_place = 0 if node.op_type in _IN_PLACE and len(tensors) > 0 else None

@@ -377,6 +377,20 @@ def test_a_closed_engine_says_so(open_engine: OpenEngine, image: Tensor) -> None
     engine.close()
 
 
+def test_closed_between_a_look_at_the_inputs_and_the_sweep(
+    open_engine: OpenEngine, image: Tensor
+) -> None:
+    engine, _ = open_engine()
+
+    class Closing(dict[str, Tensor]):
+        def __iter__(self) -> Iterator[str]:
+            engine.close()
+            return super().__iter__()
+
+    with pytest.raises(EngineClosedError):
+        engine.run(Closing(image=image))
+
+
 def test_two_engines_share_a_pool_and_a_device(
     open_engine: OpenEngine, image: Tensor, expected: Tensor
 ) -> None:

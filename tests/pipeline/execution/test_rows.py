@@ -76,6 +76,16 @@ CASES = {
         a = Conv<pads=[2,2,2,2], dilations=[2,2]>(x, wa)
         y = Conv<pads=[3,0,0,3], dilations=[3,1]>(a, wb)
     """, {"wa": W3, "wb": W3}),
+    "a constant of more channels": Case("""
+        a = Mul(x, k)
+        b = Conv<pads=[1,1,1,1]>(a, wa)
+        y = Conv<pads=[1,1,1,1]>(b, wb)
+    """, {"k": (1, 32, 1, 1), "wa": W3, "wb": W3}, source="1,1,13,9", whole=1),
+    "a constant of more columns": Case("""
+        a = Sub(x, k)
+        b = Conv<pads=[1,1,1,1]>(a, wa)
+        y = Conv<pads=[1,1,1,1]>(b, wb)
+    """, {"k": (1, 1, 1, 9), "wa": W3, "wb": W3}, source="1,32,13,1", whole=1),
     "groups": Case("""
         a = Conv<group=2, pads=[1,1,1,1]>(x, wa)
         b = Conv<group=64, pads=[1,1,1,1], strides=[2,2]>(a, wb)

@@ -1,8 +1,11 @@
 """Random networks on rows: what every kernel reads is what it should, at the planned offsets."""
 
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
+from threading import Barrier
 
 import pytest
 
@@ -24,7 +27,7 @@ from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.regions import Call, Region, RegionError
-from pipeline.program.steps import Phase, row_network
+from pipeline.program.steps import Phase, planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.validator import violations
 from pipeline.timing.durations import Durations
@@ -187,3 +190,28 @@ def test_rows_that_are_still_needed_are_not_overwritten(
 def test_every_kernel_of_many_programs_reads_what_it_should(block: int) -> None:
     for number in range(1000 + 100 * block, 1000 + 100 * (block + 1)):
         check(number)
+
+
+def test_threads_plan_regions_of_a_network_side_by_side() -> None:
+    """As planning does that was cancelled, and what was asked for next; few plans are kept."""
+    network = random_network(Random(3), 14)
+    found = {
+        region
+        for number in range(200)
+        for region in random_regions(Random(number), row_network(network))
+    }
+    barrier, interval = Barrier(4), sys.getswitchinterval()
+
+    def plan(order: int) -> None:
+        regions = sorted(found, key=lambda region: (region.rows * order % 7, region.first_piece))
+        barrier.wait()
+        for region in regions:
+            assert planned_region(network, region).region == region
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(plan, range(1, 5)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(found) > 24

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.fitting.fit import Fitted
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, share_out
 from server.repository.replanning import Place, growing, making_room
+from server.repository.worker import Running
 from tests.server.conftest import SettingsFactory
 from tests.server.memory.sets import numbers
 from tests.server.support import (
@@ -342,3 +344,69 @@ async def test_models_come_and_go_under_requests(
             assert (await service.client.post(LOAD.replace("pair", name))).status_code == 200
             await right(service, packs, name)
     assert answered
+
+
+async def test_an_unload_that_is_cancelled_gives_the_memory_back(
+    full: Service, faults: Faults, packs: Packs
+) -> None:
+    gate = Gate()
+    faults.kernel = gate.hold
+    working = asyncio.create_task(right(full, packs))
+    await gate.reached()
+    unloading = asyncio.create_task(full.context.repository.unload("tiny"))
+    await asyncio.sleep(0)
+    for _ in range(3):  # as often as somebody likes
+        unloading.cancel()
+        await asyncio.sleep(0)
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await unloading
+    await working
+    assert held(full) == {}
+    faults.kernel = lambda: None
+    assert (await full.client.post(LOAD)).status_code == 200
+
+
+async def test_a_load_that_is_cancelled_again_and_again_leaves_nothing(
+    full: Service, faults: Faults, packs: Packs
+) -> None:
+    before, gate = held(full), Gate()
+    during_opening(full, faults, gate)
+    loading = asyncio.create_task(full.context.repository.load("pair"))
+    await gate.reached()
+    for _ in range(3):
+        loading.cancel()
+        await asyncio.sleep(0)
+    gate.open()
+    faults.read = lambda offset, length: None
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert held(full) == before
+    assert "engine-pair" not in {thread.name for thread in threading.enumerate()}
+    await right(full, packs)
+
+
+async def test_whoever_waits_for_a_model_to_open_again_may_go(
+    full: Service, faults: Faults, packs: Packs
+) -> None:
+    """All tasks are cancelled when a loop ends; the thread answers what it accepted."""
+    worker, gate = full.worker("tiny"), Gate()
+
+    def make() -> Running:
+        gate.hold()
+        raise ReadError("weights.bin: Input/output error")
+
+    entry = full.context.repository._entries["tiny"]
+    assert entry.prepared is not None
+    assert entry.place is not None
+    back = partial(full.context.repository._opener.reopen, "tiny", entry.prepared, entry.place)
+    jobs = {*asyncio.all_tasks()}
+    reopening = asyncio.create_task(worker.reopen(make, back))
+    await gate.reached()
+    working = asyncio.create_task(right(full, packs))
+    for task in {*asyncio.all_tasks()} - jobs - {working}:
+        task.cancel()
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await reopening
+    await asyncio.wait_for(working, 20)

@@ -1,0 +1,108 @@
+"""What a region is and what was planned of it: areas, actions, strips, phases. Plain values.
+
+How they are found: pipeline/program/regions.py.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True)
+class Region:
+    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time."""
+
+    first_piece: int
+    end_piece: int
+    rows: int
+
+    @property
+    def pieces(self) -> range:
+        return range(self.first_piece, self.end_piece)
+
+
+@dataclass(frozen=True)
+class Area:
+    """Rows [first_row, first_row + rows) of ``planes`` planes, in a strip or in a whole value.
+
+    ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
+    ``held_rows`` rows of each plane, one plane behind the other; these are those from ``first_plane`` on.
+    """
+
+    row_value: int
+    strip: int | None
+    held_rows: int
+    first_plane: int
+    planes: int
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copy rows of one area to another of the same size."""
+
+    source: Area
+    target: Area
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Write what padding holds."""
+
+    target: Area
+    lowest: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run row operator ``operator`` on whole strips."""
+
+    operator: int
+    inputs: tuple[Area, ...]
+    output: Area
+
+
+Action = Move | Fill | Call
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Memory of a region, in use during the operators [start, end) of every phase.
+
+    ``kept`` ones hold rows between phases, too: nothing else may lie there during the whole region.
+    """
+
+    n_bytes: int
+    start: int
+    end: int
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """What a region does, phase by phase, and the memory it needs beside whole values.
+
+    ``operators``: those of the manifest that it runs. ``read``, ``written``: row values that it takes from,
+    or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
+    """
+
+    region: Region
+    operators: range
+    strips: tuple[Strip, ...]
+    phases: tuple[tuple[Action, ...], ...]
+    read: frozenset[int]
+    written: frozenset[int]
+    over: tuple[tuple[int, int], ...] = ()
+
+    def live_bytes(self) -> int:
+        """Return the most that its strips hold at once."""
+        changes = [0] * (len(self.operators) + 1)
+        for strip in self.strips:
+            start, end = (0, -1) if strip.kept else (strip.start, strip.end)
+            changes[start] += strip.n_bytes
+            changes[end] -= strip.n_bytes
+        return max(accumulate(changes))
+
+
+class RegionError(Exception):
+    """These pieces cannot run on rows."""
