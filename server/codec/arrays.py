@@ -54,8 +54,13 @@ class PortArray:
         return self._values.size
 
     @property
+    def array_bytes(self) -> int:
+        """What the array takes; strings lie beside it."""
+        return self._values.nbytes
+
+    @property
     def held_bytes(self) -> int:
-        return self._values.nbytes + self._string_bytes
+        return self.array_bytes + self._string_bytes
 
     @property
     def array(self) -> NDArray[Any]:

@@ -83,6 +83,15 @@ class RequestReader:
             data.values.held_bytes + data.text.held_bytes for data in self._data.values()
         )
 
+    @property
+    def loose_bytes(self) -> int:
+        """Of what is held, what no array of a port is: text, strings, values of a port not named yet."""
+        return self.held_bytes - sum(
+            data.values.array_bytes
+            for data in self._data.values()
+            if isinstance(data.values, PortArray)
+        )
+
     def feed(self, chunk: bytes | memoryview) -> None:
         """Take the next bytes of the body, any number of them.
 

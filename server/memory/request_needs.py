@@ -12,7 +12,9 @@ from server.memory.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
-#: The same of a short body.
+#: Of them, what a body holds besides values of known inputs: names, and a number that is cut in two.
+LOOSE_BYTES = 16 << 10
+#: Text and values of a short body.
 SHORT_CODEC_BYTES = 64 << 10
 # The least photograph for which there is room: its size, bytes a pixel, and its file.
 _PICTURE = (512, 512)

@@ -10,7 +10,7 @@ from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.codec import Request, RequestReader, read_plain, write_response
-from server.memory.request_needs import CODEC_BYTES, infer_bytes, short_infer_bytes
+from server.memory.request_needs import LOOSE_BYTES, infer_bytes, short_infer_bytes
 from server.protocol.pieces import respond_in_pieces
 from server.protocol.serving import Kept, Parts, context_of, exchange_of, kept_tensors, run_model
 
@@ -37,8 +37,8 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         reader.feed(part)
         while not exchange.is_read:
             reader.feed(await exchange.part(need, short))
-            if reader.held_bytes + CODEC_BYTES > exchange.lease.held_bytes:
-                await exchange.hold(reader.held_bytes + need)
+            if reader.loose_bytes > LOOSE_BYTES:
+                await exchange.hold(max(need + reader.loose_bytes, exchange.lease.held_bytes))
         return reader.finish()
 
     async def respond(

@@ -34,7 +34,7 @@ def _ms(seconds: float | None) -> float | None:
 def print_frontier(name: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a row a plan, with a bar as long as its delay."""
     unit = unit_of_rows(rows, "total_bytes")
-    most = max(row["delay_ms"] for row in rows)
+    most = max(row["delay_ms"] for row in rows) or 1.0  # a model without kernels takes no time
     print_table(
         f"{name}: memory against delay",
         (unit.head("memory"), unit.head("weights"), unit.head("arena"), "regions", "delay ms", ""),

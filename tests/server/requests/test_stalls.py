@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 from starlette.types import Message
 
 from models.compiler import compile_onnx
+from models.packs.pack import open_pack
+from server.memory.request_needs import Need
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
@@ -325,6 +327,27 @@ def one() -> onnx.TensorProto:
 
 def ones(count: int) -> bytes:
     return json.dumps(request({"n": np.array([count], np.int64)})).encode()
+
+
+async def test_the_smallest_pool_has_room_for_tensors_that_come_in_parts(tmp_path: Path) -> None:
+    """Text between the parts is no reason to hold the tensor twice."""
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 128, 128))
+    answer = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8, 1, 1))
+    node = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    graph = helper.make_graph([node], "mean", [port], [answer])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "mean.onnx")
+    compile_onnx(tmp_path / "mean.onnx", tmp_path / "packs" / "mean")
+    pool = Need.of(open_pack(tmp_path / "packs" / "mean").manifest).tight_bytes
+    x = np.full((1, 8, 128, 128), 0.123456789, np.float32)
+    body = json.dumps(request({"x": x})).encode()
+    async with growing_service(tmp_path / "packs", request_memory=pool) as service:
+        client = Client(service, "/v2/models/mean/infer")
+        for start in range(0, len(body), FREE_BYTES - 1):
+            client.send(body[start : start + FREE_BYTES - 1])
+        client.send(b"", more=False)
+        await client.ends(200)
+        assert service.context.request_memory.used_bytes == 0
 
 
 @contextlib.asynccontextmanager
