@@ -191,6 +191,8 @@ class Engine:
                         statistics = self._carry(lanes, run, record, outputs)
                     statistics = replace(statistics, turn_seconds=waited)
         except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
+            if isinstance(exc, DeviceLostError):
+                self._broken = exc
             for lane in run.running:
                 run.stop(lane, exc)
         return [

@@ -1,8 +1,8 @@
 """The variants of a model on rows, judged by its profile, or by its arithmetic where it has none."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
@@ -39,47 +39,43 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(manifest))
     if architecture.tuned != "auto" or unknown:
         return (Variant((), 0, 0.0),)
-    return _known(_Question(manifest, profile, most_steps))
+    question = _question(manifest, profile, most_steps)
+    known = _FOUND.get(question)
+    if known is None:
+        found = _search(manifest, profile, most_steps)
+        with _CHANGING:
+            while len(_FOUND) >= _MOST_FOUND:
+                del _FOUND[next(iter(_FOUND))]
+            _FOUND[question] = found
+        return found
+    return known
 
 
-class _Question:
-    """What variants depend on; equal where that is, whatever a device adds to a manifest."""
-
-    def __init__(self, manifest: Manifest, profile: Profile | None, most_steps: int) -> None:
-        self.manifest = manifest
-        self.profile = profile
-        self.most_steps = most_steps
-        self._known = self._key()
-
-    def _key(self) -> tuple[object, ...]:
-        checksums = tuple(record.checksum for record in self.manifest.files.values())
-        spans = (span.checksum for span in self.manifest.spans)
-        measured = None if self.profile is None else (self.profile.manifest, self.profile.date)
-        return (*checksums, *spans, measured, self.most_steps)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Question) and self._known == other._known
-
-    def __hash__(self) -> int:
-        return hash(self._known)
+# Variants by what they depend on: the model itself may be unloaded meanwhile.
+_FOUND: dict[tuple[object, ...], tuple[Variant, ...]] = {}
+_MOST_FOUND = 16
+_CHANGING = threading.Lock()
 
 
-@lru_cache(maxsize=16)
-def _known(question: _Question) -> tuple[Variant, ...]:
-    manifest, profile = question.manifest, question.profile
+def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> tuple[object, ...]:
+    """Return what variants depend on, the same whatever a device adds to a manifest."""
+    checksums = tuple(record.checksum for record in manifest.files.values())
+    spans = (span.checksum for span in manifest.spans)
+    measured = None
+    if profile is not None:
+        kernels = ((key, item.median) for key, item in profile.kernels.items())
+        measured = (profile.manifest, profile.phases, hash(tuple(kernels)))
+    return (*checksums, *spans, measured, most_steps)
+
+
+def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tuple[Variant, ...]:
     network = row_network(manifest)
-    estimated = _Estimated(network)
     if profile is None:
-        found = find_variants(manifest, network, estimated, estimated.pieces(), question.most_steps)
-    else:
-        found = find_variants(
-            manifest,
-            network,
-            profile.row_times(network),
-            _measured(manifest, profile),
-            question.most_steps,
-        )
-    return tuple(found)
+        estimated = _Estimated(network)
+        seconds = estimated.pieces()
+        return tuple(find_variants(manifest, network, estimated, seconds, most_steps))
+    times, seconds = profile.row_times(network), _measured(manifest, profile)
+    return tuple(find_variants(manifest, network, times, seconds, most_steps))
 
 
 def _measured(manifest: Manifest, profile: Profile) -> Callable[[int], float]:
