@@ -140,7 +140,8 @@ def refusal(
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "
-        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
+        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}, "
+        f"excess {format_least(max(needed - budget.free_bytes, 0))}; "
         f"it needs {_parts(memory)}; a budget of {enough} is enough{for_all}{remedy}"
     )
 

@@ -67,7 +67,7 @@ def test_plans_take_what_variants_promise(manifest: Manifest) -> None:
 
 
 def test_the_search_is_deterministic(manifest: Manifest) -> None:
-    row_variants.__globals__["_known"].cache_clear()
+    row_variants.__globals__["_FOUND"].clear()
     first = row_variants(manifest, AUTO, None)
-    row_variants.__globals__["_known"].cache_clear()
+    row_variants.__globals__["_FOUND"].clear()
     assert row_variants(manifest, AUTO, None) == first
