@@ -92,7 +92,8 @@ def test_none_fires_while_several_models_share_the_machine(served: Path) -> None
 
 def test_none_fires_for_a_model_that_was_unloaded(served: Path) -> None:
     """Also where its clients go on asking."""
-    copytree(served / "repository" / "cifar10", served / "repository" / "second")
+    for number in range(12):  # of which some fit, in turns
+        copytree(served / "repository" / "cifar10", served / "repository" / f"other{number}")
     with watched(served, "--budget=8MiB") as server:
         asked = infer(server, "second")
         assert server.post("/v2/repository/models/second/unload", b"") == 200
@@ -140,7 +141,8 @@ def test_more_clients_than_places(served: Path) -> None:
 
 
 def test_a_model_that_does_not_fit(served: Path) -> None:
-    copytree(served / "repository" / "cifar10", served / "repository" / "second")
+    for number in range(12):  # of which some fit, in turns
+        copytree(served / "repository" / "cifar10", served / "repository" / f"other{number}")
     with watched(served, LEAST) as server:
         until(lambda: "LayerstreamModelRefused" in server.fired(SECONDS))
         assert server.fired(SECONDS) == {"LayerstreamModelRefused"}
