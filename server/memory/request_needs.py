@@ -100,9 +100,10 @@ def pool_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
     """
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
     least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
-    tensors = capacity_for(max((need.infer_bytes for need in needs), default=0))
-    left_over = budget_bytes - (_TENSOR_SHARE - 1) * tensors
-    return max(share, capacity_for(least), min(tensors, left_over))
+    # Of each model by itself: one whose tensors are too large for the budget takes nothing from others.
+    tensors = {capacity_for(need.infer_bytes) for need in needs}
+    left_over = (min(each, budget_bytes - (_TENSOR_SHARE - 1) * each) for each in tensors)
+    return max(share, capacity_for(least), *left_over)
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
