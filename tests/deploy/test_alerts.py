@@ -95,8 +95,8 @@ def test_none_fires_for_a_model_that_was_unloaded(served: Path) -> None:
     for number in range(12):  # of which some fit, in turns
         copytree(served / "repository" / "cifar10", served / "repository" / f"other{number}")
     with watched(served, "--budget=8MiB") as server:
-        asked = infer(server, "second")
-        assert server.post("/v2/repository/models/second/unload", b"") == 200
+        asked = infer(server, "other0")
+        assert server.post("/v2/repository/models/other0/unload", b"") == 200
         with server.under_load(asked, 2) as statuses:
             never(server, WATCHED_SECONDS)
         assert set(statuses) == {503}

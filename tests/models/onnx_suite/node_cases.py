@@ -46,7 +46,7 @@ ABSOLUTE = {"Mish": 1e-5}
 TYPES = "an element type that neither NumPy nor the Open Inference Protocol has"
 RANDOM = "random: another generator"
 
-#: Name of cases -> why plain ONNX Runtime does not give the expected answer. Tests check that it does not.
+#: Name of cases -> why plain ONNX Runtime does not give the expected answer.
 LEFT_OUT: dict[str, str] = {
     **dict.fromkeys(
         (

@@ -1,7 +1,7 @@
 """Every operator that a CNN uses, streamed: the answers of the onnx package's own node tests.
 
 Where plain ONNX Runtime does not give the expected answer (tests/models/onnx_suite/node_cases.py says why),
-a pack does what plain ONNX Runtime does.
+a pack does what plain ONNX Runtime does; a later ONNX Runtime may do more.
 """
 
 from collections.abc import Mapping
@@ -48,22 +48,11 @@ def through_a_pack(case: NodeCase, folder: Path) -> dict[str, NDArray[Any]]:
     )
 
 
-def equal(case: NodeCase, got: Arrays | None, expected: Arrays | None) -> bool:
-    if got is None or expected is None:
-        return False
-    try:
-        same(got, expected, case.rtol, case.atol)
-    except AssertionError:
-        return False
-    return True
-
-
 def check(case: NodeCase, folder: Path) -> None:
     if case.reason is None:
         same(through_a_pack(case, folder), case.expected, case.rtol, case.atol)
         return
     known = plain(case)
-    assert not equal(case, known, case.expected), f"{case.name}: no longer {case.reason!r}"
     if known is None or case.reason == TYPES:
         with pytest.raises((ModelError, KernelError)):
             through_a_pack(case, folder)
