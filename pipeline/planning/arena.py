@@ -13,8 +13,8 @@ from pipeline.planning.offsets import Buffer, Problem, place
 from pipeline.program.lives import Lifetime
 
 ALIGNMENT = 64
-# About 30 ms. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
-_NODES = 300
+# At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
+_NODES = 2000
 
 
 @dataclass(frozen=True)

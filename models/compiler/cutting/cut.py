@@ -17,6 +17,7 @@ from models.packs.target import Target
 
 MERGED_WEIGHT_BYTES = 64 << 10
 MERGED_INNER_BYTES = 128 << 10
+_MAP_DIMENSIONS = 4
 
 
 def cut(
@@ -100,7 +101,7 @@ class _Cutter:
 
     def merge(self, piece: CutPiece, layer: range) -> CutPiece | None:
         """Return ``piece`` with the nodes ``layer`` added, or None where it would not be tiny or safe."""
-        if self._conflicts(piece, layer):
+        if self._shrinks(piece) or self._conflicts(piece, layer):
             return None
         merged = self.whole(piece.first_node, layer.stop)
         weight_bytes = sum(self._graph.constants[part.name].nbytes for part in merged.weights)
@@ -109,6 +110,14 @@ class _Cutter:
         ):
             return None
         return merged
+
+    def _shrinks(self, piece: CutPiece) -> bool:
+        """Return whether ``piece`` ends with a smaller map: regions had better end there (docs/rows.md)."""
+        node = self._graph.nodes[piece.end_node - 1]
+        shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]
+        return all(len(shape) == _MAP_DIMENSIONS for shape in shapes) and (
+            1 < shapes[1][2] < shapes[0][2]
+        )
 
     def _conflicts(self, piece: CutPiece, layer: range) -> bool:
         """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.

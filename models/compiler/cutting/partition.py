@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.analysis.alias import Aliases, find_aliases
-from models.compiler.analysis.early import with_less_kept
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.analysis.regions import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
 from models.compiler.cutting.chains import find_chains, place_chains

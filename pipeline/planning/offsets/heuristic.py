@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pipeline.planning.offsets.problem import Buffer, arena_bytes
 from pipeline.planning.offsets.sections import FAR, Ints, Sections
 
-SKYLINES = 20  # after those without noise; fewer where there are many buffers
-STEPS = 9000  # of them together
+SKYLINES = 80  # after those without noise; fewer where there are many buffers
+STEPS = 60_000  # of them together
 NOISE = 0.1  # of the logarithm of a key
 FORWARD = 0.3  # added to it where a buffer came too late
 

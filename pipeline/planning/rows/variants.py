@@ -14,9 +14,9 @@ import numpy as np
 
 from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, finest_positions
 from models.packs.manifest import Manifest, Piece
+from pipeline.planning.rows.apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges, Numbers, Way, Ways, Whole
-from pipeline.program.lives import joins
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -65,28 +65,11 @@ def find_variants(
     search = _Search(manifest, network, times, piece_seconds)
     search.walk(most_steps)
     found = list(search.variants())
-    apart = _read_in_parts(manifest, network)
-    if apart:
+    for apart in worth_apart(manifest, network):
         again = _Search(manifest, network, times, piece_seconds, apart)
         again.judge(search.sketched)
         found += again.variants()
     return _unbeaten(found)
-
-
-def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
-    """Return the joined values that nobody needs whole if all who read them are in regions."""
-    users: dict[int, set[int]] = {}
-    for number, piece in enumerate(manifest.pieces):
-        for operand in piece.inputs:
-            if operand.kind == "value":
-                users.setdefault(operand.index, set()).add(number)
-    made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
-    made |= {port.value for port in (*manifest.inputs, *manifest.outputs)}
-    return frozenset(
-        whole
-        for whole, parts in joins(manifest).items()
-        if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
-    )
 
 
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:

@@ -211,7 +211,7 @@ def test_reasons_name_where_it_starts(tmp_path: Path) -> None:
     """What follows from an unknown shape is in the piece, but is no reason of its own."""
     pack = compiled(written(selection()[0], tmp_path / "m.onnx"), tmp_path)
     (piece,) = pack.manifest.resident_pieces
-    assert piece.operators[:2] == ("NonZero", "Shape")
+    assert set(piece.operators[:2]) == {"NonZero", "Shape"}
     assert "Gemm" not in piece.operators
     assert [reason.partition(": ")[2] for reason in piece.reasons] == [
         "value 'places' has a shape that is known only at run time: [2, ?]"

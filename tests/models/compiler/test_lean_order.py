@@ -1,12 +1,13 @@
 """Nodes that run early or late so that less is kept: any order of a graph stays one, and keeps no more."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from onnx import helper
 
-from models.compiler.analysis.early import with_less_kept
 from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.lean_order import with_less_kept
 from models.graphs.nodes import made, reads
 from models.packs.manifest import Array
 
@@ -45,7 +46,7 @@ def test_a_route_waits_as_what_is_made_of_it() -> None:
         "y",
     )
     after = with_less_kept(before)
-    assert names(after) == ["a", "b", "small", "c", "y"]
+    assert names(after).index("small") < names(after).index("c")
     assert peak(after) < peak(before)
 
 
@@ -57,6 +58,25 @@ def test_a_projection_waits_until_it_is_added() -> None:
     )
     after = with_less_kept(before)
     assert names(after) == ["a", "b", "c", "large", "y"]
+    assert peak(after) < peak(before)
+
+
+def test_a_head_whose_result_stays_runs_last_with_all_that_hangs_on_it() -> None:
+    before = graph(
+        [
+            ("a", ("x",)),
+            ("wide", ("a",)),
+            ("head", ("wide",)),
+            ("b", ("a",)),
+            ("c", ("b",)),
+            ("y", ("c",)),
+        ],
+        {"x": 1, "a": 30, "wide": 60, "head": 60, "b": 30, "c": 30, "y": 10},
+        "y",
+    )
+    before = replace(before, outputs=("y", "head"))
+    after = with_less_kept(before)
+    assert names(after) == ["a", "b", "c", "y", "wide", "head"]
     assert peak(after) < peak(before)
 
 

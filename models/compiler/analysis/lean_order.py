@@ -1,0 +1,173 @@
+"""An order of nodes in which less has to be kept at once.
+
+A graph's own order is any that its maker wrote. A route that waits for the neck of a detector had better
+wait as the smaller tensor that the neck makes of it; a head, or the projection of a shortcut, which is
+larger than what it is made of, had better run when somebody wants it. So nodes move, each with some of what
+is made of it alone, up to where they can run first or down to where they must, while that helps. Results
+are the same: every node reads the same values.
+
+What helps is less of the sum, over all nodes, of the fourth power of the bytes that live while each runs:
+the peak, mostly, and what waits beside everything else, since peaks of large maps become small on rows
+(docs/rows.md).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from models.compiler.analysis.alias import RESHAPES, SUM_INPUT
+from models.compiler.analysis.graph import Graph
+from models.graphs.nodes import made, reads
+
+_POWER = 4
+# So many nodes move together at most.
+_GROUP = 48
+# So many moves are tried at most.
+_TRIALS = 20_000
+# What keeps less by less than a thousandth stays where its maker put it.
+_WORTH = 0.999
+
+
+@dataclass(frozen=True)
+class _Node:
+    """``reads`` and ``makes``: values by number. ``in_place``: may write over what nobody else reads."""
+
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    in_place: bool
+
+
+def with_less_kept(graph: Graph) -> Graph:
+    """Return ``graph``, which has no regions yet, with nodes moved where that keeps less."""
+    order = _Order(graph)
+    trials = count()
+    while sum(_moved(order, first, trials) for first in range(len(graph.nodes))):
+        pass
+    return replace(graph, nodes=tuple(graph.nodes[index] for index in order.nodes))
+
+
+def _moved(order: "_Order", first: int, trials: Iterator[int]) -> bool:
+    """Move the node ``first``, alone or with others, to where that keeps less; return whether it does."""
+    return any(
+        next(trials) < _TRIALS and order.take(start, nodes)
+        for group in order.groups(first)
+        for start, nodes in order.moves(group)
+    )
+
+
+class _Order:
+    """``nodes``: in the order that they have now, by number."""
+
+    def __init__(self, graph: Graph) -> None:
+        numbers = {name: number for number, name in enumerate(graph.values)}
+        # What regions read of an input stays with the request.
+        self._bytes = [
+            0 if name in graph.inputs else array.n_bytes for name, array in graph.values.items()
+        ]
+        self._all = [
+            _Node(
+                tuple(dict.fromkeys(numbers[name] for name in reads(node) if name in numbers)),
+                tuple(numbers[name] for name in made(node) if name in numbers),
+                node.op_type in {"Concat", *RESHAPES} or len(node.input) > SUM_INPUT,
+            )
+            for node in graph.nodes
+        ]
+        self._readers: list[list[int]] = [[] for _ in numbers]
+        self._maker: dict[int, int] = {}
+        for number, node in enumerate(self._all):
+            self._maker.update(dict.fromkeys(node.makes, number))
+            for value in node.reads:
+                self._readers[value].append(number)
+        self._stays = {numbers[name] for name in graph.outputs if name in numbers}
+        self.nodes = list(range(len(self._all)))
+        self._place = list(self.nodes)
+
+    def groups(self, first: int) -> Iterator[list[int]]:
+        """Yield ``first``, then one more each time of the nodes that need only it and what is before it."""
+        group, inside = [first], {first}
+        start = self._place[first]
+        yield list(group)
+        for node in self.nodes[start + 1 :]:
+            makers = [self._maker.get(value) for value in self._all[node].reads]
+            if not inside.isdisjoint(makers):
+                if any(
+                    m is not None and m not in inside and self._place[m] > start for m in makers
+                ):
+                    return
+                group.append(node)
+                inside.add(node)
+                yield list(group)
+                if len(group) == _GROUP:
+                    return
+
+    def moves(self, group: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Yield the places from which other nodes may stand, and these: the group first, or last."""
+        inside = set(group)
+        before = [
+            self._place[self._maker[value]]
+            for node in group
+            for value in self._all[node].reads
+            if value in self._maker and self._maker[value] not in inside
+        ]
+        after = [
+            self._place[reader]
+            for node in group
+            for value in self._all[node].makes
+            for reader in self._readers[value]
+            if reader not in inside
+        ]
+        first, last = self._place[group[0]], self._place[group[-1]]
+        up, down = max(before, default=-1) + 1, min(after, default=len(self.nodes))
+        if up < first:
+            yield up, [*group, *(n for n in self.nodes[up : last + 1] if n not in inside)]
+        if down > last + 1:
+            yield first, [*(n for n in self.nodes[first:down] if n not in inside), *group]
+
+    def take(self, start: int, nodes: Sequence[int]) -> bool:
+        """Let ``nodes`` stand from the place ``start`` on if that keeps less."""
+        now = self.nodes[start : start + len(nodes)]
+        if self._kept(start, nodes) >= _WORTH * self._kept(start, now):
+            return False
+        self.nodes[start : start + len(nodes)] = nodes
+        for place, node in enumerate(nodes, start):
+            self._place[node] = place
+        return True
+
+    def _kept(self, start: int, nodes: Sequence[int]) -> float:
+        """Return the sum over ``nodes`` if they stood from the place ``start`` on."""
+        live = self._live(start)
+        last = {value: node for node in nodes for value in self._touched(node)}
+        end = start + len(nodes)
+        inside = set(nodes)
+        dying: dict[int, list[int]] = {}
+        for value, node in last.items():
+            outside = (n for n in self._readers[value] if n not in inside)
+            if value not in self._stays and all(self._place[n] < end for n in outside):
+                dying.setdefault(node, []).append(value)
+        total = 0.0
+        for node in nodes:
+            live += sum(self._bytes[value] for value in self._all[node].makes)
+            ended = dying.get(node, ())
+            total += float(live - self._shared(node, ended)) ** _POWER
+            live -= sum(self._bytes[value] for value in ended)
+        return total
+
+    def _touched(self, node: int) -> tuple[int, ...]:
+        return (*self._all[node].reads, *self._all[node].makes)
+
+    def _shared(self, node: int, ended: Sequence[int]) -> int:
+        """Return how many bytes of its results lie where what it reads lay."""
+        found = self._all[node]
+        if not found.in_place:
+            return 0
+        freed = sum(self._bytes[value] for value in found.reads if value in ended)
+        return min(freed, sum(self._bytes[value] for value in found.makes))
+
+    def _live(self, place: int) -> int:
+        """Return the bytes that live in front of a place."""
+        return sum(
+            self._bytes[value]
+            for node in self.nodes[:place]
+            for value in self._all[node].makes
+            if value in self._stays or any(self._place[n] >= place for n in self._readers[value])
+        )

@@ -1,0 +1,47 @@
+"""Which joined values had better lie in parts.
+
+A value that is joined of others (a concatenation) has its memory from its first part on, though the others
+may come much later. Where all who read it are in regions, which take rows of the parts, its parts may lie
+anywhere, each only while it is needed. But then all of them must be in regions.
+"""
+
+from models.packs.manifest import Manifest
+from pipeline.program.lives import joins, lifetimes
+from pipeline.program.row_network import RowNetwork
+
+# Joins that wait for their parts with this part of all bytes that live, over time, are tried together.
+_WORTH = (0.02, 0.004, 0.0005, 0.0)
+
+
+def worth_apart(manifest: Manifest, network: RowNetwork) -> list[frozenset[int]]:
+    """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
+    possible = _read_in_parts(manifest, network)
+    together = _byte_moments(manifest, frozenset())
+    kept = {
+        value: together - _byte_moments(manifest, frozenset({value})) for value in sorted(possible)
+    }
+    sets = [
+        frozenset(value for value in kept if kept[value] >= worth * together) for worth in _WORTH
+    ]
+    return [found for found in dict.fromkeys(sets) if found]
+
+
+def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
+    """Return the joined values that nobody needs whole if all who read them are in regions."""
+    users: dict[int, set[int]] = {}
+    for number, piece in enumerate(manifest.pieces):
+        for operand in piece.inputs:
+            if operand.kind == "value":
+                users.setdefault(operand.index, set()).add(number)
+    made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
+    made |= {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    return frozenset(
+        whole
+        for whole, parts in joins(manifest).items()
+        if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
+    )
+
+
+def _byte_moments(manifest: Manifest, apart: frozenset[int]) -> int:
+    """Return the bytes of all values times the pieces for which they live."""
+    return sum(life.n_bytes * (life.end - life.start) for life in lifetimes(manifest, apart=apart))
