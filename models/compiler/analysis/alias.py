@@ -1,12 +1,12 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
-Shapes agree (models/compiler/analysis/agree.py). Three cases: the inputs of a concatenation are written
+Shapes agree (models/compiler/analysis/agree.py). Four cases: the inputs of a concatenation are written
 straight into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads
-afterwards writes over it.
+afterwards writes over it, and so does an operator on elements.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,10 +14,16 @@ import onnx
 
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.graphs.nodes import attributes
+from models.graphs.nodes import attributes, made, reads
 
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 SUM_INPUT = 3
+#: Operators whose kernels read an element, compute, and write it: safe on the same memory.
+IN_PLACE = frozenset(
+    ("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh")
+)
+# A smaller value had better be inside a piece, with nodes around it.
+_LEAST_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,41 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
     aliases = Aliases(parents, frozenset(elided))
     _add_sums(graph, aliases, fused)
     return aliases
+
+
+def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Aliases:
+    """Return ``aliases`` with what ``nodes`` make, operators on elements, over operands that die there."""
+    parents = dict(aliases.parents)
+    found = Aliases(parents, aliases.elided)
+    maker = {name: index for index, node in enumerate(graph.nodes) for name in made(node)}
+    for index in nodes:
+        node = graph.nodes[index]
+        if node.op_type not in IN_PLACE or graph.region(index) is not None or len(made(node)) != 1:
+            continue
+        result = graph.values.get(node.output[0])
+        operands = [name for name in reads(node) if name in graph.values]
+        # What was made last is what regions make and use up at once.
+        for name in sorted(operands, key=lambda each: -maker.get(each, -1)):
+            others = {found.root(each) for each in operands if each != name}
+            if (
+                result == graph.values[name]
+                and result.n_bytes >= _LEAST_BYTES
+                and node.output[0] not in parents
+                and found.root(name) not in others
+                and dies(graph, found, name, index + 1)
+            ):
+                parents[node.output[0]] = (name, 0)
+                break
+    return found
+
+
+def dies(graph: Graph, aliases: Aliases, name: str, end: int) -> bool:
+    """Return whether nothing from node ``end`` on reads memory that ``name`` lies in."""
+    root = aliases.root(name)
+    sharing = {other for other in graph.values if aliases.root(other) == root}
+    if root in graph.inputs or not sharing.isdisjoint(graph.outputs):
+        return False
+    return all(sharing.isdisjoint(reads(node)) for node in graph.nodes[end:])
 
 
 def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:

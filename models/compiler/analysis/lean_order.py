@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from models.compiler.analysis.alias import RESHAPES, SUM_INPUT
+from models.compiler.analysis.alias import IN_PLACE, RESHAPES, SUM_INPUT
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
 
@@ -68,7 +68,7 @@ class _Order:
             _Node(
                 tuple(dict.fromkeys(numbers[name] for name in reads(node) if name in numbers)),
                 tuple(numbers[name] for name in made(node) if name in numbers),
-                node.op_type in {"Concat", *RESHAPES} or len(node.input) > SUM_INPUT,
+                node.op_type in {"Concat", *RESHAPES, *IN_PLACE} or len(node.input) > SUM_INPUT,
             )
             for node in graph.nodes
         ]

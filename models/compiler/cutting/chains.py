@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import Aliases
+from models.compiler.analysis.alias import IN_PLACE, Aliases, dies
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.optimising.blocked import POINTWISE
@@ -21,10 +21,6 @@ from models.packs.manifest import TENSOR_ALIGNMENT
 _SLICE_BYTES = 2 << 20
 # Below this a launch costs more than memory does.
 _LEAST_BYTES = 256 << 10
-# Operators whose kernels read an element, compute, and write it: safe on the same memory.
-_IN_PLACE = frozenset(
-    ("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh")
-)
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -176,7 +172,7 @@ def _shared(graph: Graph, aliases: Aliases, chain: Chain) -> dict[str, tuple[str
     taken: set[str] = set()
     for index, node in nodes.items():
         result = made(node)[0]
-        if result in aliases.parents or node.op_type not in _IN_PLACE:
+        if result in aliases.parents or node.op_type not in IN_PLACE:
             continue
         for name in reads(node):
             ours = (
@@ -184,19 +180,10 @@ def _shared(graph: Graph, aliases: Aliases, chain: Chain) -> dict[str, tuple[str
                 if result in chain.inner
                 else name in graph.values
                 and name not in maker
-                and _dies(graph, aliases, name, chain.end)
+                and dies(graph, aliases, name, chain.end)
             )
             if ours and name not in taken and readers[name] <= before[index]:
                 parents[result] = (name, 0)
                 taken.add(name)
                 break
     return parents
-
-
-def _dies(graph: Graph, aliases: Aliases, name: str, end: int) -> bool:
-    """Return whether nothing from node ``end`` on reads memory that ``name`` lies in."""
-    root = aliases.root(name)
-    sharing = {other for other in graph.values if aliases.root(other) == root}
-    if root in graph.inputs or not sharing.isdisjoint(graph.outputs):
-        return False
-    return all(sharing.isdisjoint(reads(node)) for node in graph.nodes[end:])

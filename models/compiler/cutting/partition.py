@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.compiler.analysis.alias import Aliases, find_aliases
+from models.compiler.analysis.alias import Aliases, find_aliases, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
@@ -99,6 +99,10 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     # Slices are as small as a CPU's cache; a GPU would only get more launches.
     chains = find_chains(graph, aliases) if on_cpu else {}
     graph, aliases = place_chains(graph, aliases, chains)
+    if on_cpu:
+        sliced = {index for chain in chains.values() for index in range(chain.first, chain.end)}
+        lone = (index for index in range(len(graph.nodes)) if index not in sliced)
+        aliases = over_operands(graph, aliases, lone)
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
 
     def region_piece(index: int) -> CutPiece | None:

@@ -1,0 +1,75 @@
+"""Results of operators on elements lie over operands that nobody needs afterwards, and only over those."""
+
+import pytest
+from onnx import helper
+
+from models.compiler.analysis.alias import Aliases, over_operands
+from models.compiler.analysis.graph import Graph
+from models.packs.manifest import Array
+
+LARGE, SMALL = (1, 1 << 17), (1, 8)
+
+
+def graph(*nodes: tuple[str, str, tuple[str, ...]], shape: tuple[int, ...] = LARGE) -> Graph:
+    """Return a graph of nodes (operator, result, operands); ``x`` goes in, the last result out."""
+    names = ["x", *(result for _, result, _ in nodes)]
+    return Graph(
+        nodes=tuple(helper.make_node(kind, reads, [result]) for kind, result, reads in nodes),
+        values={name: Array(dtype="float32", shape=shape) for name in names},
+        constants={},
+        inputs=("x",),
+        outputs=(nodes[-1][1],),
+        opsets=(),
+    )
+
+
+def parents(of: Graph, before: Aliases | None = None) -> dict[str, tuple[str, int]]:
+    known = before or Aliases({}, frozenset())
+    return over_operands(of, known, range(len(of.nodes))).parents
+
+
+BLOCK = (
+    ("Conv", "a", ("x",)),
+    ("Conv", "b", ("a",)),
+    ("Add", "sum", ("a", "b")),
+    ("Conv", "y", ("sum",)),
+)
+
+
+def test_a_sum_lies_over_what_was_made_last() -> None:
+    assert parents(graph(*BLOCK)) == {"sum": ("b", 0)}
+
+
+def test_what_is_read_later_is_kept() -> None:
+    again = (*BLOCK[:3], ("Conv", "c", ("b",)), ("Conv", "y", ("sum", "c")))
+    assert parents(graph(*again)) == {"sum": ("a", 0)}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (("Relu", "y", ("x",)),),
+        (("Conv", "a", ("x",)), ("Add", "b", ("a", "a")), ("Conv", "y", ("a", "b"))),
+        (("Conv", "a", ("x",)), ("Softmax", "y", ("a",))),
+    ],
+    ids=["an input of the model", "read again", "an operator that reads elsewhere"],
+)
+def test_nothing_that_is_needed_is_overwritten(
+    nodes: tuple[tuple[str, str, tuple[str, ...]], ...],
+) -> None:
+    assert parents(graph(*nodes)) == {}
+
+
+def test_two_names_of_one_memory_are_not_both_operands() -> None:
+    held = graph(
+        ("Conv", "a", ("x",)),
+        ("Reshape", "b", ("a",)),
+        ("Add", "sum", ("a", "b")),
+        ("Conv", "y", ("sum",)),
+    )
+    before = Aliases({"b": ("a", 0)}, frozenset({1}))
+    assert parents(held, before) == before.parents
+
+
+def test_small_values_stay_inside_pieces() -> None:
+    assert parents(graph(*BLOCK, shape=SMALL)) == {}
