@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import ModelError
+from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
 from pipeline.fitting.fit import Fitted
 from pipeline.planning.plan import PlanError
@@ -21,6 +22,7 @@ from server.repository.entry import Entry
 from server.repository.opening import Opener, Prepared
 from server.repository.replanning import Place, Places, growing, making_room
 from server.repository.uninterrupted import to_its_end
+from server.repository.worker import Worker
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,25 @@ class LoadedModels:
         entry.prepared, entry.place = model, place
         return bool(changes)
 
+    async def close(self, entry: Entry, why: str) -> None:
+        """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
+
+        Runs to its end even when cancelled: what nobody can close any more would stay reserved.
+        """
+        worker, entry.worker, entry.why = entry.worker, None, why
+        entry.refused = False
+        if worker is not None:
+            await to_its_end(self._closed(entry, worker))
+
+    async def _closed(self, entry: Entry, worker: Worker) -> None:
+        await worker.close()
+        entry.place = None
+        # The memory of a broken engine is still the disk's: it stays reserved.
+        entry.lost = worker.engine.broken
+        if not entry.lost:
+            self._budget.release(entry.name)
+        trim_heap()
+
     async def grow(self) -> None:
         """Let the loaded models use what is free."""
         loaded = self._places()
@@ -90,7 +111,10 @@ class LoadedModels:
         return share_out(sharers, self._budget.without(loaded), self._opener.activations)
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan; runs to its end even when cancelled."""
+        """Have a loaded model served with another plan; runs to its end even when cancelled.
+
+        Where it can be served neither so nor as before, it is closed.
+        """
         await to_its_end(self._reopened(entry, place))
 
     async def _reopened(self, entry: Entry, place: Place) -> None:
@@ -99,10 +123,15 @@ class LoadedModels:
         assert before is not None
         assert worker is not None
         _log.info("model %s: planned again, %s", entry.name, _change(before, place))
-        await worker.reopen(
-            partial(self._opener.reopen, entry.name, model, place),
-            partial(self._opener.reopen, entry.name, model, before),
-        )
+        try:
+            await worker.reopen(
+                partial(self._opener.reopen, entry.name, model, place),
+                partial(self._opener.reopen, entry.name, model, before),
+            )
+        except Exception:
+            if not entry.serves:
+                await self.close(entry, entry.reason)
+            raise
         entry.place = place
 
     async def _restore(self, places: dict[str, Place]) -> None:
