@@ -5,6 +5,7 @@ The regions differ in how many rows they make at a time, nothing else.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,11 @@ class Made:
 
     ends: Numbers
 
-    @property
+    @cached_property
     def first(self) -> Numbers:
         return np.concatenate([np.zeros((len(self.ends), 1), np.int64), self.ends[:, :-1]], axis=1)
 
-    @property
+    @cached_property
     def count(self) -> Numbers:
         return self.ends - self.first
 

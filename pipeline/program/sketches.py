@@ -17,6 +17,7 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketch_sums import Reader, Sums
 from pipeline.program.steps import MOVE_BYTES
+from pipeline.program.stopping import go_on
 
 #: More phases than this are many launches for little memory.
 MOST_PHASES = 160
@@ -93,6 +94,7 @@ class _Backwards:
         for start in starts:
             first = self._network.operators_before(start)
             while operator > first:
+                go_on()
                 operator -= 1
                 self._add(operator, self._network.operators[operator])
             sketch = self._sketch(start, first)
@@ -128,7 +130,9 @@ class _Backwards:
             if outside:
                 left.append((value, reader))
             for part in outside:
-                found.setdefault(part, []).append(replace(reader, alone=part == value))
+                alone = part == value
+                as_read = reader if reader.alone == alone else replace(reader, alone=alone)
+                found.setdefault(part, []).append(as_read)
         self._outside = left
         return found
 

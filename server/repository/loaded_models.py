@@ -4,7 +4,6 @@ Invariant: a model's ``place`` is what its engine was opened with, and what the 
 calls changes one thing at a time (repository.py).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,11 +14,12 @@ from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
 from pipeline.fitting.fit import Fitted
 from pipeline.planning.plan import PlanError
-from server.errors import RefusedError
+from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.entry import Entry
 from server.repository.opening import Opener, Prepared
+from server.repository.planning_threads import PlanningThreads
 from server.repository.replanning import Place, Places, growing, making_room
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
@@ -41,6 +41,7 @@ class LoadedModels:
         self._budget = budget
         self._opener = opener
         self._absent = absent
+        self.planning = PlanningThreads()
 
     async def admit(self, entry: Entry, folder: Path) -> bool:
         """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that.
@@ -48,8 +49,8 @@ class LoadedModels:
         Return whether others have changed. Raises as Repository.load.
         """
         name, loaded = entry.name, self._places()
-        model = await asyncio.to_thread(self._opener.prepare, name, folder)
-        shares = await asyncio.to_thread(self._planned, [*loaded], (name, model))
+        model = await self.planning.run(lambda: self._opener.prepare(name, folder))
+        shares = await self.planning.run(lambda: self._planned([*loaded], (name, model)))
         own = shares.outcomes[len(loaded)]
         if not isinstance(own, Fitted):
             raise own or RefusedError(f"model {name!r} is not planned")
@@ -88,8 +89,8 @@ class LoadedModels:
         """Let the loaded models use what is free."""
         loaded = self._places()
         try:
-            shares = await asyncio.to_thread(self._planned, [*loaded], None)
-        except (ModelError, PlanError, DeviceError, RefusedError) as exc:
+            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+        except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
         planned = _as_places(loaded, shares)

@@ -162,8 +162,9 @@ class Repository:
         return entry.worker, pack
 
     async def close(self) -> None:
-        """Drain and close every model."""
+        """Drain and close every model; a load that is still planning ends with an error."""
         self._closed = True
+        self._loaded.planning.close()
         async with self._changing():
             for entry in self.entries():
                 await self._loaded.close(entry, "unloaded")
