@@ -81,7 +81,9 @@ def test_the_check_notices_what_is_left_out() -> None:
     for number in range(12):
         manifest, plan = drawn(number)
         for position, step in enumerate(plan.steps):
-            for left_out, action in enumerate(step.actions if isinstance(step, Phase) else ()):
+            if not isinstance(step, Phase):
+                continue
+            for left_out, action in enumerate(step.region.plan.phases[step.number]):
                 found = _is_wrong(manifest, _without(plan, position, left_out))
                 noticed[isinstance(action, Call), found] += 1
     assert noticed[True, True] > 100
@@ -102,7 +104,8 @@ def _without(plan: Plan, position: int, left_out: int) -> Plan:
     step = plan.steps[position]
     assert isinstance(step, Phase)
     phases = [*step.region.plan.phases]
-    phases[step.number] = step.actions[:left_out] + step.actions[left_out + 1 :]
+    actions = phases[step.number]
+    phases[step.number] = actions[:left_out] + actions[left_out + 1 :]
     region = replace(step.region, plan=replace(step.region.plan, phases=tuple(phases)))
     steps = tuple(
         replace(other, region=region)
