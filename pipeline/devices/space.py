@@ -35,6 +35,8 @@ class Space:
         self._bytes: NDArray[np.uint8] = np.frombuffer(
             self._map, np.uint8, capacity_bytes, self._skip
         )
+        # A huge page over the end would take memory behind it.
+        self._advise("MADV_NOHUGEPAGE", 0, _page_end(capacity_bytes))
 
     def resize(self, n_bytes: int) -> None:
         """Let the first ``n_bytes`` be touched; pages behind them go back, and nothing uses these.
@@ -46,15 +48,21 @@ class Space:
             raise MemoryError(f"{n_bytes} bytes in a space of {self.capacity_bytes}")
         last, now = _page_end(self.n_bytes), _page_end(n_bytes)
         if now > last and n_bytes >= HUGE_PAGE_BYTES:
-            with contextlib.suppress(OSError, AttributeError):  # no transparent huge pages here
-                self._map.madvise(mmap.MADV_HUGEPAGE, self._skip, now)
+            self._advise("MADV_HUGEPAGE", 0, now)
         if now < last:
+            self._advise("MADV_NOHUGEPAGE", now, last)
             self._map.madvise(mmap.MADV_DONTNEED, self._skip + now, last - now)
         self.n_bytes = n_bytes
 
     def first(self, n_bytes: int) -> Memory:
         """Return the first ``n_bytes``; closing it gives nothing back, since others lie there, too."""
         return _Part(self._bytes[:n_bytes])
+
+    def _advise(self, advice: str, start: int, end: int) -> None:
+        """Say whether bytes [start, end) may lie on huge pages, where there are such pages."""
+        with contextlib.suppress(OSError, AttributeError):
+            if start < end:
+                self._map.madvise(getattr(mmap, advice), self._skip + start, end - start)
 
     def close(self) -> None:
         """Give everything back (now, or when the last view of it goes)."""

@@ -9,19 +9,18 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from loader.pool.order import Urgency
-from loader.pool.pool import ReadJob, ReadPool
-from loader.readers.reader import Range, Reader
+from loader.pool.pool import ReadPool
+from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes
-from pipeline.devices.base import Device, DeviceLostError, Done
-from pipeline.devices.memory import Memory
+from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
+from pipeline.execution.carrier import Carrier
 from pipeline.execution.engine_memory import EngineMemory, check_inputs
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Take, Tensors, copies
@@ -30,8 +29,8 @@ from pipeline.execution.leases import Lease
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.execution.sweep import Sweeper
+from pipeline.execution.weight_reads import WeightReads
 from pipeline.planning.plan import Plan
-from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
@@ -61,28 +60,21 @@ class Engine:
         self.pack = pack
         self.plan = plan
         self._device = device
-        self._pool = pool
-        self._deadline: float | None = None
         self._reader = reader
-        self._verify = verify
-        self._verified = False
         self._broken: DrainError | DeviceLostError | None = None
-        self._sweeper = _idle()
-        self._reads: tuple[tuple[tuple[Range, ...], memoryview], ...] = ()
         self._session_bytes = 0
-        self._sweeps = self._failures = self._read_bytes = 0
-        self._stall_seconds = 0.0
         self._lock = threading.Lock()
-        self._defaults = pack.manifest.defaults()
-        self._running = LaneRun(())
+        self._is_open = False
         self._memory = EngineMemory(pack.manifest, plan, device, lease)
         # Last: nobody takes a client back of an engine that could not be made.
         try:
-            self._client = pool.client(pack.name, plan.choice.depth)
+            self._reads = WeightReads(pack.manifest, plan, self._memory, device, pool, reader)
         except BaseException:
             self._memory.close()
             raise
-        self._is_open = False
+        self._carrier = Carrier(
+            pack.manifest, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
+        )
 
     def open(self) -> None:
         """Read the resident spans and load the kernels.
@@ -93,23 +85,23 @@ class Engine:
         """
         try:
             load_residents(
-                self.pack.manifest, self.plan, self._memory, self._device, self._read_span
+                self.pack.manifest, self.plan, self._memory, self._device, self._reads.read_span
             )
         except DrainError as exc:
             self._broken = exc
             raise
         gc.collect()
         before = heap_bytes() or 0
+        carrier = self._carrier
         kernels = bind_steps(
-            self.pack, self.plan, self._device, self._memory, lambda: self._running
+            self.pack, self.plan, self._device, self._memory, lambda: carrier.running
         )
-        self._reads = tuple(self._read(index) for index in range(len(self.plan.read_places)))
-        starts = (self._start_read, self._start_copy)
-        self._sweeper = Sweeper(
+        starts = (self._reads.start_read, self._reads.start_copy)
+        carrier.sweeper = Sweeper(
             self.plan.stages,
             starts[: len(self.plan.stages) - 1],
             kernels,
-            self._hurry,
+            self._reads.hurry,
             self._device.finish if self._device.asynchronous else None,
         )
         self._session_bytes = max((heap_bytes() or 0) - before, 0)
@@ -179,8 +171,7 @@ class Engine:
         if not 0 < len(lanes) <= self.plan.choice.lanes:
             raise ValueError(f"{len(lanes)} lanes, planned were 1 to {self.plan.choice.lanes}")
         run = LaneRun(lanes)
-        outputs: dict[int, Any] = {}
-        statistics: SweepStatistics | None = None
+        carried: tuple[dict[int, Any], SweepStatistics] | None = None
         try:
             self._check_usable()
             run.each(lambda lane: check_inputs(self.pack.manifest.inputs, lanes[lane].inputs))
@@ -188,19 +179,26 @@ class Engine:
                 with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
                     self._check_usable()  # it may have been closed meanwhile
                     with during or nullcontext():
-                        statistics = self._carry(lanes, run, record, outputs)
-                    statistics = replace(statistics, turn_seconds=waited)
+                        outputs, statistics = self._carry(lanes, run, record)
+                    carried = outputs, replace(statistics, turn_seconds=waited)
         except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
-            if isinstance(exc, DeviceLostError):
-                self._broken = exc
             for lane in run.running:
                 run.stop(lane, exc)
         return [
             run.errors[lane]
-            if statistics is None or lane in run.errors
-            else (outputs[lane], statistics)
+            if carried is None or lane in run.errors
+            else (carried[0][lane], carried[1])
             for lane in range(len(lanes))
         ]
+
+    def _carry(
+        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None
+    ) -> tuple[dict[int, Any], SweepStatistics]:
+        try:
+            return self._carrier.carry(lanes, run, record)
+        except (DrainError, DeviceLostError) as exc:
+            self._broken = exc
+            raise
 
     def wake(self) -> None:
         """Have a call that waits for the arena look whether it is cancelled."""
@@ -229,10 +227,7 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """Return figures since ``open``; memory is what was allocated and measured, not planned."""
         return EngineStatistics(
-            sweeps=self._sweeps,
-            failures=self._failures,
-            read_bytes=self._read_bytes,
-            stall_seconds=self._stall_seconds,
+            **asdict(self._carrier.tally),
             memory={
                 **self._memory.n_bytes(),
                 "scratch": self.plan.scratch_bytes,
@@ -251,12 +246,11 @@ class Engine:
             if self._is_open:
                 self.settle()
             self._is_open = False
-            self._sweeper = _idle()  # lets go of the kernels
-            self._reads = ()
+            self._carrier.rest()
             if self._broken is not None:
                 self._memory.lease.abandon()
                 return  # the disk may still write to the rest
-            self._pool.forget(self._client)
+            self._reads.close()
             self._memory.close()
             self._reader.close()
 
@@ -266,7 +260,7 @@ class Engine:
         A read that does not end leaves the engine broken.
         """
         try:
-            self._sweeper.settle()
+            self._carrier.sweeper.settle()
         except DrainError as exc:
             self._broken = exc
 
@@ -275,107 +269,3 @@ class Engine:
             raise self._broken
         if not self._is_open:
             raise EngineClosedError(f"{self.pack.name}: the engine is closed")
-
-    def _carry(
-        self,
-        lanes: Sequence[Lane],
-        run: LaneRun,
-        record: Recorder | None,
-        outputs: dict[int, Any],
-    ) -> SweepStatistics:
-        """Sweep once for all ``lanes`` that run; put what they take into ``outputs``."""
-        memories = self._memory.lanes
-
-        def take(lane: int) -> None:
-            outputs[lane] = lanes[lane].take(memories[lane].views())
-
-        self._reader.check()
-        self._running = run
-        try:
-            run.each(lambda lane: memories[lane].put({**self._defaults, **lanes[lane].inputs}))
-            statistics = self._sweep(run, record)
-            for memory in memories:
-                memory.forget_inputs()
-            run.each(take)
-        finally:
-            self._running = LaneRun(())
-            for memory in memories:
-                memory.forget()
-        return statistics
-
-    def _sweep(self, run: LaneRun, record: Recorder | None) -> SweepStatistics:
-        verified = self._verify or not self._verified
-        self._deadline = run.deadline
-        try:
-            statistics = self._sweeper.run(run.deadline, run.all_stopped, record)
-        except (DrainError, DeviceLostError) as exc:
-            self._broken = exc
-            raise
-        except BaseException:
-            self._failures += 1
-            raise
-        self._verified = True
-        self._sweeps += 1
-        self._read_bytes += self.plan.read_bytes
-        self._stall_seconds += statistics.stall_seconds
-        if not verified and not self.plan.read_bytes:
-            return statistics
-        return replace(statistics, read_bytes=self.plan.read_bytes, verified=verified)
-
-    def _hurry(self) -> None:
-        self._pool.hurry(self._client)
-
-    def _read(self, index: int) -> tuple[tuple[Range, ...], memoryview]:
-        """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
-        place = self.plan.read_places[index]
-        group = self.plan.groups[index % len(self.plan.groups)]
-        spans = self.plan.streamed[group.first_span : group.end_span]
-        target = self._written().host(place.offset, place.length)
-        return tuple(self._range(span) for span in spans), target
-
-    def _written(self) -> Memory:
-        """Return where the disk writes what is streamed."""
-        return self._memory.staging if self.plan.architecture.copies else self._memory.ring
-
-    def _start_read(self, index: int, done: Done) -> None:
-        ranges, target = self._reads[index]
-        place, memory = self.plan.read_places[index], self._written()
-
-        def arrived(error: Exception | None, seconds: float) -> None:
-            try:
-                memory.reclaim(place.offset, place.length)
-            except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
-                error = error or exc
-            done(error, seconds)
-
-        memory.lend(place.offset, place.length)
-        self._pool.submit(
-            ReadJob(
-                self._reader,
-                ranges,
-                target,
-                self._verify or not self._verified,
-                arrived,
-                self._client,
-                Urgency.AHEAD if index >= len(self.plan.groups) else Urgency.NEEDED_LATER,
-                self._deadline,
-            )
-        )
-
-    def _start_copy(self, index: int, done: Done) -> None:
-        source, target = self.plan.read_places[index], self.plan.places[index]
-        staged = self._memory.staging.host(source.offset, source.length)
-        self._device.copy(staged, self._memory.ring, target.offset, done)
-
-    def _range(self, span: int) -> Range:
-        record = self.pack.manifest.spans[span]
-        return Range(record.offset, record.length, record.checksum)
-
-    def _read_span(self, span: int, target: memoryview, done: Done) -> None:
-        self._pool.submit(
-            ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
-        )
-
-
-def _idle() -> Sweeper:
-    return Sweeper((Stage("kernel", ()),), (), ())

@@ -74,6 +74,9 @@ class SharedArena:
 
     def __init__(self, space: Space) -> None:
         self._space = space
+        #: Of the space and its members: giving pages back takes as long as the system takes.
+        self._resizing = threading.Lock()
+        #: Of the line. The event loop takes it, in ``wake``, so nobody holds it for long.
         self._changed = threading.Condition()
         #: Who asked, in order. The first one holds the arena.
         self._line: deque[object] = deque()
@@ -100,7 +103,7 @@ class SharedArena:
         Raises:
             MemoryError: that is more than the space has. EngineClosedError: the arena was closed.
         """
-        with self._changed:
+        with self._resizing:
             self._check_open()
             self._space.resize(max(n_bytes, self.n_bytes))
             lease = _Membership(self, self._space.first(n_bytes))
@@ -109,7 +112,7 @@ class SharedArena:
 
     def leave(self, lease: Lease) -> None:
         """Give back what only ``lease`` needed; it holds no turn."""
-        with self._changed:
+        with self._resizing:
             if self._members.pop(lease, None) is not None and not self._closed:
                 self._space.resize(max(self._members.values(), default=0))
 
@@ -148,6 +151,7 @@ class SharedArena:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._line)
+        with self._resizing:
             self._members.clear()
             self._space.close()
 

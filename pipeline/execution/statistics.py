@@ -21,6 +21,22 @@ class SweepStatistics:
     turn_seconds: float = 0.0
 
 
+@dataclass
+class Tally:
+    """What an engine counts: whole sweeps with their figures, and those that failed."""
+
+    sweeps: int = 0
+    failures: int = 0
+    read_bytes: int = 0
+    stall_seconds: float = 0.0
+
+    def add(self, read_bytes: int, stall_seconds: float) -> None:
+        """Count a whole sweep."""
+        self.sweeps += 1
+        self.read_bytes += read_bytes
+        self.stall_seconds += stall_seconds
+
+
 @dataclass(frozen=True)
 class EngineStatistics:
     """An engine since it was opened; ``memory`` is measured bytes by kind (Plan.memory's kinds)."""

@@ -17,6 +17,7 @@ from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.units import Unit
 from pipeline.program.regions import Region
+from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages
 from pipeline.schedule.schedule import Stage
@@ -102,6 +103,7 @@ class Drafts:
         Raises:
             LoaderError: the ring is smaller than what it must hold.
         """
+        go_on()
         level = self.level(chunk_limit(self._manifest, self._architecture, choice) or 0)
         kept = set(choice.resident)
         units = [unit for unit in level.units if not kept.issuperset(unit.spans)]

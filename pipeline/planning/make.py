@@ -18,6 +18,7 @@ from pipeline.program.steps import (
     session_bytes,
     spans_of,
 )
+from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.constraints import Steps, stages
 
@@ -54,6 +55,7 @@ def make_plan(
     Raises:
         PlanError: the ring is smaller than the largest chunk.
     """
+    go_on()
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)

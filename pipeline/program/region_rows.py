@@ -7,13 +7,13 @@ in one piece there.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 
 from models.packs.manifest import RowOperator
+from pipeline.program.loading import Written, needed_loadings, saving_loadings
+from pipeline.program.many_rows import Wanted, one_region, wanted
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.row_network import Part, RowNetwork
 from pipeline.program.row_ranges import Rows, needed, row_ranges
-from pipeline.program.shared_memory import Access
 
 
 @dataclass
@@ -35,13 +35,13 @@ class RegionRows:
     """What is known of ``region`` before anything has a place.
 
     ``items``: its operators, numbers ``operators`` of the network. ``ranges``: the rows that each makes in
-    each phase. ``made``: by row value. ``over``: pairs, what is written over what.
+    each phase. ``made``: by row value. ``over``: pairs, what is written over what; none unless ``saving``.
 
     Raises:
-        RegionError: it would copy what is made outside, or read rows that it overwrote.
+        RegionError: it would copy what is made outside, or write two values to the same memory.
     """
 
-    def __init__(self, network: RowNetwork, region: Region, operators: range) -> None:
+    def __init__(self, network: RowNetwork, region: Region, operators: range, saving: bool) -> None:
         self.network = network
         self.region = region
         self.operators = operators
@@ -62,12 +62,8 @@ class RegionRows:
         self.ranges = row_ranges(network, region.pieces, operators, region.rows, wholes)
         for made in self.made.values():
             made.rows = [phase[made.maker] for phase in self.ranges]
-        self.over = tuple(self._replaced())
         self._lefts: dict[int, list[Rows]] = {}
-        if any(network.memory.overwritten([*self._reads()], [*self._writes()])):
-            raise RegionError(
-                f"pieces {region.first_piece} to {region.end_piece} would read rows that they overwrote"
-            )
+        self.over = tuple(self._load(saving))
 
     @cached_property
     def parts(self) -> dict[int, tuple[Part, ...]]:
@@ -153,66 +149,39 @@ class RegionRows:
             value for value, made in self.made.items() if made.loaded and made.maker == position
         ]
 
-    def _reads(self) -> Iterator[Access]:
-        """Yield what operators read where it lies whole, and rows of what is written over when they are."""
-        for value, made in self.made.items():
-            if made.loaded:
-                yield Access(
-                    made.maker, value, [rows.first if rows else None for rows in made.rows]
-                )
+    def _load(self, saving: bool) -> Iterator[tuple[int, int]]:
+        """Find what is loaded; yield what is written over what, to save memory."""
+        reads, writes = self._reads(), self._writes()
+        if self.network.memory.clash({item.value for item in writes}):
+            first, end = self.region.first_piece, self.region.end_piece
+            raise RegionError(f"pieces {first} to {end} would overwrite what they made")
+        loaded = [*needed_loadings(self.network, reads, writes)]
+        if saving:
+            loaded += saving_loadings(self.network, self.region.pieces, reads, writes)
+        for item in loaded:
+            if item.which[0]:
+                firsts, ends = item.made.first[0].tolist(), item.made.ends[0].tolist()
+                rows = [Rows(*pair) for pair in zip(firsts, ends, strict=True)]
+                self.made[item.value] = Made(item.operator, False, rows=rows, loaded=True)
+                if item.new is not None:
+                    yield item.new, item.value
+
+    def _writes(self) -> list[Written]:
+        """Return what is written where it lies whole."""
+        return [
+            Written(written, made.maker, one_region(made.rows).ends)
+            for value, made in self.made.items()
+            for written in ([value] * made.whole + [copy.row_value for copy in made.copies])
+        ]
+
+    def _reads(self) -> dict[int, list[Wanted]]:
+        """Return who reads what is made outside."""
+        found: dict[int, list[Wanted]] = {}
         for position, item in enumerate(self.items):
-            for number, taken in enumerate(item.inputs):
-                firsts = [
-                    max(needed(taken.window, phase[position]).first, 0) if phase[position] else None
-                    for phase in self.ranges
-                ]
-                for part in self.parts[taken.row_value]:
-                    maker = self.made.get(part.row_value)
-                    if maker is None or (maker.whole and not self.is_direct(position, number)):
-                        yield Access(position, part.row_value, firsts)
-
-    def _writes(self) -> Iterator[Access]:
-        """Yield what operators write where it lies whole."""
-        for value, made in self.made.items():
-            ends = [rows.end for rows in made.rows]
-            for written in (
-                *([value] if made.whole else []),
-                *(copy.row_value for copy in made.copies),
-            ):
-                yield Access(made.maker, written, ends)
-
-    def _replaced(self) -> Iterator[tuple[int, int]]:
-        """Find what may be written over what, and load the rows of the latter."""
-        alone = self.network.alone
-        free = [value for value, made in self.made.items() if made.whole and value in alone]
-        for old in sorted(self.network.last_read(self.region.pieces)):
-            readers = [
-                (position, taken.window)
-                for position, item in enumerate(self.items)
-                for taken in item.inputs
-                if old in {part.row_value for part in self.parts[taken.row_value]}
-            ]
-            if not readers:
-                continue
-            height = self.network.values[old].height
-            ends = [
-                max(
-                    (needed(window, phase[at]).end for at, window in readers if phase[at]),
-                    default=0,
-                )
-                for phase in self.ranges
-            ]
-            ends = [min(end, height) for end in accumulate(ends, max)]
-            first = min(position for position, _ in readers)
-            for new in free:
-                made = zip(self.made[new].rows, ends, strict=True)
-                in_time = self.made[new].maker >= first and all(
-                    rows.end <= end for rows, end in made
-                )
-                if in_time and self.network.same_form(old, new):
-                    starts = [0, *ends[:-1]]
-                    rows = [Rows(*pair) for pair in zip(starts, ends, strict=True)]
-                    self.made[old] = Made(first, False, rows=rows, loaded=True)
-                    free.remove(new)
-                    yield new, old
-                    break
+            made = one_region([phase[position] for phase in self.ranges])
+            for taken in item.inputs:
+                rows = wanted(position, taken.window, made)
+                for part in {part.row_value for part in self.parts[taken.row_value]}:
+                    if part not in self.made:
+                        found.setdefault(part, []).append(rows)
+        return found

@@ -6,8 +6,10 @@ own, put together of new rows and of those that are *kept* from one phase to the
 seed 001). What is read outside of the region is copied to where it lies whole.
 
 Where a region makes a value of the same form as one that nobody reads after it, it may write over that:
-rows of the old one are then *loaded*, once, before rows of the new one take their place.
+rows of the old one are then *loaded*, once, before rows of the new one take their place (loading.py).
 """
+
+from functools import partial
 
 from pipeline.program.region_phases import Phases
 from pipeline.program.region_plan import (
@@ -48,7 +50,22 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     operators = network.within(region.pieces)
     if operators is None or region.rows < 1:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
-    rows = RegionRows(network, region, operators)
+    plan = _planned(network, region, operators, saving=True)
+    if not plan.over:
+        return plan
+    return min(
+        _planned(network, region, operators, saving=False), plan, key=partial(_size, network)
+    )
+
+
+def _size(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the bytes of strips, less what is saved of whole values."""
+    return plan.live_bytes() - sum(network.values[old].n_bytes for _, old in plan.over)
+
+
+def _planned(network: RowNetwork, region: Region, operators: range, saving: bool) -> RegionPlan:
+    """Plan ``region``; ``saving``: with values written over others that nobody reads any more."""
+    rows = RegionRows(network, region, operators, saving)
     layout = StripLayout(rows)
     happening = Phases(rows, layout)
     same: dict[Action, Action] = {}  # most actions are alike in many phases: then they are one

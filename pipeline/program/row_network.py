@@ -27,7 +27,9 @@ class RowNetwork:
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
         self.memory = SharedMemory(manifest)
-        self._parts: dict[tuple[int, range], tuple[Part, ...]] = {}
+        self._parts: dict[tuple[int, frozenset[int]], tuple[Part, ...]] = {}
+        self._copies: dict[int, frozenset[int]] = {}
+        self._after: dict[int, frozenset[int]] = {}
 
     @cached_property
     def covered(self) -> frozenset[int]:
@@ -92,11 +94,20 @@ class RowNetwork:
 
         They are values of one maker, or such that pieces before the region have put together.
         """
-        key = (row_value, pieces)
+        key = (row_value, frozenset(filter(pieces.__contains__, self._copying(row_value))))
         if key not in self._parts:
             count = self.values[row_value].planes
             self._parts[key] = tuple(self._made_of(Part(row_value, 0, 0, count), pieces))
         return self._parts[key]
+
+    def _copying(self, row_value: int) -> frozenset[int]:
+        """Return the pieces that put together ``row_value`` or what it is made of."""
+        if row_value not in self._copies:
+            held = self.values[row_value]
+            inner = (self._copying(part.row_value) for part in held.parts)
+            own = frozenset((held.first_piece,) if held.end_piece else ())
+            self._copies[row_value] = own.union(*inner)
+        return self._copies[row_value]
 
     def _made_of(self, whole: Part, pieces: range) -> Iterator[Part]:
         held = self.values[whole.row_value]
@@ -167,7 +178,10 @@ class RowNetwork:
 
     def read_after(self, piece: int) -> frozenset[int]:
         """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""
-        return frozenset(value for value, last in self._last_reader.items() if last >= piece)
+        if piece not in self._after:
+            last = self._last_reader.items()
+            self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
+        return self._after[piece]
 
     @cached_property
     def _last_reader(self) -> dict[int, int]:

@@ -1,12 +1,12 @@
-"""Which values lie in the memory of others, and what a region would overwrite there.
+"""Which values lie in the memory of others.
 
 A residual sum often lies over what it adds, which nothing needs any more when the pieces run one after
 the other. In a region they take turns: the sum's first rows are written while some of what it adds is yet
-to be read.
+to be read. So these are loaded first (pipeline/program/loading.py).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 from models.packs.manifest import Manifest
@@ -34,19 +34,6 @@ def roots(
     return found
 
 
-@dataclass(frozen=True)
-class Access:
-    """Operator ``position`` of a region reads or writes a row value where it lies whole.
-
-    ``rows``: for each phase, the first row that it reads there, None: it does not run; or the row up to
-    which it has written.
-    """
-
-    position: int
-    row_value: int
-    rows: Sequence[int | None]
-
-
 class SharedMemory:
     """Tells which row values of ``manifest`` lie in the same bytes."""
 
@@ -54,38 +41,39 @@ class SharedMemory:
         self._manifest = manifest
         self._roots = roots(manifest)
 
-    def overwritten(self, read: Sequence[Access], written: Sequence[Access]) -> Iterator[Access]:
-        """Yield what is ``read`` after other rows were ``written`` there."""
-        for reading in read:
-            if any(self._is_overwritten(reading, writing) for writing in written):
-                yield reading
+    @cached_property
+    def _overlaps(self) -> dict[int, frozenset[int]]:
+        """For each row value that shares bytes with others, these."""
+        inside: dict[int, list[int]] = {}
+        for number in range(len(self._manifest.row_values)):
+            inside.setdefault(self._place(number)[0], []).append(number)
+        found = {}
+        for numbers in inside.values():
+            for number in numbers:
+                others = frozenset(other for other in numbers if self._overlap(number, other))
+                if others != {number}:
+                    found[number] = others - {number}
+        return found
 
-    def _is_overwritten(self, reading: Access, writing: Access) -> bool:
-        if reading.row_value == writing.row_value or not self._overlap(
-            reading.row_value, writing.row_value
-        ):
-            return False
-        if not self._alike(reading.row_value, writing.row_value):
-            return True
-        ends: list[int | None] = [*writing.rows]
-        if writing.position >= reading.position:
-            ends = [0, *ends[:-1]]  # it writes after this one has read, in each phase
-        return any(
-            first is not None and first < (end or 0)
-            for first, end in zip(reading.rows, ends, strict=True)
-        )
+    def overlapping(self, row_value: int) -> frozenset[int]:
+        """Return the other row values that lie, in part, where this one does."""
+        return self._overlaps.get(row_value, frozenset())
 
-    def _overlap(self, one: int, other: int) -> bool:
-        (root, start, end), (other_root, other_start, other_end) = map(self._place, (one, other))
-        return root == other_root and max(start, other_start) < min(end, other_end)
+    def clash(self, row_values: Collection[int]) -> bool:
+        """Return whether two of ``row_values`` share bytes."""
+        return any(not self.overlapping(value).isdisjoint(row_values) for value in row_values)
 
-    def _alike(self, one: int, other: int) -> bool:
+    def alike(self, one: int, other: int) -> bool:
         """Return whether row i of any plane of one overlaps with no other row of the other's planes."""
         values = [self._manifest.row_values[number] for number in (one, other)]
         if len({(value.height, value.row_bytes) for value in values}) > 1:
             return False
         apart = self._place(one)[1] - self._place(other)[1]
         return apart % (values[0].height * values[0].row_bytes) == 0
+
+    def _overlap(self, one: int, other: int) -> bool:
+        (_, start, end), (_, other_start, other_end) = map(self._place, (one, other))
+        return max(start, other_start) < min(end, other_end)
 
     def _place(self, row_value: int) -> tuple[int, int, int]:
         """Return the value in whose memory a row value lies, and its bytes [start, end) there."""

@@ -59,10 +59,6 @@ class Phase:
     def scratch_bytes(self) -> int:
         return 0  # kernels of the blocked layout and of elements allocate nothing
 
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        return self.region.plan.phases[self.number]
-
 
 Step = Piece | Phase
 

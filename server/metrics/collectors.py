@@ -167,7 +167,7 @@ def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
         ):
             if seconds is not None:
                 family.add_metric([entry.name], seconds)
-        watch = entry.worker.watch
+        watch = entry.worker.served.watch
         exceeded.add_metric([entry.name], watch.exceeded if watch else 0)
         violations.add_metric([entry.name], watch.violations if watch else 0)
     yield from (predicted, bound, exceeded, violations)
@@ -179,7 +179,8 @@ def _swept(entries: Sequence[Entry]) -> Metric:
     )
     for entry in entries:
         if entry.worker is not None:
-            sweeps.add_metric([entry.name], entry.worker.sweeps, entry.worker.sweep_seconds)
+            served = entry.worker.served
+            sweeps.add_metric([entry.name], served.sweeps, served.sweep_seconds)
     return sweeps
 
 
@@ -189,5 +190,5 @@ def _readers(entries: Sequence[Entry]) -> Metric:
     )
     for entry in entries:
         if entry.worker is not None:
-            info.add_metric([entry.name, entry.worker.reader_kind], 1.0)
+            info.add_metric([entry.name, entry.worker.served.reader.kind], 1.0)
     return info

@@ -4,23 +4,25 @@ Invariant: a model's ``place`` is what its engine was opened with, and what the 
 calls changes one thing at a time (repository.py).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from models.errors import ModelError
+from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
 from pipeline.fitting.fit import Fitted
 from pipeline.planning.plan import PlanError
-from server.errors import RefusedError
+from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.entry import Entry
 from server.repository.opening import Opener, Prepared
+from server.repository.planning_threads import PlanningThreads
 from server.repository.replanning import Place, Places, growing, making_room
 from server.repository.uninterrupted import to_its_end
+from server.repository.worker import Worker
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class LoadedModels:
         self._budget = budget
         self._opener = opener
         self._absent = absent
+        self.planning = PlanningThreads()
 
     async def admit(self, entry: Entry, folder: Path) -> bool:
         """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that.
@@ -46,8 +49,8 @@ class LoadedModels:
         Return whether others have changed. Raises as Repository.load.
         """
         name, loaded = entry.name, self._places()
-        model = await asyncio.to_thread(self._opener.prepare, name, folder)
-        shares = await asyncio.to_thread(self._planned, [*loaded], (name, model))
+        model = await self.planning.run(lambda: self._opener.prepare(name, folder))
+        shares = await self.planning.run(lambda: self._planned([*loaded], (name, model)))
         own = shares.outcomes[len(loaded)]
         if not isinstance(own, Fitted):
             raise own or RefusedError(f"model {name!r} is not planned")
@@ -63,12 +66,31 @@ class LoadedModels:
         entry.prepared, entry.place = model, place
         return bool(changes)
 
+    async def close(self, entry: Entry, why: str) -> None:
+        """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
+
+        Runs to its end even when cancelled: what nobody can close any more would stay reserved.
+        """
+        worker, entry.worker, entry.why = entry.worker, None, why
+        entry.refused = False
+        if worker is not None:
+            await to_its_end(self._closed(entry, worker))
+
+    async def _closed(self, entry: Entry, worker: Worker) -> None:
+        await worker.close()
+        entry.place = None
+        # The memory of a broken engine is still the disk's: it stays reserved.
+        entry.lost = worker.engine.broken
+        if not entry.lost:
+            self._budget.release(entry.name)
+        trim_heap()
+
     async def grow(self) -> None:
         """Let the loaded models use what is free."""
         loaded = self._places()
         try:
-            shares = await asyncio.to_thread(self._planned, [*loaded], None)
-        except (ModelError, PlanError, DeviceError, RefusedError) as exc:
+            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+        except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
         planned = _as_places(loaded, shares)
@@ -90,7 +112,10 @@ class LoadedModels:
         return share_out(sharers, self._budget.without(loaded), self._opener.activations)
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan; runs to its end even when cancelled."""
+        """Have a loaded model served with another plan; runs to its end even when cancelled.
+
+        Where it can be served neither so nor as before, it is closed.
+        """
         await to_its_end(self._reopened(entry, place))
 
     async def _reopened(self, entry: Entry, place: Place) -> None:
@@ -99,10 +124,15 @@ class LoadedModels:
         assert before is not None
         assert worker is not None
         _log.info("model %s: planned again, %s", entry.name, _change(before, place))
-        await worker.reopen(
-            partial(self._opener.reopen, entry.name, model, place),
-            partial(self._opener.reopen, entry.name, model, before),
-        )
+        try:
+            await worker.reopen(
+                partial(self._opener.reopen, entry.name, model, place),
+                partial(self._opener.reopen, entry.name, model, before),
+            )
+        except Exception:
+            if not entry.serves:
+                await self.close(entry, entry.reason)
+            raise
         entry.place = place
 
     async def _restore(self, places: dict[str, Place]) -> None:

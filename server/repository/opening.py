@@ -28,8 +28,9 @@ from server.memory.sharing import Activations, Sharer, sharer
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
+from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
-from server.repository.worker import Running, Worker
+from server.repository.worker import Worker
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -131,8 +132,7 @@ class Opener:
                 raise
         if not (model.pack.folder / FILE).exists():
             _log.info(_NO_PROFILE, name, model.pack.folder)
-        limit, (engine, reader, watch) = self._settings.queue_limit, running
-        return Worker(engine, limit, reader, watch, self._machine_time)
+        return Worker(running, self._settings.queue_limit, self._machine_time)
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
         """Open ``model``, whose engine has been closed, with another plan; blocks.

@@ -17,7 +17,6 @@ from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
-from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
@@ -30,7 +29,6 @@ from server.repository.loaded_models import LoadedModels
 from server.repository.model_folders import model_names
 from server.repository.opening import Opener
 from server.repository.presence import Presence, is_folder
-from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 
@@ -107,7 +105,7 @@ class Repository:
             if entry.serves:
                 return entry
             # What left service holds its memory until here.
-            await self._close(entry, entry.reason)
+            await self._loaded.close(entry, entry.reason)
             if entry.lost:
                 raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
             entry.loading, entry.why, entry.refused = True, "loading", False
@@ -137,30 +135,10 @@ class Repository:
             if name not in self._entries:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             was_loaded = self._entries[name].worker is not None
-            await self._close(self._entries[name], "unloaded")
+            await self._loaded.close(self._entries[name], "unloaded")
             self._entries[name].unloaded = True
             if was_loaded:
                 self._grow_later()
-
-    async def _close(self, entry: Entry, why: str) -> None:
-        """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
-
-        Runs to its end even when cancelled: what nobody can close any more would stay reserved.
-        """
-        worker, entry.worker, entry.why = entry.worker, None, why
-        entry.refused = False
-        if worker is None:
-            return
-        await to_its_end(self._closed_worker(entry, worker))
-
-    async def _closed_worker(self, entry: Entry, worker: Worker) -> None:
-        await worker.close()
-        entry.place = None
-        # The memory of a broken engine is still the disk's: it stays reserved.
-        entry.lost = worker.engine.broken
-        if not entry.lost:
-            self._budget.release(entry.name)
-        trim_heap()
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return a model that has been loaded or tried, and its pack.
@@ -184,11 +162,12 @@ class Repository:
         return entry.worker, pack
 
     async def close(self) -> None:
-        """Drain and close every model."""
+        """Drain and close every model; a load that is still planning ends with an error."""
         self._closed = True
+        self._loaded.planning.close()
         async with self._changing():
             for entry in self.entries():
-                await self._close(entry, "unloaded")
+                await self._loaded.close(entry, "unloaded")
                 entry.unloaded = True
         await asyncio.to_thread(self._opener.close)
 

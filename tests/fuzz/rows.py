@@ -31,7 +31,7 @@ def check_regions(manifest: Manifest) -> None:
 
 
 def _check_phase(manifest: Manifest, phase: Phase) -> None:
-    for action in phase.actions:
+    for action in phase.region.plan.phases[phase.number]:
         areas: list[Area] = []
         match action:
             case Move(source, target):

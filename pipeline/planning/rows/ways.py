@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.program.regions import Region
+from pipeline.program.stopping import go_on
 
 Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -71,6 +72,7 @@ class Ways:
         best = np.full((len(rings), len(self._places)), np.iinfo(np.int64).max)
         best[:, 0] = 0
         for place in range(1, len(self._places)):
+            go_on()
             best[:, place] = np.maximum(best[:, place - 1], self._whole.arena[place - 1])
             edges = self._edges.get(place)
             if edges is not None:
@@ -93,6 +95,7 @@ class Ways:
         taken = np.full((count, len(self._places)), -1, np.int64)  # -1: whole
         whole = self._whole
         for place in range(1, len(self._places)):
+            go_on()
             before = place - 1
             cost[:, place] = cost[:, before] + whole.seconds[before]
             cost[:, place] += seconds_a_byte * whole.bound[levels, before]

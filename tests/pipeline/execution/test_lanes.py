@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import DeviceLostError, Kernel, KernelError, Launch
+from pipeline.devices.base import Device, DeviceLostError, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory
 from pipeline.devices.space import Space
+from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, InputError
 from pipeline.execution.lanes import Lane, LaneRun
@@ -30,6 +31,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.small import small_pack
 
 LANES = 8
+REGIONS = (Region(0, 2, 2), Region(2, 5, 1))
 MODES = ["cancelled", "late", "kernel", "input"]
 Tensor = NDArray[np.float32]
 
@@ -40,11 +42,15 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 
 class HookedDevice(CpuDevice):
-    """Calls ``before(n)`` before the n-th kernel that is launched, of whatever lane."""
+    """Calls ``before(n)`` before the n-th kernel that is launched, which is of lane ``lane``.
 
-    def __init__(self) -> None:
+    All kernels of a lane are bound before those of the next one.
+    """
+
+    def __init__(self, lanes: int) -> None:
         super().__init__(1)
-        self.launched = 0
+        self.launched = self.bound = self.lane = 0
+        self.lanes = lanes
         self.before: Callable[[int], None] = lambda number: None
 
     def load(self, graph: bytes) -> Kernel:
@@ -60,14 +66,25 @@ class _Hooked(Kernel):
         self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
     ) -> Launch:
         launch = self._kernel.bind(inputs, outputs, scratch)
+        position = self._device.bound
+        self._device.bound += 1
 
         def hooked() -> None:
             number = self._device.launched
+            self._device.lane = position * self._device.lanes // self._device.bound
             self._device.launched += 1
             self._device.before(number)
             launch()
 
         return hooked
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an engine is opened: what runs on rows; whether its weights are copied before use."""
+
+    choice: Choice
+    copied: bool = False
 
 
 class Opened:
@@ -79,17 +96,22 @@ class Opened:
         lanes: int = LANES,
         arena: SharedArena | None = None,
         choice: Choice | None = None,
+        copied: bool = False,
     ) -> None:
-        self.device, self.pool = HookedDevice(), ReadPool()
+        self.device, self.pool = HookedDevice(lanes), ReadPool()
+        used = StagedDevice(self.device) if copied else self.device
         self.reader = MemoryReader(pack.weights_path.read_bytes())
         chosen = replace(choice or Choice(64 << 10), lanes=lanes)
-        self.plan = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=chosen)
+        architecture = ARCHITECTURES["async-md" if copied else "2s"]
+        self.plan = make_plan(pack.manifest, architecture, choice=chosen)
         lease = None if arena is None else arena.join(self.plan.arena_bytes)
-        self.engine = Engine(pack, self.plan, self.device, self.pool, self.reader, lease=lease)
+        self.engine = Engine(pack, self.plan, used, self.pool, self.reader, lease=lease)
         self.engine.open()
+        self._device: Device = used
 
     def close(self) -> None:
         self.engine.close()
+        self._device.close()
         self.pool.close()
 
 
@@ -204,6 +226,79 @@ def test_a_lane_that_stops_leaves_the_other_seven_right(
     opened.device.before = lambda launched: None
     again = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(LANES)])
     assert [np.array_equal(answer(each), expected[i]) for i, each in enumerate(again)] == [True] * 8
+
+
+PROGRAMS = {
+    "whole": Opening(Choice(64 << 10)),
+    "regions": Opening(Choice(160 << 10, regions=REGIONS)),
+    "regions of copied weights": Opening(Choice(160 << 10, regions=REGIONS), copied=True),
+}
+STOPPED = 5
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request: pytest.FixtureRequest, pack: Pack) -> Iterator[Opened]:
+    wanted = PROGRAMS[request.param]
+    opened = Opened(pack, choice=wanted.choice, copied=wanted.copied)
+    yield opened
+    opened.close()
+
+
+def others_are_right(
+    opened: Opened, expected: list[Tensor], kind: type[Exception], stopped: Lane
+) -> None:
+    """Run ``stopped`` as one of eight lanes: it ends with an error of ``kind``, they are right."""
+    lanes = [Lane({"image": image(seed)}) for seed in range(LANES)]
+    lanes[STOPPED] = stopped
+    for seed, each in enumerate(opened.engine.run_lanes(lanes)):
+        if seed == STOPPED:
+            assert isinstance(each, kind)
+        else:
+            assert np.array_equal(answer(each), expected[seed])
+
+
+def test_a_kernel_of_one_lane_that_fails_anywhere(program: Opened, expected: list[Tensor]) -> None:
+    """At each of its kernels: also in the middle of a region, and of a phase of it."""
+    lane = Lane({"image": image(STOPPED)})
+    count = failing = -1
+
+    def before(launched: int) -> None:
+        nonlocal count
+        if program.device.lane == STOPPED:
+            count += 1
+            if count == failing:
+                raise KernelError("no such instruction")
+
+    program.device.before = before
+    program.engine.run_lanes([lane] * LANES)
+    kernels = count + 1
+    assert kernels >= len(program.plan.steps)
+    for failing in range(0, kernels, max(kernels // 24, 1)):
+        count = -1
+        others_are_right(program, expected, KernelError, lane)
+        assert count == failing  # and nothing more is computed for it
+    count, failing = -1, kernels
+    found = program.engine.run_lanes([lane] * LANES)
+    assert all(np.array_equal(answer(each), expected[STOPPED]) for each in found)
+
+
+def test_a_client_that_goes_whenever_it_is_asked(program: Opened, expected: list[Tensor]) -> None:
+    asked, last = 0, 1 << 30
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > last
+
+    lane = Lane({"image": image(STOPPED)}, cancelled=cancelled)
+    assert np.array_equal(answer(program.engine.run_lanes([lane])[0]), expected[STOPPED])
+    asks = asked
+    assert asks > len(program.plan.steps)
+    for last in range(0, asks, max(asks // 24, 1)):
+        asked = 0
+        others_are_right(program, expected, CancelledError, lane)
+        assert asked == last + 1
+    assert program.reader.in_progress == 0
 
 
 def test_a_sweep_that_nobody_waits_for_ends(opened: Opened, expected: list[Tensor]) -> None:

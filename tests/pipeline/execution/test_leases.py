@@ -204,3 +204,43 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
         arena.join(8)
     one.close()
     other.close()
+
+
+class SlowSpace(Space):
+    """The system takes as long to give pages, or to take them back, as a test wants."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        super().__init__(capacity_bytes)
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def resize(self, n_bytes: int) -> None:
+        self.begun.set()
+        assert self.may_end.wait(LIMIT_SECONDS)
+        super().resize(n_bytes)
+
+
+def test_nobody_waits_for_pages_but_who_joins_or_leaves() -> None:
+    """The event loop wakes those who wait; another model runs meanwhile."""
+    space = SlowSpace(MIB)
+    arena = SharedArena(space)
+    space.may_end.set()
+    member, other = arena.join(8), arena.join(8)
+
+    def runs_another() -> None:
+        other.wake()
+        with other.turn():
+            pass
+
+    for change in (lambda: arena.join(MIB).close(), member.close):
+        space.begun.clear()
+        space.may_end.clear()
+        changes = in_thread(change)
+        assert space.begun.wait(LIMIT_SECONDS)
+        runs = in_thread(runs_another)
+        runs.join(LIMIT_SECONDS / 10)
+        still_running = runs.is_alive()
+        space.may_end.set()
+        changes.join(LIMIT_SECONDS)
+        runs.join(LIMIT_SECONDS)
+        assert not still_running
+    arena.close()

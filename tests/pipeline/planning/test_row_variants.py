@@ -8,12 +8,16 @@ from models.compiler import compile_onnx
 from models.default import FOLDER
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from pipeline.fitting.fit import NOTHING, Fitted
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
+from pipeline.fitting.within import fit_within, least_plan
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.regions import Region, plan_region
 from pipeline.program.sketches import sketches
 from pipeline.program.steps import row_network
+from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.made_profiles import profile
 
 AUTO = ARCHITECTURES["auto"]
 
@@ -71,3 +75,34 @@ def test_the_search_is_deterministic(manifest: Manifest) -> None:
     first = row_variants(manifest, AUTO, None)
     row_variants.__globals__["_FOUND"].clear()
     assert row_variants(manifest, AUTO, None) == first
+
+
+def found_anew(manifest: Manifest, most_asks: int) -> tuple[Fitted | None, int]:
+    """Plan within twice the least, until it was asked so often; return the plan, and how often it was."""
+    row_variants.__globals__["_FOUND"].clear()
+    asks = itertools.count(1)
+    asked = [0]
+
+    def is_unwanted() -> bool:
+        asked[0] = next(asks)
+        return asked[0] > most_asks
+
+    try:
+        with stopping_when(is_unwanted):
+            room = 2 * least_plan(manifest, AUTO, None).total_bytes
+            return fit_within(manifest, AUTO, room, NOTHING, profile(manifest)), asked[0]
+    except PlanningStoppedError:
+        return None, asked[0]
+
+
+def test_a_search_ends_wherever_it_is_stopped_and_the_next_one_finds_the_same(
+    manifest: Manifest,
+) -> None:
+    whole, count = found_anew(manifest, 1 << 30)
+    assert whole is not None
+    assert count > 200
+    for stopped in range(0, count, count // 12):
+        assert found_anew(manifest, stopped) == (None, stopped + 1)
+    again, _ = found_anew(manifest, count)
+    assert again is not None
+    assert again.plan.choice == whole.plan.choice

@@ -52,7 +52,7 @@ class TaggedMemory:
             if isinstance(step, Piece):
                 self._piece(f"step {number}", step)
                 continue
-            for action in step.actions:
+            for action in step.region.plan.phases[step.number]:
                 self._act(f"step {number}, {action}", step.region, action)
             if step.number == len(step.region.plan.phases) - 1:
                 self._finished(step)

@@ -77,7 +77,7 @@ async def test_why_a_model_does_not_serve_is_one_word(
         assert await absent("pair") == ["unloaded"]
         assert (await service.client.post("/v2/repository/models/pair/load")).status_code == 200
         assert await absent("pair") == []
-        service.worker("pair")._fault = "the disk is gone"
+        service.worker("pair").served.leave("the disk is gone")
         assert await absent("pair") == ["failed"]
 
 
@@ -185,7 +185,7 @@ async def test_sweeps_above_the_bound_are_counted(
             worker = service.worker("tiny")
             for _ in range(3):
                 await worker.infer(inputs_for("tiny"), LIMIT_SECONDS)
-            watch = worker.watch
+            watch = worker.served.watch
             assert watch is not None
             model = {"model": "tiny"}
             bound = await service.metric("layerstream_bound_seconds", **model)

@@ -4,7 +4,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,11 @@ import pytest
 from loader.errors import ReadError
 from loader.readers.in_memory import MemoryReader
 from pipeline.devices.base import KernelError
+from pipeline.profiles.delay_watch import BoundWatch, Verdict
+from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError
 from server.errors import NotServingError
+from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -194,3 +197,41 @@ async def test_a_read_that_never_ends_takes_its_model_only(
             error(loaded, 503, "have not ended", "restart the server")
         assert service.context.budget.held() == held
         gate.open()
+
+
+class Unjudging(BoundWatch):
+    """Fails on what it sees, in any way."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> Verdict:
+        self.seen += 1
+        raise KeyError("a piece that the profile does not know")
+
+
+async def test_a_sweep_that_cannot_be_judged_is_answered(
+    faulty: Service, packs: Packs, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, watch = faulty.worker("tiny"), Unjudging()
+    worker.served.watch = watch
+    for _ in range(3):
+        await answers(faulty, packs)
+    await worker.close()
+    assert watch.seen == 3
+    assert "cannot be judged" in caplog.text
+
+
+async def test_an_engine_that_cannot_be_closed_leaves_service(
+    faulty: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to be opened with another plan; the thread outlives it, and says why it answers no more."""
+    worker = faulty.worker("tiny")
+    monkeypatch.setattr(worker.engine, "close", Once(ZeroDivisionError("a bug")))
+    with pytest.raises(NotServingError, match="a bug"):
+        await worker.reopen(never, never)
+    error(await faulty.infer("tiny", inputs_for("tiny")), 503, "could not be closed: a bug")
+
+
+def never() -> Running:
+    raise AssertionError("the engine before is still there")

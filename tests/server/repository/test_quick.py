@@ -44,7 +44,7 @@ async def quick(
     settings: SettingsFactory, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Service]:
     """A service whose "pair" is resident and counts as quick however busy the machine is."""
-    monkeypatch.setattr("server.repository.worker._QUICK_SECONDS", 30.0)
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 30.0)
     roomy = settings(64 << 20, models=("pair",), architecture="pre")
     async with serving(roomy) as service:
         yield service
@@ -121,7 +121,7 @@ async def test_a_file_that_was_changed_takes_the_model_out_of_service(quick: Ser
     def changed() -> None:
         raise FileChangedError("weights.bin: changed on disk")
 
-    worker._reader.check = changed  # type: ignore[method-assign]
+    worker.served.reader.check = changed  # type: ignore[method-assign]
     error(await quick.infer("pair", PAIR), 503, "changed on disk")
     assert "changed on disk" in worker.fault
     error(await quick.infer("pair", PAIR), 503)
@@ -231,7 +231,7 @@ async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or else one request after many short ones holds the loop, and everybody, for as long as it likes."""
-    monkeypatch.setattr("server.repository.worker._QUICK_SECONDS", 30.0)
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 30.0)
     onnx.save(loop_model(), tmp_path / "loop.onnx")
     compile_onnx(tmp_path / "loop.onnx", tmp_path / "packs" / "loop")
     settings = Settings(repository=tmp_path / "packs", budget=64 << 20, threads=1)

@@ -16,7 +16,7 @@ from pipeline.fitting.fit import Fitted
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, share_out
 from server.repository.replanning import Place, growing, making_room
-from server.repository.worker import Running
+from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
 from tests.server.memory.sets import numbers
 from tests.server.support import (
@@ -230,9 +230,14 @@ async def test_a_model_that_cannot_be_opened_again_says_so(
     refused = await full.infer("tiny", inputs_for("tiny"))
     assert refused.status_code == 503
     assert "could not be opened again" in refused.text
+    assert held(full) == {}  # neither fits beside what nobody uses any more
+    assert full.context.repository.entries()[0].worker is None
+    index = (await full.client.post("/v2/repository/index")).json()
+    assert {model["name"]: model["state"] for model in index}["tiny"] == "UNAVAILABLE"
     faults.read = lambda offset, length: None
-    await full.context.repository.load("tiny")
-    await right(full, packs)
+    for name in ("tiny", "pair"):
+        await full.context.repository.load(name)
+        await right(full, packs, name)
 
 
 async def test_the_end_comes_while_models_grow(

@@ -1,0 +1,105 @@
+"""How weights come: what is read and where to, what is copied, and whether checksums are compared.
+
+Invariant: memory that the disk may write to is lent from the moment its read is handed to the pool until
+that ends.
+"""
+
+from loader.pool.order import Urgency
+from loader.pool.pool import ReadJob, ReadPool
+from loader.readers.reader import Range, Reader
+from models.packs.manifest import Manifest
+from pipeline.devices.base import Device, Done
+from pipeline.devices.memory import Memory
+from pipeline.execution.engine_memory import EngineMemory
+from pipeline.planning.plan import Plan
+
+
+class WeightReads:
+    """Reads of the model of ``manifest`` through ``pool``, which it is a client of until it is closed.
+
+    ``verify``: whether the spans that are read from now on are compared with their checksums.
+    ``deadline``: of the sweep that runs, on time.monotonic's clock.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        plan: Plan,
+        memory: EngineMemory,
+        device: Device,
+        pool: ReadPool,
+        reader: Reader,
+    ) -> None:
+        self.verify = True
+        self.deadline: float | None = None
+        self._manifest = manifest
+        self._plan = plan
+        self._memory = memory
+        self._device = device
+        self._pool = pool
+        self._reader = reader
+        self._reads = tuple(self._read(index) for index in range(len(plan.read_places)))
+        self._client = pool.client(manifest.name, plan.choice.depth)
+
+    def start_read(self, index: int, done: Done) -> None:
+        """Start read ``index`` of a sweep; ``done`` is called once, on another thread."""
+        ranges, target = self._reads[index]
+        place, memory = self._plan.read_places[index], self._written
+
+        def arrived(error: Exception | None, seconds: float) -> None:
+            try:
+                memory.reclaim(place.offset, place.length)
+            except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
+                error = error or exc
+            done(error, seconds)
+
+        memory.lend(place.offset, place.length)
+        self._pool.submit(
+            ReadJob(
+                self._reader,
+                ranges,
+                target,
+                self.verify,
+                arrived,
+                self._client,
+                Urgency.AHEAD if index >= len(self._plan.groups) else Urgency.NEEDED_LATER,
+                self.deadline,
+            )
+        )
+
+    def start_copy(self, index: int, done: Done) -> None:
+        """Start to copy to the ring what read ``index`` has brought; ``done`` as above."""
+        source, target = self._plan.read_places[index], self._plan.places[index]
+        staged = self._memory.staging.host(source.offset, source.length)
+        self._device.copy(staged, self._memory.ring, target.offset, done)
+
+    def read_span(self, span: int, target: memoryview, done: Done) -> None:
+        """Start to read one span to ``target``, verified; ``done`` as above."""
+        self._pool.submit(
+            ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
+        )
+
+    def hurry(self) -> None:
+        """A kernel waits for what is being read."""
+        self._pool.hurry(self._client)
+
+    def close(self) -> None:
+        """Leave the pool; nothing is in flight."""
+        self._reads = ()
+        self._pool.forget(self._client)
+
+    def _read(self, index: int) -> tuple[tuple[Range, ...], memoryview]:
+        """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
+        place = self._plan.read_places[index]
+        group = self._plan.groups[index % len(self._plan.groups)]
+        spans = self._plan.streamed[group.first_span : group.end_span]
+        return tuple(map(self._range, spans)), self._written.host(place.offset, place.length)
+
+    @property
+    def _written(self) -> Memory:
+        """Where the disk writes what is streamed."""
+        return self._memory.staging if self._plan.architecture.copies else self._memory.ring
+
+    def _range(self, span: int) -> Range:
+        record = self._manifest.spans[span]
+        return Range(record.offset, record.length, record.checksum)

@@ -1,0 +1,148 @@
+"""What regions take, summed up operator by operator from their end: strips, bindings, seconds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.packs.choice import BINDING_BYTES
+from pipeline.program.many_rows import Made, Numbers, Times, Wanted, Which, kept_rows, kept_sizes
+from pipeline.program.row_times import RowTimes
+from pipeline.program.steps import MOVE_BYTES
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An input, ``rows`` of it, as if it were put together in a strip of its own.
+
+    ``in_place``: the output may lie in the same strip. ``alone``: it is one value, not planes of several.
+    """
+
+    rows: Wanted
+    in_place: bool
+    alone: bool
+    strip_bytes: Numbers
+    bindings: Numbers
+    seconds: Times
+
+    @property
+    def operator(self) -> int:
+        return self.rows.operator
+
+    def is_direct(self, made: Made) -> Which:
+        """Return which regions need, in every phase, just what is made in it: nothing is put together."""
+        if not self.alone:
+            return np.zeros(len(made.ends), bool)
+        return self.rows.is_just(made)
+
+
+class Sums:
+    """Of ``count`` regions that end after operator ``last``.
+
+    ``live``: bytes of strips at each operator; ``kept``: of those between phases; ``bindings``: bytes of
+    kernels and copies.
+    """
+
+    def __init__(self, count: int, last: int, times: RowTimes) -> None:
+        self._times = times
+        self.live: Numbers = np.zeros((count, last + 2), np.int64)
+        self.kept: Numbers = np.zeros(count, np.int64)
+        self.bindings: Numbers = np.zeros(count, np.int64)
+        self.seconds: Times = np.zeros(count)
+
+    def copy(self) -> "Sums":
+        made = Sums(len(self.kept), self.live.shape[1] - 2, self._times)
+        made.live, made.kept = self.live.copy(), self.kept.copy()
+        made.bindings, made.seconds = self.bindings.copy(), self.seconds.copy()
+        return made
+
+    def take(self, other: "Sums", which: Which) -> None:
+        """Take over what ``other`` has of the regions ``which``."""
+        self.live[which], self.kept[which] = other.live[which], other.kept[which]
+        self.bindings[which], self.seconds[which] = other.bindings[which], other.seconds[which]
+
+    def strip_bytes(self, first: int) -> Numbers:
+        """Return the bytes of all strips, at their fullest, from operator ``first`` on."""
+        most: Numbers = self.live[:, first:-1].max(axis=1) + self.kept
+        return most
+
+    def add_kernels(self, operator: int, count: Numbers, height: int) -> None:
+        """Add the calls of ``operator``: as many bindings as there are numbers of rows."""
+        ordered = np.sort(count, axis=1)
+        kinds = (np.diff(ordered, axis=1) != 0).sum(axis=1) + (ordered[:, 0] > 0)
+        self.bindings += kinds * BINDING_BYTES
+        calls = np.count_nonzero(count, axis=1)
+        self.seconds += [
+            int(n) * self._times.call(operator, max(round(height / max(int(n), 1)), 1))
+            for n in calls
+        ]
+
+    def add_copies(self, made: Made, unit: int) -> None:
+        """Add copies of ``made``, rows of ``unit`` bytes, between a strip and where these lie whole."""
+        calls = np.count_nonzero(made.count, axis=1)
+        self.bindings += calls * MOVE_BYTES
+        self.seconds += self.moves(calls, made.count.sum(axis=1) * unit)
+
+    def moves(self, calls: Numbers, n_bytes: Numbers) -> Times:
+        """Return the seconds of so many copies, of ``n_bytes`` together."""
+        return np.array(
+            [
+                int(n) * self._times.move(int(total) // int(n)) if n else 0.0
+                for n, total in zip(calls, n_bytes, strict=True)
+            ]
+        )
+
+    def add_reader(self, reader: Reader) -> None:
+        """Add the strip of an input."""
+        if not reader.in_place:
+            self.live[:, reader.operator] += reader.strip_bytes
+        self.bindings += reader.bindings
+        self.seconds += reader.seconds
+
+    def add_value(
+        self,
+        operator: int,
+        made: Made,
+        unit: int,
+        readers: Sequence[Reader],
+        whole: bool,
+        kept: bool,
+    ) -> None:
+        """Add the strips of what ``operator`` makes, or is loaded before it, rows of ``unit`` bytes.
+
+        ``whole``: it is copied to where it lies whole; ``kept``: later phases take rows from strips.
+        """
+        direct = [reader.is_direct(made) for reader in readers]
+        self._add_strip(operator, made.count.max(axis=1) * unit, readers, direct, whole)
+        if kept:
+            gathering = [(item.rows, ~just) for item, just in zip(readers, direct, strict=True)]
+            self._add_kept(made, kept_rows(made, gathering)[0], unit)
+
+    def _add_strip(
+        self,
+        operator: int,
+        strip: Numbers,
+        readers: Sequence[Reader],
+        direct: Sequence[Which],
+        whole: bool,
+    ) -> None:
+        """Add a strip until the last reader, who may write into it."""
+        last = max((reader.operator for reader in readers), default=operator)
+        self.live[:, operator : last + 1] += strip[:, None]
+        for reader, just in zip(readers, direct, strict=True):
+            if not reader.in_place:
+                self.live[:, reader.operator] -= np.where(just, reader.strip_bytes, 0)
+            self.bindings -= np.where(just, reader.bindings, 0)
+            self.seconds -= np.where(just, reader.seconds, 0.0)
+            if reader.in_place and reader.operator == last and not whole:
+                alone = np.all(direct, axis=0)
+                alone = alone & (sum(other.operator == last for other in readers) == 1)
+                # The output lies in this strip: it is there once. Else it has a strip of its own.
+                self.live[:, reader.operator] -= np.where(alone, strip, 0)
+
+    def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
+        """Add the strips of the rows that later phases need, and copies to them."""
+        left = made.ends - start
+        self.kept += sum(kept_sizes(made, start)) * unit
+        self.bindings += np.where(left.max(axis=1) > 0, 4 * MOVE_BYTES, 0)
+        self.seconds += self.moves(np.count_nonzero(left, axis=1), left.sum(axis=1) * unit)

@@ -1,0 +1,198 @@
+"""The engine of a model as it is served: what it answers, what puts it out of service, what is usual.
+
+Invariant: an answer is given out only if the file of the weights is still the one that was loaded.
+"""
+
+import errno
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from loader.errors import FileChangedError, LoaderError
+from loader.readers.reader import Reader
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Take, Tensors
+from pipeline.execution.statistics import SweepStatistics
+from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.schedule.trace import Recorder, TraceEvent
+from server.errors import NotServingError
+from server.repository.machine_time import MachineTime, Part
+
+_log = logging.getLogger(__name__)
+
+# A sweep without reads that takes less than this runs on the event loop: no reading of a body holds it
+# up for longer, and the change to another thread and back costs a tenth to a half of that.
+_QUICK_SECONDS = 0.0005
+# What is usual is the least of late: a busy machine makes single sweeps longer. It grows with each.
+_FORGETTING = 1.02
+
+# What the kernel says of a disk that is not there any more.
+_GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What was taken of the outputs, what the sweep took, and how long the request waited for its turn."""
+
+    outputs: T
+    statistics: SweepStatistics
+    queue_seconds: float
+
+
+class Running(NamedTuple):
+    """An open engine, what it reads through, and what judges every sweep by the bound on its delay."""
+
+    engine: Engine
+    reader: Reader
+    watch: BoundWatch | None = None
+
+
+class ServedEngine:
+    """Answers with what is ``running``; one thread at a time. ``machine_time``: of all engines."""
+
+    def __init__(self, running: Running, machine_time: MachineTime) -> None:
+        self.engine, self.reader, self.watch = running
+        #: Answered sweeps, and the seconds of the machine that they had.
+        self.sweeps, self.sweep_seconds = 0, 0.0
+        self._machine_time = machine_time
+        self._fault = ""
+        self._usual_seconds = math.inf
+        self._has_resident_pieces = bool(self.engine.pack.manifest.resident_pieces)
+
+    @property
+    def name(self) -> str:
+        return self.engine.pack.name
+
+    @property
+    def fault(self) -> str:
+        """Why no request can be answered until the model is loaded again; empty as long as some can."""
+        return self._fault or self.engine.broken
+
+    def out_of_service(self) -> NotServingError:
+        return NotServingError(f"model {self.name!r}: {self.fault}")
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether an answer takes next to nothing, without reads.
+
+        Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
+        where it may have to wait for the sweeps of other models, or is judged.
+        """
+        if self._has_resident_pieces or self.engine.takes_turns or self.watch is not None:
+            return False
+        return self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
+
+    def answer(
+        self,
+        inputs: Tensors,
+        deadline: float,
+        take: Take[T],
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        waited: float = 0.0,
+    ) -> Answer[T]:
+        """Run the engine; a fault that lasts takes the model out of service. ``waited``: seconds before.
+
+        Raises:
+            NotServingError: it is out of service. FileChangedError: the file of the weights is not the one
+            that was loaded. Otherwise see Engine.answer.
+        """
+        if self.fault:
+            raise self.out_of_service()
+        try:
+            part = self._machine_time.part()
+            outputs, statistics = self._swept(inputs, take, deadline, cancelled, record, part)
+        except Exception as exc:
+            self.leave(self.engine.broken or _lasting(exc))
+            raise
+        self.sweeps += 1
+        self.sweep_seconds += part.seconds
+        self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
+        return Answer(outputs, statistics, waited + statistics.turn_seconds)
+
+    def leave(self, fault: str) -> None:
+        """Leave service, if there is a fault."""
+        self._fault = fault
+        if fault:
+            _log.error("model %s leaves service: %s", self.name, fault)
+
+    def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
+        """Say when a sweep contradicts the analysis of the bound; its answer has gone out by now."""
+        if self.watch is None:
+            return
+        try:
+            verdict = self.watch.see(events, delay_seconds)
+        except Exception:  # noqa: BLE001  the thread outlives what a trace may raise
+            _log.exception("model %s: a sweep cannot be judged", self.name)
+            return
+        if verdict.violation:
+            _log.error(
+                "model %s: a sweep took %.1f ms, above its bound of %.1f ms",
+                self.name,
+                delay_seconds * 1e3,
+                self.watch.bound_seconds * 1e3,
+            )
+
+    def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
+        """Close the engine and go on with what ``make`` returns; on an error with what ``back`` does.
+
+        Where that fails, too, the model leaves service.
+
+        Raises:
+            NotServingError: the engine could not be closed. Otherwise what ``make`` raises.
+        """
+        if not self.fault:
+            self._close()
+        if self.fault:
+            raise self.out_of_service()
+        try:
+            self._go_on_with(make())
+        except Exception:
+            try:
+                self._go_on_with(back())
+            except Exception as worse:  # noqa: BLE001  the first error is the reason
+                self.leave(f"it could not be opened again: {worse}")
+            raise
+
+    def _close(self) -> None:
+        """Close the engine: what is in flight and does not end breaks it."""
+        try:
+            self.engine.close()
+        except Exception as exc:  # noqa: BLE001  requests that come are told
+            self.leave(f"it could not be closed: {exc}")
+
+    def _go_on_with(self, running: Running) -> None:
+        self.engine, self.reader, self.watch = running
+        self._usual_seconds = math.inf
+
+    def _swept(
+        self,
+        inputs: Tensors,
+        take: Take[T],
+        deadline: float,
+        cancelled: Callable[[], bool],
+        record: Recorder | None,
+        part: Part,
+    ) -> tuple[T, SweepStatistics]:
+        """Run the engine; its answer and its errors count only if the file is the same to the end."""
+        try:
+            answer = self.engine.answer(inputs, take, deadline, cancelled, record, part)
+        except LoaderError:
+            self.reader.check()
+            raise
+        if not self.engine.reads_nothing:
+            self.reader.check()
+        return answer
+
+
+def _lasting(exc: Exception) -> str:
+    """Return the message of an error that every later request would meet; empty for others."""
+    if isinstance(exc, FileChangedError):
+        return str(exc)
+    cause = exc.__cause__
+    gone = isinstance(exc, LoaderError) and isinstance(cause, OSError) and cause.errno in _GONE
+    return str(exc) if gone else ""

@@ -1,0 +1,72 @@
+"""Plans that nobody waits for any more: the thread ends, and the server does not wait for it."""
+
+import asyncio
+import threading
+
+import pytest
+
+from pipeline.program.stopping import go_on
+from server.errors import NotServingError
+from server.repository.planning_threads import PlanningThreads
+from tests.server.conftest import SettingsFactory
+from tests.server.support import LIMIT_SECONDS, serving
+
+
+class Endless:
+    """A search that finds nothing, and says when it has begun and how it ended."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self.begun.set()
+        try:
+            while True:
+                go_on()
+        finally:
+            self.ended.set()
+
+    async def began(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, LIMIT_SECONDS)
+
+
+async def test_a_plan_ends_when_who_asked_for_it_goes() -> None:
+    search, threads = Endless(), PlanningThreads()
+    asking = asyncio.create_task(threads.run(search))
+    await search.began()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert search.ended.wait(LIMIT_SECONDS)
+    assert await threads.run(lambda: 7) == 7  # others go on
+
+
+async def test_plans_end_when_the_server_does() -> None:
+    search, threads = Endless(), PlanningThreads()
+    asking = asyncio.create_task(threads.run(search))
+    await search.began()
+    threads.close()
+    with pytest.raises(NotServingError, match="stopping"):
+        await asking
+    with pytest.raises(NotServingError, match="stopping"):
+        await threads.run(search)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("what", ["sharer", "share_out"])
+async def test_a_server_stops_while_a_model_is_planned(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, what: str, cancelled: bool
+) -> None:
+    """While what it needs at least is searched for, or its share."""
+    search = Endless()
+    places = {"sharer": "server.repository.opening", "share_out": "server.repository.loaded_models"}
+    async with serving(settings(models=("tiny",))) as service:
+        monkeypatch.setattr(f"{places[what]}.{what}", search)
+        loading = asyncio.create_task(service.context.repository.load("pair"))
+        await search.began()
+        if cancelled:
+            loading.cancel()
+    assert search.ended.wait(LIMIT_SECONDS)
+    with pytest.raises(asyncio.CancelledError if cancelled else NotServingError):
+        await loading
+    assert service.context.budget.held() == {}
