@@ -9,7 +9,7 @@ from models.packs.manifest import Manifest, RowOperator, RowValue
 from pipeline.program.shared_memory import SharedMemory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Planes [source_plane, source_plane + planes) of a value; another has them from ``first_plane`` on."""
 
@@ -27,7 +27,8 @@ class RowNetwork:
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
         self.memory = SharedMemory(manifest)
-        self._parts: dict[tuple[int, range], tuple[Part, ...]] = {}
+        # Of the region that was asked about last: a search asks of one after the other.
+        self._parts: tuple[range, dict[int, tuple[Part, ...]]] = (range(0), {})
 
     @cached_property
     def covered(self) -> frozenset[int]:
@@ -92,11 +93,14 @@ class RowNetwork:
 
         They are values of one maker, or such that pieces before the region have put together.
         """
-        key = (row_value, pieces)
-        if key not in self._parts:
+        region, known = self._parts
+        if region != pieces:
+            known = {}
+            self._parts = pieces, known
+        if row_value not in known:
             count = self.values[row_value].planes
-            self._parts[key] = tuple(self._made_of(Part(row_value, 0, 0, count), pieces))
-        return self._parts[key]
+            known[row_value] = tuple(self._made_of(Part(row_value, 0, 0, count), pieces))
+        return known[row_value]
 
     def _made_of(self, whole: Part, pieces: range) -> Iterator[Part]:
         held = self.values[whole.row_value]

@@ -34,7 +34,7 @@ def roots(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Access:
     """Operator ``position`` of a region reads or writes a row value where it lies whole.
 

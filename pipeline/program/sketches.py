@@ -26,7 +26,7 @@ Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """Regions of the pieces [first_piece, end_piece), one for each of ``rows``.
 
@@ -59,7 +59,7 @@ def sketches(
         yield from _Backwards(network, end, last, useful, times).walk(sorted(starts, reverse=True))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Reader:
     """Input ``number`` of operator ``operator``: what it needs of its rows in each phase.
 
@@ -78,7 +78,7 @@ class _Reader:
     seconds: Times
 
 
-@dataclass
+@dataclass(slots=True)
 class _Value:
     """What is known of a row value that an operator before makes: who reads it, up to which row."""
 

@@ -40,7 +40,7 @@ class RegionSteps:
         return frozenset(action for phase in self.plan.phases for action in phase)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """Phase ``number`` of a region: what it does is one step, which nothing interrupts."""
 
