@@ -19,7 +19,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     PositiveInt,
     ValidationInfo,
 )
@@ -76,6 +75,7 @@ def _shared(value: _T, info: ValidationInfo) -> _T:
 _Shared = AfterValidator(_shared)
 
 Name = Annotated[str, _Shared]
+Count = Annotated[int, Field(ge=0), _Shared]
 DType = Annotated[str, AfterValidator(_known_dtype)]
 Dimension = Annotated[int, Field(ge=UNKNOWN)]
 Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape), _Shared]
@@ -113,7 +113,7 @@ class Source(_Record):
     """The file that was compiled."""
 
     file: str
-    n_bytes: NonNegativeInt
+    n_bytes: Count
     sha256: str
 
 
@@ -123,16 +123,16 @@ class SourceSizes(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tool: str
-    layers: NonNegativeInt
-    weight_bytes: NonNegativeInt
-    largest_layer_bytes: NonNegativeInt
+    layers: Count
+    weight_bytes: Count
+    largest_layer_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord(_Record):
     """A file of the pack; ``checksum`` is None for weights.bin, whose spans have their own."""
 
-    n_bytes: NonNegativeInt
+    n_bytes: Count
     checksum: Checksum | None = None
 
 
@@ -140,7 +140,7 @@ class FileRecord(_Record):
 class Span(_Record):
     """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
 
-    offset: NonNegativeInt
+    offset: Count
     length: PositiveInt
     checksum: Checksum
     resident: bool = False
@@ -150,9 +150,9 @@ class Span(_Record):
 class GraphRange(_Record):
     """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
 
-    offset: NonNegativeInt
+    offset: Count
     length: PositiveInt
-    session_bytes: NonNegativeInt
+    session_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +163,8 @@ class Value(Array):
     """
 
     name: Name
-    parent: NonNegativeInt | None = None
-    offset: NonNegativeInt = 0
+    parent: Count | None = None
+    offset: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +172,8 @@ class Operand(Array):
     """A byte range that a piece reads or writes: of value ``index`` or of span ``index``."""
 
     kind: Literal["value", "span"]
-    index: NonNegativeInt
-    offset: NonNegativeInt = 0
+    index: Count
+    offset: Count = 0
 
 
 Operands = Annotated[tuple[Annotated[Operand, _Shared], ...], _Shared]
@@ -185,7 +185,7 @@ class Resident(_Record):
 
     nodes: tuple[str, ...]
     operators: tuple[str, ...]
-    weight_bytes: NonNegativeInt
+    weight_bytes: Count
     reasons: tuple[str, ...]
 
 
@@ -197,9 +197,9 @@ class Unrolled(_Record):
     ``segments`` threads.
     """
 
-    beside_bytes: NonNegativeInt
-    whole_bytes: NonNegativeInt
-    segments: NonNegativeInt
+    beside_bytes: Count
+    whole_bytes: Count
+    segments: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +212,13 @@ class Piece(_Record):
     with others, ``unrolled`` does.
     """
 
-    graph: NonNegativeInt
-    span: NonNegativeInt | None
+    graph: Count
+    span: Count | None
     n_spans: PositiveInt = 1
     inputs: Operands
     outputs: Operands
     resident: Resident | None = None
-    scratch_bytes: NonNegativeInt = 0
+    scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, _Shared] | None = None
 
 
@@ -229,9 +229,9 @@ class Joined(_Record):
     ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
     """
 
-    graph: NonNegativeInt
+    graph: Count
     n_chunks: PositiveInt
-    scratch_bytes: NonNegativeInt = 0
+    scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, _Shared] | None = None
 
 
@@ -239,8 +239,8 @@ class Joined(_Record):
 class Alternative(_Record):
     """The pieces [first_piece, end_piece), the chunks of a layer, in fewer kernels with the same bits."""
 
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
+    first_piece: Count
+    end_piece: Count
     joined: Annotated[tuple[Annotated[Joined, _Shared], ...], _Shared]
 
 
@@ -255,7 +255,7 @@ class Window(_Record):
 
     kernel: PositiveInt = 1
     stride: PositiveInt = 1
-    above: NonNegativeInt = 0
+    above: Count = 0
     factor: PositiveInt = 1
     fill: Literal["zero", "lowest"] = "zero"
 
@@ -264,8 +264,8 @@ class Window(_Record):
 class RowPart(_Record):
     """``planes`` planes of a row value, from ``first_plane`` on."""
 
-    row_value: NonNegativeInt
-    first_plane: NonNegativeInt = 0
+    row_value: Count
+    first_plane: Count = 0
     planes: PositiveInt
 
 
@@ -279,11 +279,11 @@ class RowValue(Array):
     """
 
     name: Name
-    value: NonNegativeInt
+    value: Count
     planes: PositiveInt
     parts: tuple[RowPart, ...] = ()
-    first_piece: NonNegativeInt = 0
-    end_piece: NonNegativeInt = 0
+    first_piece: Count = 0
+    end_piece: Count = 0
 
     @property
     def height(self) -> int:
@@ -299,7 +299,7 @@ class RowValue(Array):
 class RowInput(_Record):
     """A row value and what an operator needs of it."""
 
-    row_value: NonNegativeInt
+    row_value: Count
     window: Annotated[Window, _Shared] = Window()
 
 
@@ -311,13 +311,13 @@ class RowOperator(_Record):
     whole with the same bits. ``in_place``: an input whose memory the output may be.
     """
 
-    graph: NonNegativeInt
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
+    graph: Count
+    first_piece: Count
+    end_piece: Count
     inputs: Annotated[tuple[Annotated[RowInput, _Shared], ...], _Shared]
     weights: Operands
-    output: NonNegativeInt
-    in_place: NonNegativeInt | None = None
+    output: Count
+    in_place: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +326,9 @@ class Layer(_Record):
 
     name: Name
     operator: Name
-    weight_bytes: NonNegativeInt
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
+    weight_bytes: Count
+    first_piece: Count
+    end_piece: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +339,7 @@ class Port(Array):
     """
 
     name: Name
-    value: NonNegativeInt
+    value: Count
     default: str | None = None
 
     def default_array(self) -> NDArray[Any] | None:
@@ -393,8 +393,8 @@ class Manifest(BaseModel):
     classification: Classification | None = None
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
-    parameters: NonNegativeInt
-    least_chunk_bytes: NonNegativeInt = 0
+    parameters: Count
+    least_chunk_bytes: Count = 0
 
     @property
     def required_inputs(self) -> tuple[Port, ...]:

@@ -21,20 +21,25 @@ MOVE_BYTES = 512
 _MOST_PLANS = 24
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class RegionSteps:
-    """A region in a program: its plan, of ``network``, its weights, and where its strips are numbered from.
+    """A region of ``manifest`` in a program: its plan, its weights, where its strips are numbered from.
 
     ``span`` and ``n_spans``: weights that are there for all of its phases.
     """
 
-    network: RowNetwork
+    manifest: Manifest
     plan: RegionPlan
     span: int | None
     n_spans: int
     first_strip: int
 
-    @cached_property
+    @property
+    def network(self) -> RowNetwork:
+        """The network that the plan is of; only planners need it."""
+        return row_network(self.manifest)
+
+    @property
     def distinct(self) -> frozenset[Action]:
         """What its phases do, each action once: most are the same in all of them."""
         return frozenset(action for phase in self.plan.phases for action in phase)
@@ -100,7 +105,7 @@ def _phases(
     spans = [piece for piece in pieces if piece.span is not None]
     first = spans[0].span if spans else None
     count = sum(piece.n_spans for piece in spans) or 1
-    held = RegionSteps(row_network(manifest), plan, first, count, first_strip)
+    held = RegionSteps(manifest, plan, first, count, first_strip)
     return [Phase(held, number) for number in range(len(plan.phases))]
 
 
@@ -151,6 +156,11 @@ class _Kept:
 @lru_cache(maxsize=2)
 def _network(_key: int, kept: _Kept) -> _Kept:
     return kept
+
+
+def forget_networks() -> None:
+    """Let go of the manifests that were planned last, and of what was planned of them."""
+    _network.cache_clear()
 
 
 def spans_of(step: Step) -> range:

@@ -90,12 +90,13 @@ class Ways:
 
         ``levels``: the number of each ring. A bound byte counts as so many seconds.
         """
-        limits = (rings, levels, arenas, seconds_a_byte)
-        parts = range(0, len(rings), _LIMITS_AT_ONCE)
+        parts = [
+            slice(first, first + _LIMITS_AT_ONCE) for first in range(0, len(rings), _LIMITS_AT_ONCE)
+        ]
         return [
             way
-            for first in parts
-            for way in self._best(*(each[first : first + _LIMITS_AT_ONCE] for each in limits))
+            for part in parts
+            for way in self._best(rings[part], levels[part], arenas[part], seconds_a_byte[part])
         ]
 
     def _best(
