@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from loader.errors import LoaderError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """Positions [first_span, end_span) in the list of streamed spans, which one read brings."""
 
@@ -20,7 +20,7 @@ class Group:
     length: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """A group's bytes [offset, offset + length) of the ring, free once groups [0, after) are used up."""
 

@@ -35,9 +35,16 @@ class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
 
 
+# What pydantic says of records that are dataclasses, as it says it of others.
+_REASONS = {
+    "unexpected_keyword_argument": "Extra inputs are not permitted",
+    "dataclass_type": "Input should be an object",
+}
+
+
 def first_fault(exc: "ValidationError") -> str:
     """Return field and reason of the first thing wrong with a record."""
     first = exc.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    reason = str(first["msg"]).removeprefix("Value error, ")
+    reason = _REASONS.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
     return f"{field}: {reason}" if field else reason

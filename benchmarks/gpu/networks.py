@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -97,10 +98,9 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
 def at_speed(profile: Profile, bytes_per_second: float) -> Profile:
     """Return ``profile`` with reads of a disk of that speed."""
     reads = tuple(
-        item.model_copy(
-            update={
-                "seconds": Distribution.of([item.n_bytes * max(item.depth, 1) / bytes_per_second])
-            }
+        replace(
+            item,
+            seconds=Distribution.of([item.n_bytes * max(item.depth, 1) / bytes_per_second]),
         )
         for item in profile.reads
     )

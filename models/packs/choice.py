@@ -5,6 +5,7 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
 
@@ -55,14 +56,13 @@ def _runs(manifest: Manifest, alternative: Alternative) -> Iterator[tuple[Joined
 
 
 def _join(part: Joined, run: Run) -> Piece:
-    return run[0].model_copy(
-        update={
-            "graph": part.graph,
-            "n_spans": part.n_chunks,
-            "inputs": _joined_operands([piece.inputs for piece in run]),
-            "outputs": _joined_operands([piece.outputs for piece in run]),
-            "scratch_bytes": max(part.scratch_bytes, scratch_bytes(run)),
-        }
+    return replace(
+        run[0],
+        graph=part.graph,
+        n_spans=part.n_chunks,
+        inputs=_joined_operands([piece.inputs for piece in run]),
+        outputs=_joined_operands([piece.outputs for piece in run]),
+        scratch_bytes=max(part.scratch_bytes, scratch_bytes(run)),
     )
 
 
@@ -78,7 +78,7 @@ def _joined_operand(parts: Sequence[Operand]) -> Operand:
         return first
     channels = sum(part.shape[axis] for part in parts)
     shape = (*first.shape[:axis], channels, *first.shape[axis + 1 :])
-    return first.model_copy(update={"shape": shape})
+    return replace(first, shape=shape)
 
 
 def channel_axis(operand: Operand) -> int | None:

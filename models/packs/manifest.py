@@ -1,17 +1,27 @@
 """The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
 
-Checks that need the files beside it live in models/packs/pack.py.
+Checks that need the files beside it live in models/packs/pack.py. A manifest stays in memory as long as its
+model is served: records have slots, and what is said many times is there once (``read_manifest``).
 """
 
 import base64
 import json
 import math
+from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+)
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
@@ -37,10 +47,13 @@ STRINGS = "bytes"
 UNKNOWN = -1
 
 
+_NAMES = {name: name for name in (*DTYPES, STRINGS)}
+
+
 def _known_dtype(name: str) -> str:
-    if name not in DTYPES and name != STRINGS:
+    if name not in _NAMES:
         raise ValueError(f"{name!r} is not an element type")
-    return name
+    return _NAMES[name]
 
 
 def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,17 +63,32 @@ def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
+_T = TypeVar("_T", bound=Hashable)
+
+
+def _shared(value: _T, info: ValidationInfo) -> _T:
+    """Return what is equal and was read before, if anything; ``read_manifest`` gives the context."""
+    same: dict[Hashable, _T] | None = info.context
+    return value if same is None else same.setdefault(value, value)
+
+
+_Shared = AfterValidator(_shared)
+
+Name = Annotated[str, _Shared]
+Count = Annotated[int, Field(ge=0), _Shared]
 DType = Annotated[str, AfterValidator(_known_dtype)]
 Dimension = Annotated[int, Field(ge=UNKNOWN)]
-Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape)]
+Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape), _Shared]
 Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Record:
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Array(_Record):
     """Something with a dtype and a shape.
 
@@ -80,75 +108,88 @@ class Array(_Record):
         return 0 if self.is_loose else math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source(_Record):
     """The file that was compiled."""
 
     file: str
-    n_bytes: NonNegativeInt
+    n_bytes: Count
     sha256: str
 
 
-class SourceSizes(_Record):
+class SourceSizes(BaseModel):
     """Layers and bytes as the source's own tool counts them (Darknet: batch-norm arrays included)."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     tool: str
-    layers: NonNegativeInt
-    weight_bytes: NonNegativeInt
-    largest_layer_bytes: NonNegativeInt
+    layers: Count
+    weight_bytes: Count
+    largest_layer_bytes: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord(_Record):
     """A file of the pack; ``checksum`` is None for weights.bin, whose spans have their own."""
 
-    n_bytes: NonNegativeInt
+    n_bytes: Count
     checksum: Checksum | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span(_Record):
     """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
 
-    offset: NonNegativeInt
+    offset: Count
     length: PositiveInt
     checksum: Checksum
     resident: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRange(_Record):
     """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
 
-    offset: NonNegativeInt
+    offset: Count
     length: PositiveInt
-    session_bytes: NonNegativeInt
+    session_bytes: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Value(Array):
     """An activation between pieces; with ``parent`` it lives ``offset`` bytes inside that value.
 
     A loose one is an input or output of the model and has no memory of the plan.
     """
 
-    name: str
-    parent: NonNegativeInt | None = None
-    offset: NonNegativeInt = 0
+    name: Name
+    parent: Count | None = None
+    offset: Count = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operand(Array):
     """A byte range that a piece reads or writes: of value ``index`` or of span ``index``."""
 
     kind: Literal["value", "span"]
-    index: NonNegativeInt
-    offset: NonNegativeInt = 0
+    index: Count
+    offset: Count = 0
 
 
+Operands = Annotated[tuple[Annotated[Operand, _Shared], ...], _Shared]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resident(_Record):
     """What cannot be streamed: nodes that run as one piece with their weights inside, and why."""
 
     nodes: tuple[str, ...]
     operators: tuple[str, ...]
-    weight_bytes: NonNegativeInt
+    weight_bytes: Count
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unrolled(_Record):
     """What a piece with plain convolutions allocates, by the number of threads (models/packs/unrolling.py).
 
@@ -156,11 +197,12 @@ class Unrolled(_Record):
     ``segments`` threads.
     """
 
-    beside_bytes: NonNegativeInt
-    whole_bytes: NonNegativeInt
-    segments: NonNegativeInt
+    beside_bytes: Count
+    whole_bytes: Count
+    segments: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece(_Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
@@ -170,36 +212,39 @@ class Piece(_Record):
     with others, ``unrolled`` does.
     """
 
-    graph: NonNegativeInt
-    span: NonNegativeInt | None
+    graph: Count
+    span: Count | None
     n_spans: PositiveInt = 1
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
+    inputs: Operands
+    outputs: Operands
     resident: Resident | None = None
-    scratch_bytes: NonNegativeInt = 0
-    unrolled: Unrolled | None = None
+    scratch_bytes: Count = 0
+    unrolled: Annotated[Unrolled, _Shared] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(_Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
     ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
     """
 
-    graph: NonNegativeInt
+    graph: Count
     n_chunks: PositiveInt
-    scratch_bytes: NonNegativeInt = 0
-    unrolled: Unrolled | None = None
+    scratch_bytes: Count = 0
+    unrolled: Annotated[Unrolled, _Shared] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative(_Record):
     """The pieces [first_piece, end_piece), the chunks of a layer, in fewer kernels with the same bits."""
 
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
-    joined: tuple[Joined, ...]
+    first_piece: Count
+    end_piece: Count
+    joined: Annotated[tuple[Annotated[Joined, _Shared], ...], _Shared]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window(_Record):
     """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
 
@@ -210,19 +255,21 @@ class Window(_Record):
 
     kernel: PositiveInt = 1
     stride: PositiveInt = 1
-    above: NonNegativeInt = 0
+    above: Count = 0
     factor: PositiveInt = 1
     fill: Literal["zero", "lowest"] = "zero"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowPart(_Record):
     """``planes`` planes of a row value, from ``first_plane`` on."""
 
-    row_value: NonNegativeInt
-    first_plane: NonNegativeInt = 0
+    row_value: Count
+    first_plane: Count = 0
     planes: PositiveInt
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowValue(Array):
     """A value as rows: ``planes`` arrays of [rows, bytes of a row] one behind the other.
 
@@ -231,12 +278,12 @@ class RowValue(Array):
     the pieces [first_piece, end_piece) copy them, none where the parts lie there already.
     """
 
-    name: str
-    value: NonNegativeInt
+    name: Name
+    value: Count
     planes: PositiveInt
     parts: tuple[RowPart, ...] = ()
-    first_piece: NonNegativeInt = 0
-    end_piece: NonNegativeInt = 0
+    first_piece: Count = 0
+    end_piece: Count = 0
 
     @property
     def height(self) -> int:
@@ -248,13 +295,15 @@ class RowValue(Array):
         return self.n_bytes // (self.planes * self.height)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowInput(_Record):
     """A row value and what an operator needs of it."""
 
-    row_value: NonNegativeInt
-    window: Window = Window()
+    row_value: Count
+    window: Annotated[Window, _Shared] = Window()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperator(_Record):
     """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
 
@@ -262,33 +311,35 @@ class RowOperator(_Record):
     whole with the same bits. ``in_place``: an input whose memory the output may be.
     """
 
-    graph: NonNegativeInt
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
-    inputs: tuple[RowInput, ...]
-    weights: tuple[Operand, ...]
-    output: NonNegativeInt
-    in_place: NonNegativeInt | None = None
+    graph: Count
+    first_piece: Count
+    end_piece: Count
+    inputs: Annotated[tuple[Annotated[RowInput, _Shared], ...], _Shared]
+    weights: Operands
+    output: Count
+    in_place: Count | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer(_Record):
     """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
 
-    name: str
-    operator: str
-    weight_bytes: NonNegativeInt
-    first_piece: NonNegativeInt
-    end_piece: NonNegativeInt
+    name: Name
+    operator: Name
+    weight_bytes: Count
+    first_piece: Count
+    end_piece: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Port(Array):
     """A graph input or output and the value that holds it.
 
     ``default``: the bytes of what an input holds that a request leaves out, base64; None: it must be given.
     """
 
-    name: str
-    value: NonNegativeInt
+    name: Name
+    value: Count
     default: str | None = None
 
     def default_array(self) -> NDArray[Any] | None:
@@ -305,6 +356,7 @@ class Port(Array):
         return np.frombuffer(data, self.dtype).reshape(self.shape)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Classification(_Record):
     """How scores become labels: which output, what it holds, and the label of each index."""
 
@@ -313,11 +365,14 @@ class Classification(_Record):
     labels: tuple[str, ...] = ()
 
 
-class Manifest(_Record):
+class Manifest(BaseModel):
     """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
     """
+
+    # Pydantic would keep strings for as long as the process lives.
+    model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
 
     format_version: Literal[2] = 2
     name: str
@@ -338,8 +393,8 @@ class Manifest(_Record):
     classification: Classification | None = None
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
-    parameters: NonNegativeInt
-    least_chunk_bytes: NonNegativeInt = 0
+    parameters: Count
+    least_chunk_bytes: Count = 0
 
     @property
     def required_inputs(self) -> tuple[Port, ...]:
@@ -369,6 +424,15 @@ class Manifest(_Record):
     def largest_chunk_bytes(self) -> int:
         """The longest streamed span: the smallest ring that can run this pack."""
         return max((span.length for span in self.spans if not span.resident), default=0)
+
+
+def read_manifest(text: bytes) -> Manifest:
+    """Return the manifest that ``text`` is; what is equal in it is one object.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    return Manifest.model_validate_json(text, context={})
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

@@ -1,17 +1,16 @@
 """Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
 from models.packs.checksum import checksum
-from models.packs.manifest import FORMAT_VERSION, Manifest
+from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest
 from models.packs.target import Target, host_target
 
 FILES = ("model.onnx", "pieces.bin", "weights.bin")
@@ -131,23 +130,28 @@ def _manifest(path: Path) -> Manifest:
     try:
         if path.stat().st_size > _MAX_MANIFEST_BYTES:
             raise PackError(f"{path}: larger than {_MAX_MANIFEST_BYTES} bytes")
-        document = json.loads(path.read_bytes())
+        text = path.read_bytes()
     except OSError as exc:
         raise PackError(f"{path}: {exc.strerror or exc}") from exc
-    except (ValueError, RecursionError) as exc:
-        raise PackError(f"{path}: not JSON: {exc}") from exc
-    _check_version(path, document)
     try:
-        return Manifest.model_validate_json(json.dumps(document))
+        _check_version(path, _Origin.model_validate_json(text))
+        return read_manifest(text)
     except ValidationError as exc:
+        if exc.errors()[0]["type"] == "json_invalid":
+            raise PackError(f"{path}: not JSON: {exc.errors()[0]['msg']}") from exc
         raise PackError(f"{path}: {first_fault(exc)}") from exc
 
 
-def _check_version(path: Path, document: object) -> None:
-    """Refuse what another Layerstream wrote. The first version of the format did not say its number."""
-    if not isinstance(document, dict):
-        return
-    version = document.get("format_version", 1)
+class _Origin(BaseModel):
+    """What says who wrote a manifest, whatever else is in it; nothing more is kept of it."""
+
+    format_version: Any = 1  # the first version of the format did not say its number
+    source: Any = None
+
+
+def _check_version(path: Path, document: _Origin) -> None:
+    """Refuse what another Layerstream wrote."""
+    version = document.format_version
     if not isinstance(version, int):
         raise PackError(f"{path}: format_version: not a whole number")
     if version > FORMAT_VERSION:
@@ -164,9 +168,9 @@ def _check_version(path: Path, document: object) -> None:
         )
 
 
-def _source_name(document: dict[str, Any]) -> str:
+def _source_name(document: _Origin) -> str:
     """Return what a manifest that was not checked says it was made of, where that is a name."""
-    record = document.get("source")
+    record = document.source
     name = record.get("file") if isinstance(record, dict) else None
     sound = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
     return str(name) if sound else "SOURCE.onnx"

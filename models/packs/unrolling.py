@@ -4,6 +4,7 @@ ONNX Runtime unrolls the input of a convolution outside the blocked layout: all 
 time for each thread. Those that share one image are bounded; of several groups or images each may have one.
 """
 
+from dataclasses import replace
 from typing import TypeVar
 
 from models.packs.manifest import Joined, Manifest, Piece, Unrolled
@@ -28,11 +29,10 @@ def with_threads(manifest: Manifest, threads: int) -> Manifest:
     def fit(item: _Sized) -> _Sized:
         if item.unrolled is None:
             return item
-        return item.model_copy(update={"scratch_bytes": unrolled_bytes(item.unrolled, threads)})
+        return replace(item, scratch_bytes=unrolled_bytes(item.unrolled, threads))
 
     alternatives = tuple(
-        each.model_copy(update={"joined": tuple(map(fit, each.joined))})
-        for each in manifest.alternatives
+        replace(each, joined=tuple(map(fit, each.joined))) for each in manifest.alternatives
     )
     pieces = tuple(map(fit, manifest.pieces))
     return manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
@@ -52,20 +53,22 @@ def row_variants(
 
 
 # Variants by what they depend on: the model itself may be unloaded meanwhile.
-_FOUND: dict[tuple[object, ...], tuple[Variant, ...]] = {}
+_FOUND: dict[str, tuple[Variant, ...]] = {}
 _MOST_FOUND = 16
 _CHANGING = threading.Lock()
 
 
-def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> tuple[object, ...]:
-    """Return what variants depend on, the same whatever a device adds to a manifest."""
-    checksums = tuple(record.checksum for record in manifest.files.values())
-    spans = (span.checksum for span in manifest.spans)
-    measured = None
+def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> str:
+    """Return what variants depend on, in short, the same whatever a device adds to a manifest."""
+    question = sha256(str(most_steps).encode())
+    checksums = [record.checksum for record in manifest.files.values()]
+    checksums += [span.checksum for span in manifest.spans]
+    question.update(str(checksums).encode())
     if profile is not None:
-        kernels = ((key, item.median) for key, item in profile.kernels.items())
-        measured = (profile.manifest, profile.phases, hash(tuple(kernels)))
-    return (*checksums, *spans, measured, most_steps)
+        question.update(f" {profile.manifest} {profile.phases}".encode())
+        for key, item in profile.kernels.items():
+            question.update(f" {key} {item.median}".encode())
+    return question.hexdigest()
 
 
 def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tuple[Variant, ...]:

@@ -29,7 +29,7 @@ class ArenaPlan:
     lower_bound_bytes: int = 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # a planner asks for the same again soon, or not at all
 def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
     """Return the smallest arrangement that is found; the same for the same values."""
     placed = place(arena_problem(values), seconds=math.inf, nodes=_NODES)

@@ -7,7 +7,7 @@ from models.packs.manifest import Manifest
 from pipeline.program.steps import Step, units
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """The streamed weights of ``steps``: ``spans``, bytes [offset, offset + length) of the file."""
 

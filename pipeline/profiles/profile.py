@@ -5,7 +5,7 @@ folder. Seconds, bytes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -37,12 +37,19 @@ class ProfileError(ModelError):
     """There is no profile, or it does not hold for this pack on this machine."""
 
 
+_EXACTLY = ConfigDict(extra="forbid")
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Pydantic would keep strings for as long as the process lives.
+    model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
 
 
-class Distribution(_Record):
-    """What ``count`` measurements of one time gave, in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """What ``count`` measurements of one time gave, in seconds. A profile has thousands of them."""
+
+    __pydantic_config__ = _EXACTLY
 
     count: PositiveInt
     median: Seconds
@@ -64,16 +71,22 @@ class Distribution(_Record):
         return float(getattr(self, quantile))
 
 
-class ReadTime(_Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTime:
     """Of one read of ``n_bytes`` while ``depth`` are in flight, itself included."""
+
+    __pydantic_config__ = _EXACTLY
 
     n_bytes: PositiveInt
     depth: PositiveInt
     seconds: Distribution
 
 
-class CopyTime(_Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTime:
     """Of one copy of ``n_bytes`` by the copy stage."""
+
+    __pydantic_config__ = _EXACTLY
 
     n_bytes: PositiveInt
     seconds: Distribution

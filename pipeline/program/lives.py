@@ -15,7 +15,7 @@ from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lifetime:
     """Something of ``n_bytes`` that must be kept during moments [start, end)."""
 

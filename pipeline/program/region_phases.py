@@ -13,7 +13,7 @@ from pipeline.program.row_ranges import Rows, needed
 _NONE = Rows(0, 0)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Now:
     """Which rows of a value are there: the new ones of this phase, and those kept in ``kept[turn]``."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time."""
 
@@ -20,7 +20,7 @@ class Region:
         return range(self.first_piece, self.end_piece)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Area:
     """Rows [first_row, first_row + rows) of ``planes`` planes, in a strip or in a whole value.
 
@@ -37,7 +37,7 @@ class Area:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Move:
     """Copy rows of one area to another of the same size."""
 
@@ -45,7 +45,7 @@ class Move:
     target: Area
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fill:
     """Write what padding holds."""
 
@@ -53,7 +53,7 @@ class Fill:
     lowest: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """Run row operator ``operator`` on whole strips."""
 
@@ -65,7 +65,7 @@ class Call:
 Action = Move | Fill | Call
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Strip:
     """Memory of a region, in use during the operators [start, end) of every phase.
 
@@ -78,7 +78,7 @@ class Strip:
     kept: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RegionPlan:
     """What a region does, phase by phase, and the memory it needs beside whole values.
 

@@ -16,7 +16,7 @@ from pipeline.program.row_network import Part, RowNetwork
 from pipeline.program.row_ranges import Rows, needed, row_ranges
 
 
-@dataclass
+@dataclass(slots=True)
 class Made:
     """What an operator of the region makes, or is loaded, by row value.
 

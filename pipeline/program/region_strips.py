@@ -10,7 +10,7 @@ from pipeline.program.region_plan import Strip
 from pipeline.program.region_rows import RegionRows
 
 
-@dataclass
+@dataclass(slots=True)
 class Building:
     """A strip whose size is not known before all phases are."""
 
@@ -26,7 +26,7 @@ class Building:
         return Strip(self.n_bytes, self.start, self.end, self.kept)
 
 
-@dataclass
+@dataclass(slots=True)
 class Held:
     """The strips of one row value: ``strip`` for its new rows, ``kept`` for those of earlier phases.
 

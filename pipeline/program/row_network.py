@@ -9,7 +9,7 @@ from models.packs.manifest import Manifest, RowOperator, RowValue
 from pipeline.program.shared_memory import SharedMemory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Planes [source_plane, source_plane + planes) of a value; another has them from ``first_plane`` on."""
 

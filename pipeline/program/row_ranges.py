@@ -17,7 +17,7 @@ from pipeline.program.row_network import RowNetwork
 _MOST_AHEAD = 48
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Rows [first, end)."""
 

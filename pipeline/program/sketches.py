@@ -23,7 +23,7 @@ from pipeline.program.stopping import go_on
 MOST_PHASES = 160
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """Regions of the pieces [first_piece, end_piece), one for each of ``rows``.
 
@@ -59,7 +59,7 @@ def sketches(
         yield from _Backwards(network, end, last, useful, times).walk(sorted(starts, reverse=True))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Value:
     """What is known of a row value that an operator before makes: who reads it, up to which row."""
 

@@ -17,30 +17,39 @@ from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
+# What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
+# each step (docs/measurements.md).
+_RECORD_BYTES = 700
+_STEP_BYTES = 2500
 # Plans of regions that are kept of a model: planners ask for few again and again.
 _MOST_PLANS = 24
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class RegionSteps:
-    """A region in a program: its plan, of ``network``, its weights, and where its strips are numbered from.
+    """A region of ``manifest`` in a program: its plan, its weights, where its strips are numbered from.
 
     ``span`` and ``n_spans``: weights that are there for all of its phases.
     """
 
-    network: RowNetwork
+    manifest: Manifest
     plan: RegionPlan
     span: int | None
     n_spans: int
     first_strip: int
 
-    @cached_property
+    @property
+    def network(self) -> RowNetwork:
+        """The network that the plan is of; only planners need it."""
+        return row_network(self.manifest)
+
+    @property
     def distinct(self) -> frozenset[Action]:
         """What its phases do, each action once: most are the same in all of them."""
         return frozenset(action for phase in self.plan.phases for action in phase)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """Phase ``number`` of a region: what it does is one step, which nothing interrupts."""
 
@@ -96,7 +105,7 @@ def _phases(
     spans = [piece for piece in pieces if piece.span is not None]
     first = spans[0].span if spans else None
     count = sum(piece.n_spans for piece in spans) or 1
-    held = RegionSteps(row_network(manifest), plan, first, count, first_strip)
+    held = RegionSteps(manifest, plan, first, count, first_strip)
     return [Phase(held, number) for number in range(len(plan.phases))]
 
 
@@ -149,6 +158,11 @@ def _network(_key: int, kept: _Kept) -> _Kept:
     return kept
 
 
+def forget_networks() -> None:
+    """Let go of the manifests that were planned last, and of what was planned of them."""
+    _network.cache_clear()
+
+
 def spans_of(step: Step) -> range:
     """Return the spans whose weights ``step`` needs, beside those that always stay."""
     return range(0) if step.span is None else range(step.span, step.span + step.n_spans)
@@ -190,3 +204,9 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     held = sum(manifest.graphs[number].session_bytes for number in used)
     copies = sum(isinstance(action, Move | Fill) for action in actions)
     return held + lanes * (BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies)
+
+
+def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
+    """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
+    records = len(manifest.pieces) + len(manifest.values)
+    return _RECORD_BYTES * records + lanes * _STEP_BYTES * len(steps)

@@ -36,7 +36,7 @@ class Stage:
         return len(self.after)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Action:
     """Start operation ``index`` of stage ``stage`` (a position in the schedule's stages)."""
 

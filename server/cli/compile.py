@@ -1,7 +1,7 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -196,12 +196,12 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
-        "resident_pieces": [piece.model_dump() for piece in manifest.resident_pieces],
+        "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
     }
 
 
 def _port(port: Port) -> dict[str, Any]:
-    return port.model_dump(include={"name", "dtype", "shape"})
+    return {"name": port.name, "dtype": port.dtype, "shape": port.shape}
 
 
 def _label_count(manifest: Manifest) -> int:

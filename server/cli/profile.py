@@ -1,6 +1,7 @@
 """``layerstream profile``: what reads, copies and kernels of a pack take on this machine."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -152,8 +153,8 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "outside_ms": profile.outside.median * 1e3,
         "slowdown": profile.slowdown,
         "tuning": profile.tuning.model_dump(),
-        "reads": [item.model_dump() for item in profile.reads],
-        "copies": [item.model_dump() for item in profile.copies],
+        "reads": [asdict(item) for item in profile.reads],
+        "copies": [asdict(item) for item in profile.copies],
     }
 
 

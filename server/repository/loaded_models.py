@@ -13,6 +13,7 @@ from models.errors import ModelError
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
 from pipeline.fitting.fit import Fitted
+from pipeline.fitting.remembered import forget
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
@@ -109,7 +110,11 @@ class LoadedModels:
         if newcomer is not None:
             name, model = newcomer
             sharers += [model.sharer, *self._absent({*loaded, name})]
-        return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+        try:
+            return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+        finally:  # before anybody takes what was planned
+            forget()
+            trim_heap()
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
         """Have a loaded model served with another plan; runs to its end even when cancelled.

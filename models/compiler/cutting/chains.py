@@ -56,7 +56,7 @@ def place_chains(
     for chain in chains.values():
         for name in chain.inner:
             size = _slice_elements(chain, values[name].n_bytes)
-            values[name] = values[name].model_copy(update={"shape": (size,)})
+            values[name] = replace(values[name], shape=(size,))
         parents.update(_shared(graph, Aliases(parents, aliases.elided), chain))
     return replace(graph, values=values), Aliases(parents, aliases.elided)
 

@@ -92,12 +92,11 @@ class CudaDevice(CachingDevice):
 
         def fit(item: Sized) -> Sized:
             found = needed[item.graph]
-            return item if found is None else item.model_copy(update={"scratch_bytes": found})
+            return item if found is None else replace(item, scratch_bytes=found)
 
         manifest = pack.manifest
         alternatives = tuple(
-            each.model_copy(update={"joined": tuple(map(fit, each.joined))})
-            for each in manifest.alternatives
+            replace(each, joined=tuple(map(fit, each.joined))) for each in manifest.alternatives
         )
         pieces = tuple(map(fit, manifest.pieces))
         changed = manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})

@@ -74,7 +74,7 @@ def _best_skyline(part: Sections, enough: int) -> Ints:
 
     The best key goes on, with noise; what ended above the peak comes earlier from then on.
     """
-    random = np.random.default_rng(0)
+    noises = _noises(part.n_buffers)
     tried = [(offsets, key) for key in keys(part) for offsets in [_skyline(part, ranks(key))]]
     best, key = min(tried, key=lambda one: _height(part, one[0]))
     latest, peak = best, part.load.max()
@@ -82,9 +82,16 @@ def _best_skyline(part: Sections, enough: int) -> Ints:
         if _height(part, best) * part.unit <= enough:
             break
         key = key + FORWARD * (latest + part.size > peak)
-        latest = _skyline(part, ranks(key + random.normal(0, NOISE, part.n_buffers)))
+        latest = _skyline(part, ranks(key + next(noises)))
         best = min(best, latest, key=lambda offsets: _height(part, offsets))
     return best
+
+
+def _noises(count: int) -> Iterator[Floats]:
+    """Yield so many numbers at a time. Most problems need none, and NumPy's generators take 2.5 MB."""
+    random = np.random.default_rng(0)
+    while True:
+        yield random.normal(0, NOISE, count)
 
 
 def _height(part: Sections, offsets: Ints) -> int:

@@ -11,7 +11,7 @@ class OffsetsError(Exception):
     """The pins of a problem contradict each other."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """``n_bytes`` that are kept during steps [start, end), at a multiple of ``alignment``.
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+
 from models.packs.manifest import Manifest
 from pipeline.program.lives import lifetimes
 from pipeline.program.row_network import RowNetwork
@@ -21,7 +23,9 @@ class LiveValues:
         self._lives = lifetimes(manifest, apart=apart)
         self._roots = [root for root, _ in roots(manifest, apart=apart)]
         self._inputs = {port.value for port in manifest.inputs}
-        self._through: dict[tuple[int, int], frozenset[int]] = {}
+        self._sizes, self._starts, self._ends = np.array(
+            [(life.n_bytes, life.start, life.end) for life in self._lives], np.int64
+        ).T
 
     @cached_property
     def live(self) -> list[int]:
@@ -62,29 +66,9 @@ class LiveValues:
         whole = {
             self._roots[value] for value in values if value not in self._inputs or value in after
         }
-        return sum(self._lives[root].n_bytes for root in whole | self._live_through(start, end))
-
-    def _live_through(self, start: int, end: int) -> frozenset[int]:
-        """Return the values from before the pieces [start, end) to after them."""
-        return self._made_before(start) & self._read_after(end)
-
-    def _made_before(self, piece: int) -> frozenset[int]:
-        key = (piece, -1)
-        if key not in self._through:
-            lives = enumerate(self._lives)
-            self._through[key] = frozenset(
-                i for i, life in lives if life.start < piece and life.n_bytes
-            )
-        return self._through[key]
-
-    def _read_after(self, piece: int) -> frozenset[int]:
-        key = (-1, piece)
-        if key not in self._through:
-            lives = enumerate(self._lives)
-            self._through[key] = frozenset(
-                i for i, life in lives if life.end > piece and life.n_bytes
-            )
-        return self._through[key]
+        through = (self._starts < start) & (self._ends > end)
+        through[list(whole)] = True
+        return int(self._sizes[through].sum())
 
     def _sums(self, when: Callable[[int, int], tuple[int, int]]) -> list[int]:
         count = len(self._manifest.pieces)

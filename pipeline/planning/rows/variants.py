@@ -5,14 +5,20 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, finest_positions
+from models.packs.choice import (
+    BINDING_BYTES,
+    choose_pieces,
+    chunk_sizes,
+    finest_positions,
+    streamed_bytes,
+)
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.rows.apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
@@ -37,7 +43,7 @@ _MOST_DESCENTS = 12
 _NO_WORSE = 1.02
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Variant:
     """``regions`` run on rows, the rest whole, in chunks of up to ``chunk_bytes``; None: as is best.
 
@@ -62,14 +68,13 @@ def find_variants(
 
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. Deterministic.
     """
-    search = _Search(manifest, network, times, piece_seconds)
-    search.walk(most_steps)
-    found = list(search.variants())
-    for apart in worth_apart(manifest, network):
-        again = _Search(manifest, network, times, piece_seconds, apart)
-        again.judge(search.sketched)
-        found += again.variants()
-    return _unbeaten(found)
+    apart = [frozenset[int](), *worth_apart(manifest, network)]
+    searches = [_Search(manifest, network, times, piece_seconds, parts) for parts in apart]
+    # Sketches are many: all take what they need of each before the next ones are made.
+    for end, found in searches[0].walk(most_steps):
+        for search in searches:
+            search.judge(end, found)
+    return _unbeaten(variant for search in searches for variant in search.variants())
 
 
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
@@ -79,6 +84,34 @@ def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
         if not found or variant.n_bytes < found[-1].n_bytes:
             found.append(variant)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Pieces of one chunk size: the first of the manifest's that each stands for, and what it takes.
+
+    ``scratch``: bytes of its kernel; ``streamed``: bytes of weights that must be in the ring.
+    """
+
+    first: Numbers
+    graph: Numbers
+    scratch: Numbers
+    streamed: Numbers
+
+    @classmethod
+    def of(cls, manifest: Manifest, chunk_bytes: int) -> "_Pieces":
+        """Return the pieces that run where chunks have up to so many bytes."""
+        pieces = choose_pieces(manifest, chunk_bytes)
+        rows = [
+            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(manifest, piece))
+            for piece, at in zip(pieces, finest_positions(pieces), strict=True)
+        ]
+        return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+
+def _ring_bytes(manifest: Manifest, piece: Piece) -> int:
+    stays = piece.span is None or manifest.spans[piece.span].resident
+    return 0 if stays else streamed_bytes(manifest, piece)
 
 
 class _Search:
@@ -91,8 +124,6 @@ class _Search:
         apart: frozenset[int] = frozenset(),
     ) -> None:
         self._apart = apart
-        #: By the place where they end.
-        self.sketched: dict[int, list[Sketch]] = {}
         self._manifest = manifest
         self._network = network
         self._times = times
@@ -140,8 +171,11 @@ class _Search:
         found = ways.best(*(np.array(column) for column in zip(*limits, strict=True)))
         return list(dict.fromkeys(found))
 
-    def walk(self, most_steps: int) -> None:
-        """Sketch regions until so many operators were walked over, those that divide most first."""
+    def walk(self, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
+        """Yield regions by the place where they end, those that divide most first; judge them at once.
+
+        Until so many operators were walked over.
+        """
         ends = self._by_prominence()
         steps = 0
         for ends_now in (ends[:_FIRST_ENDS], ends[_FIRST_ENDS:]):
@@ -152,16 +186,13 @@ class _Search:
                     continue
                 first = self._network.operators_before(starts[0])
                 steps += self._network.operators_before(end) - first
-                found = list(sketches(self._network, end, starts, _ROWS, self._times))
-                self.judge({end: found})
+                yield end, list(sketches(self._network, end, starts, _ROWS, self._times))
 
-    def judge(self, sketched: Mapping[int, list[Sketch]]) -> None:
-        """Take the regions of sketches, by the place where they end."""
-        for end, found in sketched.items():
-            self.sketched[end] = found
-            edges = self._judged(found)
-            if edges is not None:
-                self._edges[self._numbers[end]] = edges
+    def judge(self, end: int, found: Iterable[Sketch]) -> None:
+        """Take the regions of sketches that end at ``end``."""
+        edges = self._judged(found)
+        if edges is not None:
+            self._edges[self._numbers[end]] = edges
 
     def _useful_weights(self) -> int:
         """Return the most weights of a region that can be worth it: less than all that is needed now."""
@@ -241,24 +272,19 @@ class _Search:
         return np.array(_apart(sorted(known | ladder | {least})), np.int64)
 
     @cached_property
-    def _pieces(self) -> list[list[tuple[Piece, range]]]:
+    def _pieces(self) -> list[_Pieces]:
         """For each ring the pieces that run where everything is whole."""
-        chosen = [choose_pieces(self._manifest, int(ring)) for ring in self._rings]
-        return [list(zip(pieces, finest_positions(pieces), strict=True)) for pieces in chosen]
+        return [_Pieces.of(self._manifest, int(ring)) for ring in self._rings]
 
     def _run_whole(self, piece_seconds: Callable[[int], float]) -> Whole:
-        spans, live = self._manifest.spans, self._live.live
+        live = self._live.live
         between = list(pairwise(self._places))
         ring = np.zeros((len(self._rings), len(between)), np.int64)
         bound = np.zeros_like(ring)
-        numbers = [number for number, (start, end) in enumerate(between) for _ in range(start, end)]
+        numbers = np.repeat(np.arange(len(between)), [end - start for start, end in between])
         for level, pieces in enumerate(self._pieces):
-            for piece, positions in pieces:
-                number = numbers[positions.start]
-                bound[level, number] += BINDING_BYTES
-                if piece.span is not None and not spans[piece.span].resident:
-                    held = sum(s.length for s in spans[piece.span : piece.span + piece.n_spans])
-                    ring[level, number] = max(ring[level, number], held)
+            np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES)
+            np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
         for piece, number in zip(self._manifest.pieces, numbers, strict=True):
             if any(item.kind == "value" and item.index in self._apart for item in piece.inputs):
@@ -272,11 +298,12 @@ class _Search:
 
     def _variant(self, way: Way) -> Variant:
         inside = {piece for region in way.regions for piece in region.pieces}
-        pieces = [piece for piece, at in self._pieces[way.level] if at.start not in inside]
-        graphs = {piece.graph for piece in pieces}
+        pieces = self._pieces[way.level]
+        whole = np.isin(pieces.first, list(inside), invert=True)
+        graphs = set(pieces.graph[whole].tolist())
         graphs |= {item.graph for item in self._network.operators if item.first_piece in inside}
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
-        scratch = max((piece.scratch_bytes for piece in pieces), default=0)
+        scratch = int(pieces.scratch[whole].max(initial=0))
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         return Variant(way.regions, n_bytes, way.seconds, int(self._rings[way.level]))
 

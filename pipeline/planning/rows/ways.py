@@ -17,6 +17,9 @@ from pipeline.program.stopping import go_on
 Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
 
+# More of them would take more memory than all else that planning needs.
+_LIMITS_AT_ONCE = 64
+
 
 @dataclass(frozen=True)
 class Edges:
@@ -47,7 +50,7 @@ class Whole:
     seconds: Times
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Way:
     """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has."""
 
@@ -89,10 +92,22 @@ class Ways:
 
         ``levels``: the number of each ring. A bound byte counts as so many seconds.
         """
+        parts = [
+            slice(first, first + _LIMITS_AT_ONCE) for first in range(0, len(rings), _LIMITS_AT_ONCE)
+        ]
+        return [
+            way
+            for part in parts
+            for way in self._best(rings[part], levels[part], arenas[part], seconds_a_byte[part])
+        ]
+
+    def _best(
+        self, rings: Numbers, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
+    ) -> list[Way]:
         count = len(rings)
         cost = np.full((count, len(self._places)), np.inf)
         cost[:, 0] = 0
-        taken = np.full((count, len(self._places)), -1, np.int64)  # -1: whole
+        taken = np.full((count, len(self._places)), -1, np.int32)  # -1: whole
         whole = self._whole
         for place in range(1, len(self._places)):
             go_on()
@@ -113,7 +128,7 @@ class Ways:
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
         return [self._way(taken[index], int(levels[index])) for index in possible]
 
-    def _way(self, taken: Numbers, level: int) -> Way:
+    def _way(self, taken: NDArray[np.int32], level: int) -> Way:
         """Return the way that was taken to each place, from the last one back."""
         regions: list[Region] = []
         arena, ring, bound, seconds = 0, 0, 0, 0.0

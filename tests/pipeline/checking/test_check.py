@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +70,7 @@ def _other_weights(pack: Path) -> None:
     manifest = Manifest.model_validate_json((pack / "manifest.json").read_bytes())
     data = file.read_bytes()
     spans = tuple(
-        span.model_copy(
-            update={"checksum": checksum(data[span.offset : span.offset + span.length])}
-        )
+        replace(span, checksum=checksum(data[span.offset : span.offset + span.length]))
         for span in manifest.spans
     )
     write_manifest(manifest.model_copy(update={"spans": spans}), pack / "manifest.json")

@@ -1,5 +1,7 @@
 """The arena planner against its brute-force validator."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +57,7 @@ def test_inputs_live_from_the_start_and_outputs_to_the_end() -> None:
 
 def test_a_value_inside_another_keeps_it_alive() -> None:
     manifest = chain([64, 64, 128, 64], [[0], [1], [1]])
-    inner = manifest.values[1].model_copy(update={"parent": 2, "offset": 64})
+    inner = replace(manifest.values[1], parent=2, offset=64)
     values = (manifest.values[0], inner, *manifest.values[2:])
     found = lifetimes(manifest.model_copy(update={"values": values}))
     assert found[1].n_bytes == 0 or found[1].start == found[1].end

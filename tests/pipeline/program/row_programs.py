@@ -5,9 +5,9 @@ residual sums that write over what they add, joins in place and copied, splits, 
 layers in chunks, and pieces that need whole tensors.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from models.packs.manifest import (
     Manifest,
@@ -141,7 +141,7 @@ class _Builder:
         rows = room // stride + 1
         if chosen.random() < 0.2 and room % stride and rows * stride < height + above:
             rows += 1  # ceil_mode
-        fill = chosen.choice(["zero", "zero", "lowest"])
+        fill: Literal["zero", "lowest"] = chosen.choice(["zero", "zero", "lowest"])
         return Window(kernel=kernel, stride=stride, above=above, fill=fill), rows
 
     def _sum(self) -> None:
@@ -277,7 +277,7 @@ class _Builder:
             self._values.append({**self._values[made.value], "name": f"apart{len(self._values)}"})
             self._values[made.value] |= {"parent": len(self._values) - 1, "offset": 0}
             made.free = False
-            written = self._operand(made).model_copy(update={"index": len(self._values) - 1})
+            written = replace(self._operand(made), index=len(self._values) - 1)
             self._pieces[-1]["outputs"] = (written,)
 
     def _whole(self) -> None:
@@ -296,7 +296,7 @@ class _Builder:
                     "offset": 0,
                 }
             )
-            operand = operand.model_copy(update={"index": len(self._values) - 1})
+            operand = replace(operand, index=len(self._values) - 1)
         self._used.add(source.value)
         self._pieces.append(
             {"inputs": (operand,), "outputs": (self._operand(made),), "weights": True}

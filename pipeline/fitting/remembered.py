@@ -1,0 +1,14 @@
+"""What planners remember from one question to the next, and how to let go of it.
+
+While a model is planned the same is asked hundreds of times. When that is over, the plan is all that is
+needed. Variants on rows are few numbers, and stay.
+"""
+
+from pipeline.planning.arena import plan_arena
+from pipeline.program.steps import forget_networks
+
+
+def forget() -> None:
+    """Let go of it; who plans at the same time takes a little longer."""
+    plan_arena.cache_clear()
+    forget_networks()
