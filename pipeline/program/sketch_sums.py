@@ -1,12 +1,14 @@
 """What regions take, summed up operator by operator from their end: strips, bindings, seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from models.packs.choice import BINDING_BYTES
+from pipeline.program.loading import Loading
 from pipeline.program.many_rows import Made, Numbers, Times, Wanted, Which, kept_rows, kept_sizes
+from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.steps import MOVE_BYTES
 
@@ -117,6 +119,24 @@ class Sums:
         if kept:
             gathering = [(item.rows, ~just) for item, just in zip(readers, direct, strict=True)]
             self._add_kept(made, kept_rows(made, gathering)[0], unit)
+
+    def add_loadings(
+        self,
+        network: RowNetwork,
+        loadings: Iterable[Loading],
+        readers: Mapping[int, Sequence[Reader]],
+    ) -> Numbers:
+        """Add what is loaded, with who reads it; return the bytes of these values, for each region."""
+        n_bytes = np.zeros(len(self.kept), np.int64)
+        for item in loadings:
+            value = network.values[item.value]
+            unit = value.planes * value.row_bytes
+            there = self.copy()
+            there.add_copies(item.made, unit)
+            there.add_value(item.operator, item.made, unit, readers[item.value], False, True)
+            self.take(there, item.which)
+            n_bytes += np.where(item.which, unit * value.height, 0)
+        return n_bytes
 
     def _add_strip(
         self,

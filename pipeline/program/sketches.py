@@ -5,13 +5,13 @@ rows an operator makes depends on what follows it alone, and so does the memory 
 proposed here ``plan_region`` makes, in just this memory; times and bindings are close to it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from models.packs.manifest import RowOperator
-from pipeline.program.loading import Loading, Written, needed_loadings, saving_loadings
+from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Made, Numbers, Times, needed_ends, share_lines, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -159,31 +159,16 @@ class _Backwards:
         """Return the sums with what is loaded, and how many bytes are written over others."""
         rows = {value: [item.rows for item in readers] for value, readers in reads.items()}
         sums = self._sums.copy()
-        self._load(sums, needed_loadings(self._network, rows, writes), reads)
+        sums.add_loadings(self._network, needed_loadings(self._network, rows, writes), reads)
         saved = np.zeros(len(self._rows), np.int64)
         saving = [*saving_loadings(self._network, pieces, rows, writes)]
         if saving:
             other = sums.copy()
-            saved = self._load(other, saving, reads)
+            saved = other.add_loadings(self._network, saving, reads)
             which = other.strip_bytes(first) - saved < sums.strip_bytes(first)
             sums.take(other, which)
             saved[~which] = 0
         return sums, saved
-
-    def _load(
-        self, sums: Sums, loadings: Iterable[Loading], reads: Mapping[int, Sequence[Reader]]
-    ) -> Numbers:
-        """Add ``loadings`` to ``sums``; return the bytes of what they load, for each region."""
-        n_bytes = np.zeros(len(self._rows), np.int64)
-        for item in loadings:
-            value = self._network.values[item.value]
-            unit = value.planes * value.row_bytes
-            there = sums.copy()
-            there.add_copies(item.made, unit)
-            there.add_value(item.operator, item.made, unit, reads[item.value], False, True)
-            sums.take(there, item.which)
-            n_bytes += np.where(item.which, unit * value.height, 0)
-        return n_bytes
 
     def _add(self, number: int, item: RowOperator) -> None:
         """Put operator ``number``, which all others follow, into the region."""

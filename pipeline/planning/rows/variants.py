@@ -7,22 +7,15 @@ through the network (pipeline/planning/rows/ways.py); those that no other beats 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
-from models.packs.choice import (
-    BINDING_BYTES,
-    choose_pieces,
-    chunk_sizes,
-    finest_positions,
-    streamed_bytes,
-)
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
 from pipeline.planning.rows.apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Edges, Numbers, Way, Ways, Whole
+from pipeline.planning.rows.region_edges import RegionEdges
+from pipeline.planning.rows.ways import Numbers, Way, Ways
+from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -32,10 +25,7 @@ from pipeline.program.sketches import Sketch, sketches
 QUICK_STEPS, ALL_STEPS = 6_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _ARENAS = 14
-_RINGS = 8
 _FIRST_ENDS = 10
-# More than any arena: what must not run whole.
-_NEVER = 1 << 60
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
@@ -69,11 +59,11 @@ def find_variants(
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
-    searches = [_Search(manifest, network, times, piece_seconds, parts) for parts in apart]
+    searches = [_Search(manifest, network, piece_seconds, parts) for parts in apart]
     # Sketches are many: all take what they need of each before the next ones are made.
-    for end, found in searches[0].walk(most_steps):
+    for end, found in searches[0].walk(times, most_steps):
         for search in searches:
-            search.judge(end, found)
+            search.regions.take(end, found)
     return _unbeaten(variant for search in searches for variant in search.variants())
 
 
@@ -86,59 +76,51 @@ def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """Pieces of one chunk size: the first of the manifest's that each stands for, and what it takes.
-
-    ``scratch``: bytes of its kernel; ``streamed``: bytes of weights that must be in the ring.
-    """
-
-    first: Numbers
-    graph: Numbers
-    scratch: Numbers
-    streamed: Numbers
-
-    @classmethod
-    def of(cls, manifest: Manifest, chunk_bytes: int) -> "_Pieces":
-        """Return the pieces that run where chunks have up to so many bytes."""
-        pieces = choose_pieces(manifest, chunk_bytes)
-        rows = [
-            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(manifest, piece))
-            for piece, at in zip(pieces, finest_positions(pieces), strict=True)
-        ]
-        return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
-
-
-def _ring_bytes(manifest: Manifest, piece: Piece) -> int:
-    stays = piece.span is None or manifest.spans[piece.span].resident
-    return 0 if stays else streamed_bytes(manifest, piece)
-
-
 class _Search:
+    """Finds ways through a network; what exists only as its parts, ``apart``, none has whole."""
+
     def __init__(
         self,
         manifest: Manifest,
         network: RowNetwork,
-        times: RowTimes,
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
     ) -> None:
-        self._apart = apart
         self._manifest = manifest
         self._network = network
-        self._times = times
-        self._live = LiveValues(manifest, network, apart)
-        outside = set(range(len(manifest.pieces))) - network.covered
-        ends = {0, len(manifest.pieces)}
-        self._places = sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
-        self._numbers = {place: number for number, place in enumerate(self._places)}
-        self._edges: dict[int, Edges] = {}
-        self._whole = self._run_whole(piece_seconds)
+        self._places = _places(manifest, network)
+        live = LiveValues(manifest, network, apart)
+        self._whole = WholePieces(manifest, live, self._places, apart, piece_seconds)
+        self.regions = RegionEdges(network, live, self._places, self._whole.most, apart)
+
+    def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
+        """Yield regions by the place where they end, those that divide most first; take them at once.
+
+        Until so many operators were walked over.
+        """
+        network, ends = self._network, self.regions.ends()
+        steps = 0
+        for ends_now in (ends[:_FIRST_ENDS], ends[_FIRST_ENDS:]):
+            largest = self._useful_weights()
+            for end in ends_now:
+                starts = self.regions.starts(end, largest)
+                if not starts or steps >= most_steps:
+                    continue
+                steps += network.operators_before(end) - network.operators_before(starts[0])
+                yield end, list(sketches(network, end, starts, _ROWS, times))
+
+    def _useful_weights(self) -> int:
+        """Return the most weights of a region that can be worth it: less than all that is needed now."""
+        rings = self._whole.rings
+        return int((self._ways().least_arena(rings) + rings).min())
+
+    def _ways(self) -> Ways:
+        return Ways(self._places, self._whole.cost, self.regions.edges)
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
-        ways = Ways(self._places, self._whole, self._edges)
-        found = {self._variant(way): way for way in self._best(ways, self._rings)}
+        ways = self._ways()
+        found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
         yield from found
         if not found:
             return
@@ -146,7 +128,7 @@ class _Search:
         ring = found[smallest].ring
         for _ in range(_MOST_DESCENTS):
             tighter = np.array([ring - 1], np.int64)
-            if tighter[0] < self._rings[0]:
+            if tighter[0] < self._whole.rings[0]:
                 return
             found = {self._variant(way): way for way in self._best(ways, tighter)}
             yield from found
@@ -157,8 +139,8 @@ class _Search:
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas, each once."""
-        levels = np.searchsorted(self._rings, rings, side="right") - 1
-        most = self._most
+        levels = np.searchsorted(self._whole.rings, rings, side="right") - 1
+        most = self._whole.most
         limits = [
             (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
             for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
@@ -171,151 +153,21 @@ class _Search:
         found = ways.best(*(np.array(column) for column in zip(*limits, strict=True)))
         return list(dict.fromkeys(found))
 
-    def walk(self, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
-        """Yield regions by the place where they end, those that divide most first; judge them at once.
-
-        Until so many operators were walked over.
-        """
-        ends = self._by_prominence()
-        steps = 0
-        for ends_now in (ends[:_FIRST_ENDS], ends[_FIRST_ENDS:]):
-            largest = self._useful_weights()
-            for end in ends_now:
-                starts = self._starts(end, largest)
-                if not starts or steps >= most_steps:
-                    continue
-                first = self._network.operators_before(starts[0])
-                steps += self._network.operators_before(end) - first
-                yield end, list(sketches(self._network, end, starts, _ROWS, self._times))
-
-    def judge(self, end: int, found: Iterable[Sketch]) -> None:
-        """Take the regions of sketches that end at ``end``."""
-        edges = self._judged(found)
-        if edges is not None:
-            self._edges[self._numbers[end]] = edges
-
-    def _useful_weights(self) -> int:
-        """Return the most weights of a region that can be worth it: less than all that is needed now."""
-        ways = Ways(self._places, self._whole, self._edges)
-        return int((ways.least_arena(self._rings) + self._rings).min())
-
-    def _starts(self, end: int, largest: int) -> list[int]:
-        """Return where a region that ends at ``end`` may begin."""
-        run = next(run for run in self._network.runs if run.start < end <= run.stop)
-        return [
-            place
-            for place in self._places
-            if run.start <= place < end and self._live.weights(place, end) < largest
-        ]
-
-    def _by_prominence(self) -> list[int]:
-        """Return the places where regions may end, those first that have the least to keep far around."""
-        crossing = self._live.crossing
-        places = [
-            place for place in sorted(self._network.places) if place - 1 in self._network.covered
-        ]
-
-        def reach(position: int) -> int:
-            """Return how far it is to a place with less."""
-            own = crossing[places[position]]
-            return min(
-                (
-                    abs(other - position)
-                    for other, place in enumerate(places)
-                    if crossing[place] < own
-                ),
-                default=len(places),
-            )
-
-        reaches = {place: reach(position) for position, place in enumerate(places)}
-        return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
-
-    def _judged(self, found: Iterable[Sketch]) -> Edges | None:
-        """Return what of the sketches is worth a thought."""
-        most = self._most
-        starts, rows, arena, ring, bound, seconds = [], [], [], [], [], []
-        for sketch in found:
-            if self._apart & {self._network.values[number].value for number in sketch.touched}:
-                continue  # it would be there whole
-            beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
-            weights = self._live.weights(sketch.first_piece, sketch.end_piece)
-            for number, each in enumerate(sketch.rows):
-                n_bytes = beside + int(sketch.strip_bytes[number] - sketch.shared_bytes[number])
-                if n_bytes < most:
-                    starts.append(self._numbers[sketch.first_piece])
-                    rows.append(each)
-                    arena.append(n_bytes)
-                    ring.append(weights)
-                    bound.append(int(sketch.binding_bytes[number]))
-                    seconds.append(float(sketch.seconds[number]))
-        if not starts:
-            return None
-        start, row, live, weight, bindings = np.array([starts, rows, arena, ring, bound], np.int64)
-        return Edges(start, row, live, weight, bindings, np.array(seconds))
-
-    # What runs whole
-
-    @cached_property
-    def _most(self) -> int:
-        """The most memory that is worth a thought: where everything runs whole."""
-        return max(self._live.live, default=0)
-
-    @cached_property
-    def _rings(self) -> Numbers:
-        """The rings that are tried: from the largest chunk in even ratios to what no plan needs."""
-        least = max(self._manifest.largest_chunk_bytes, 1)
-        most = max(
-            min(max(self._live.live, default=0), sum(s.length for s in self._manifest.spans)), least
-        )
-        known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
-        ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
-        return np.array(_apart(sorted(known | ladder | {least})), np.int64)
-
-    @cached_property
-    def _pieces(self) -> list[_Pieces]:
-        """For each ring the pieces that run where everything is whole."""
-        return [_Pieces.of(self._manifest, int(ring)) for ring in self._rings]
-
-    def _run_whole(self, piece_seconds: Callable[[int], float]) -> Whole:
-        live = self._live.live
-        between = list(pairwise(self._places))
-        ring = np.zeros((len(self._rings), len(between)), np.int64)
-        bound = np.zeros_like(ring)
-        numbers = np.repeat(np.arange(len(between)), [end - start for start, end in between])
-        for level, pieces in enumerate(self._pieces):
-            np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES)
-            np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
-        arena = np.array([max(live[start:end]) for start, end in between], np.int64)
-        for piece, number in zip(self._manifest.pieces, numbers, strict=True):
-            if any(item.kind == "value" and item.index in self._apart for item in piece.inputs):
-                arena[number] = _NEVER
-        return Whole(
-            arena,
-            ring,
-            bound,
-            np.array([sum(map(piece_seconds, range(start, end))) for start, end in between]),
-        )
-
     def _variant(self, way: Way) -> Variant:
         inside = {piece for region in way.regions for piece in region.pieces}
-        pieces = self._pieces[way.level]
-        whole = np.isin(pieces.first, list(inside), invert=True)
-        graphs = set(pieces.graph[whole].tolist())
+        graphs, scratch = self._whole.beside(inside, way.level)
         graphs |= {item.graph for item in self._network.operators if item.first_piece in inside}
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
-        scratch = int(pieces.scratch[whole].max(initial=0))
         n_bytes = way.arena + way.ring + way.bound + held + scratch
-        return Variant(way.regions, n_bytes, way.seconds, int(self._rings[way.level]))
+        return Variant(way.regions, n_bytes, way.seconds, int(self._whole.rings[way.level]))
+
+
+def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
+    """Return the pieces before which a region may begin or end, or that run whole."""
+    outside = set(range(len(manifest.pieces))) - network.covered
+    ends = {0, len(manifest.pieces)}
+    return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
 
 
 def _size(variant: Variant) -> tuple[int, float]:
     return (variant.n_bytes, variant.seconds)
-
-
-def _apart(sizes: list[int]) -> list[int]:
-    """Return ``sizes`` without those that are all too similar to the one before."""
-    kept = sizes[:1]
-    for size in sizes:
-        if size >= 1.25 * kept[-1]:
-            kept.append(size)
-    return kept

@@ -12,24 +12,12 @@ from pipeline.fitting.fit import NOTHING, Fitted
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.within import fit_within, least_plan
 from pipeline.planning.thumb import smallest_plan
-from pipeline.program.regions import Region, plan_region
-from pipeline.program.sketches import sketches
-from pipeline.program.steps import row_network
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
+from tests.pipeline.program.promises import check_sketches
 
 AUTO = ARCHITECTURES["auto"]
-
-
-class Same:
-    """Times that are all alike: only numbers of calls and copies count."""
-
-    def call(self, operator: int, rows: int) -> float:
-        return 1.0
-
-    def move(self, n_bytes: int) -> float:
-        return 0.25
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +28,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def test_sketches_have_the_memory_of_the_regions(manifest: Manifest) -> None:
-    network = row_network(manifest)
-    places = sorted(network.places)
-    seen = 0
-    for end in places[1:]:
-        starts = [place for place in places if place < end]
-        for sketch in sketches(network, end, starts, (1, 2, 4), Same()):
-            for number, rows in enumerate(sketch.rows):
-                plan = plan_region(network, Region(sketch.first_piece, end, rows))
-                assert sketch.strip_bytes[number] == plan.live_bytes()
-                assert sketch.touched == plan.read | plan.written
-                seen += 1
-    assert seen > 20
+    assert check_sketches(manifest) > 20
 
 
 def test_each_variant_is_smaller_than_all_faster_ones(manifest: Manifest) -> None:

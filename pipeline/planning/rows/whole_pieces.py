@@ -1,0 +1,125 @@
+"""What the pieces of a network take where they run whole, for each size of ring, and their chunks there."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+
+from models.packs.choice import (
+    BINDING_BYTES,
+    choose_pieces,
+    chunk_sizes,
+    finest_positions,
+    streamed_bytes,
+)
+from models.packs.manifest import Manifest, Piece
+from pipeline.planning.rows.live_values import LiveValues
+from pipeline.planning.rows.ways import Numbers, Whole
+
+_RINGS = 8
+# More than any arena: what must not run whole.
+_NEVER = 1 << 60
+
+
+class WholePieces:
+    """Those of ``manifest`` between ``places``; none may read what exists only as its parts, ``apart``."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        live: LiveValues,
+        places: Sequence[int],
+        apart: frozenset[int],
+        piece_seconds: Callable[[int], float],
+    ) -> None:
+        self._manifest = manifest
+        self._live = live
+        self._places = places
+        self._apart = apart
+        self._piece_seconds = piece_seconds
+
+    @cached_property
+    def most(self) -> int:
+        """The most memory that is worth a thought: where everything runs whole."""
+        return max(self._live.live, default=0)
+
+    @cached_property
+    def rings(self) -> Numbers:
+        """The rings that are tried: from the largest chunk in even ratios to what no plan needs."""
+        least = max(self._manifest.largest_chunk_bytes, 1)
+        most = max(min(self.most, sum(s.length for s in self._manifest.spans)), least)
+        known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
+        ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
+        return np.array(_apart(sorted(known | ladder | {least})), np.int64)
+
+    @cached_property
+    def cost(self) -> Whole:
+        """What runs between each two places, for each of ``rings``."""
+        live = self._live.live
+        between = list(pairwise(self._places))
+        ring = np.zeros((len(self.rings), len(between)), np.int64)
+        bound = np.zeros_like(ring)
+        numbers = np.repeat(np.arange(len(between)), [end - start for start, end in between])
+        for level, pieces in enumerate(self._pieces):
+            np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES)
+            np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
+        arena = np.array([max(live[start:end]) for start, end in between], np.int64)
+        for piece, number in zip(self._manifest.pieces, numbers, strict=True):
+            if any(item.kind == "value" and item.index in self._apart for item in piece.inputs):
+                arena[number] = _NEVER
+        seconds = [sum(map(self._piece_seconds, range(start, end))) for start, end in between]
+        return Whole(arena, ring, bound, np.array(seconds))
+
+    def beside(self, inside: Collection[int], level: int) -> tuple[set[int], int]:
+        """Return the graphs of the pieces that run whole where those ``inside`` do not, and their scratch.
+
+        In the chunks of ring number ``level``.
+        """
+        pieces = self._pieces[level]
+        whole = np.isin(pieces.first, list(inside), invert=True)
+        return set(pieces.graph[whole].tolist()), int(pieces.scratch[whole].max(initial=0))
+
+    @cached_property
+    def _pieces(self) -> list["_Pieces"]:
+        """For each ring the pieces that run where everything is whole."""
+        return [_Pieces.of(self._manifest, int(ring)) for ring in self.rings]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Pieces of one chunk size: the first of the manifest's that each stands for, and what it takes.
+
+    ``scratch``: bytes of its kernel; ``streamed``: bytes of weights that must be in the ring.
+    """
+
+    first: Numbers
+    graph: Numbers
+    scratch: Numbers
+    streamed: Numbers
+
+    @classmethod
+    def of(cls, manifest: Manifest, chunk_bytes: int) -> Self:
+        """Return the pieces that run where chunks have up to so many bytes."""
+        pieces = choose_pieces(manifest, chunk_bytes)
+        rows = [
+            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(manifest, piece))
+            for piece, at in zip(pieces, finest_positions(pieces), strict=True)
+        ]
+        return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+
+def _ring_bytes(manifest: Manifest, piece: Piece) -> int:
+    stays = piece.span is None or manifest.spans[piece.span].resident
+    return 0 if stays else streamed_bytes(manifest, piece)
+
+
+def _apart(sizes: list[int]) -> list[int]:
+    """Return ``sizes`` without those that are all too similar to the one before."""
+    kept = sizes[:1]
+    for size in sizes:
+        if size >= 1.25 * kept[-1]:
+            kept.append(size)
+    return kept
