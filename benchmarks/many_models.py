@@ -1,0 +1,221 @@
+"""Several models in a budget far below their weights, under mixed load: every answer right, memory kept?
+
+Packs of one repository are served in a memory cgroup, a fresh process whose libraries are read from the
+disk. Kept connections ask them in any order; every answer is compared with ONNX Runtime's on the model that
+the pack was compiled from. The group may hold budget, base and 5 % of both, and no more: base is what the
+service takes before it has loaded a model, as it reports it (it is started once before, to ask it). Page
+cache is the kernel's to drop; so anonymous memory alone is compared with the anonymous part of the base.
+
+Run as ``python -m benchmarks.many_models [--repository FOLDER --sources FOLDER] [--models A,B,...]``
+(sources are NAME.onnx; without, six networks of the zoo are built); exit 1 unless all of it holds.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.load.mixed import Load, MixedLoad, Question
+from benchmarks.machine.cgroup import memory_group
+from benchmarks.machine.environment import Environment, copy_environment
+from benchmarks.machine.sampling import Sampler, figures
+from benchmarks.servers.client import fetch
+from benchmarks.servers.served import Served, ours, running
+from models import zoo
+from models.compiler import compile_onnx
+from models.packs.pack import Pack, open_pack
+from models.runtime.sessions import open_resident, run_session
+from server.settings.sizes import format_size, parse_size
+
+_NETWORKS = "resnet152,vgg19,darknet53,densenet121,inceptionv2,resnet18"
+_PART = 10
+_READY_SECONDS = 600.0
+_ALLOWED = 1.05
+# As compile compares a pack with its source: of an output's largest value.
+_TOLERANCE = 1e-4
+_ACCOUNTS = "layerstream_"
+
+
+def questions(pack: Pack, source: Path, count: int) -> list[Question]:
+    """Return ``count`` requests of drawn inputs to ``pack`` with ONNX Runtime's answers of ``source``."""
+    session = open_resident(str(source))
+    generator = np.random.default_rng(0)
+    asked = []
+    for _ in range(count):
+        # Few digits: what is to be measured is not how long numbers are read.
+        drawn = {
+            port.name: generator.random(port.shape).round(3)
+            for port in pack.manifest.required_inputs
+        }
+        right = run_session(session, {k: array.astype(np.float32) for k, array in drawn.items()})
+        tolerances = {
+            name: _TOLERANCE * float(np.abs(array).max()) for name, array in right.items()
+        }
+        asked.append(Question(pack.name, _body(drawn), right, tolerances))
+    return asked
+
+
+def _body(inputs: Mapping[str, NDArray[np.float64]]) -> bytes:
+    tensors = [
+        {"name": name, "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
+        for name, array in inputs.items()
+    ]
+    return json.dumps({"inputs": tensors}).encode()
+
+
+def measure(
+    environment: Environment,
+    repository: Path,
+    asked: Sequence[Question],
+    budget: int,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Serve, load, and return all figures."""
+    models = ",".join(dict.fromkeys(question.model for question in asked))
+    command = environment.private([*ours(repository, str(budget)), "--models", models])
+    with running(command, "--port", ready_seconds=_READY_SECONDS) as served:
+        base = _told(_accounts(served))
+    limit = int(_ALLOWED * (budget + base["base_bytes"]))
+    left = environment.drop(repository)
+    with (
+        memory_group("layerstream-many", limit) as group,
+        Sampler(group.usage) as sampler,
+        running(group.inside(command), "--port", ready_seconds=_READY_SECONDS) as served,
+    ):
+        loaded = figures(group.peak_bytes, sampler.samples)
+        load = MixedLoad(served.port, asked, options.connections).run(options.seconds)
+        told = _told(_accounts(served))
+        peaks = figures(group.peak_bytes, sampler.samples)
+        kills = group.oom_kills
+    return {
+        "budget_bytes": budget,
+        "limit_bytes": limit,
+        "left_in_page_cache_bytes": left,
+        "after_loading": loaded,
+        "oom_kills": kills,
+        **peaks,
+        **told,
+        **_answers(load),
+    }
+
+
+def _accounts(served: Served) -> dict[str, float]:
+    """Return the service's own figures, by name and labels."""
+    lines = fetch(f"{served.base}/metrics").decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line.startswith(_ACCOUNTS))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def _told(accounts: Mapping[str, float]) -> dict[str, int]:
+    def total(name: str) -> int:
+        return int(sum(value for key, value in accounts.items() if key.split("{")[0] == name))
+
+    return {
+        "base_bytes": total("layerstream_process_base_bytes"),
+        "base_anonymous_bytes": total("layerstream_process_base_anonymous_bytes"),
+        "planned_bytes": total("layerstream_budget_used_bytes"),
+        "request_memory_bytes": total("layerstream_request_memory_bytes"),
+        "counted_bytes": total("layerstream_memory_bytes"),
+        "anonymous_bytes": total("layerstream_process_anonymous_bytes"),
+        "file_bytes": total("layerstream_process_file_bytes"),
+    }
+
+
+def _answers(load: Load) -> dict[str, Any]:
+    return {
+        "right": dict(load.right),
+        "statuses": {str(status): count for status, count in load.statuses.items()},
+        "faults": load.faults[:20],
+        "wrong": len(load.faults),
+        "seconds": {name: median(delays) for name, delays in load.delays.items()},
+    }
+
+
+def verdict(found: Mapping[str, Any], models: Sequence[str]) -> dict[str, bool]:
+    """Return which parts of the claim hold."""
+    budget = found["budget_bytes"]
+    return {
+        "answers": not found["wrong"] and all(found["right"].get(name) for name in models),
+        "memory": not found["oom_kills"] and found["cgroup_peak_bytes"] <= found["limit_bytes"],
+        "anonymous_memory": found["anonymous_peak_bytes"]
+        <= _ALLOWED * (budget + found["base_anonymous_bytes"]),
+    }
+
+
+def _lines(found: Mapping[str, Any], holds: Mapping[str, bool]) -> list[str]:
+    sizes = {key: format_size(value) for key, value in found.items() if key.endswith("_bytes")}
+    models, right = len(found["models"]), sum(found["right"].values())
+    return [
+        f"{models} models, {sizes['weight_bytes']} of weights, budget {sizes['budget_bytes']}, group of "
+        f"{sizes['limit_bytes']}: {right} answers right, {found['wrong']} not",
+        f"group at most {sizes['cgroup_peak_bytes']}: {sizes['anonymous_peak_bytes']} anonymous, "
+        f"{sizes['file_peak_bytes']} of files",
+        f"base {sizes['base_bytes']}: {sizes['base_anonymous_bytes']} anonymous; reserved "
+        f"{sizes['planned_bytes']}, {sizes['request_memory_bytes']} of it for requests",
+        *(f"{name}: {'holds' if true else 'DOES NOT HOLD'}" for name, true in holds.items()),
+        *found["faults"],
+    ]
+
+
+def _built(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
+    """Build and compile networks of the zoo; return repository and sources."""
+    for name in names:
+        source = folder / f"{name}.onnx"
+        zoo.build(name, source)
+        compile_onnx(source, folder / "repository" / name)
+    return folder / "repository", folder
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path)
+    parser.add_argument("--sources", type=Path)
+    parser.add_argument("--models", default=_NETWORKS)
+    parser.add_argument("--budget", help="default: a tenth of all weights")
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--connections", type=int, default=6)
+    parser.add_argument("--inputs", type=int, default=3, help="requests of each model")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if (options.repository is None) != (options.sources is None):
+        parser.error("--repository and --sources belong together")
+    return options
+
+
+def main() -> None:
+    """Run it and print what came of it."""
+    options = _options()
+    names = options.models.split(",")
+    with tempfile.TemporaryDirectory(dir=".") as text:
+        folder = Path(text).resolve()
+        repository, sources = options.repository, options.sources
+        if repository is None:
+            repository, sources = _built(folder, names)
+        packs = [open_pack(repository / name) for name in names]
+        weights = sum(pack.manifest.weight_bytes for pack in packs)
+        budget = parse_size(options.budget) if options.budget else weights // _PART
+        asked = [
+            question
+            for pack in packs
+            for question in questions(pack, sources / f"{pack.name}.onnx", options.inputs)
+        ]
+        environment = copy_environment(folder / "environment")
+        found = measure(environment, repository.resolve(), asked, budget, options)
+    found |= {"models": names, "weight_bytes": weights}
+    holds = verdict(found, names)
+    if options.json:
+        print(json.dumps({**found, "holds": holds}, indent=2))
+    else:
+        print(*_lines(found, holds), sep="\n")
+    sys.exit(0 if all(holds.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
