@@ -238,6 +238,7 @@ class Engine:
                 "scratch": self.plan.scratch_bytes,
                 "io": self.plan.io_bytes,
                 "sessions": self._session_bytes,
+                "objects": self.plan.object_bytes,
             },
         )
 

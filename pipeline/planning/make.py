@@ -14,6 +14,7 @@ from pipeline.program.lives import lifetimes, never_whole, placed
 from pipeline.program.steps import (
     Step,
     choose_steps,
+    object_bytes,
     scratch_bytes,
     session_bytes,
     spans_of,
@@ -85,6 +86,7 @@ def make_plan(
         arena_bytes=_arena_bytes(arena.n_bytes, choice.lanes),
         scratch_bytes=scratch_bytes(steps),
         session_bytes=session_bytes(manifest, steps, choice.lanes),
+        object_bytes=object_bytes(manifest, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
         groups=tuple(_in_spans(buffers.groups, streamed)),

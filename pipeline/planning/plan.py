@@ -60,6 +60,7 @@ class Plan:
     arena_bytes: int
     scratch_bytes: int
     session_bytes: int
+    object_bytes: int
     io_bytes: int
     streamed: tuple[int, ...]
     groups: tuple[Group, ...]
@@ -91,6 +92,7 @@ class Plan:
             "scratch": self.scratch_bytes,
             "io": self.io_bytes,
             "sessions": self.session_bytes,
+            "objects": self.object_bytes,
         }
 
     @property

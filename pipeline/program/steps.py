@@ -17,6 +17,10 @@ from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
+# What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
+# each step (docs/measurements.md).
+_RECORD_BYTES = 700
+_STEP_BYTES = 2500
 # Plans of regions that are kept of a model: planners ask for few again and again.
 _MOST_PLANS = 24
 
@@ -204,3 +208,9 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     held = sum(manifest.graphs[number].session_bytes for number in used)
     copies = sum(isinstance(action, Move | Fill) for action in actions)
     return held + lanes * (BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies)
+
+
+def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
+    """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
+    records = len(manifest.pieces) + len(manifest.values)
+    return _RECORD_BYTES * records + lanes * _STEP_BYTES * len(steps)

@@ -44,7 +44,7 @@ from server.memory.request_needs import Need
 from server.plots.plans import arena_picture, frontier_picture
 
 #: What PARTS are called where people read.
-_PART_HEADS = ("weights", "activations", "scratch", "sessions", "tensors")
+_PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tensors")
 
 
 def plan(

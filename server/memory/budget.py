@@ -22,6 +22,7 @@ _WORDS = {
     "scratch": "the scratch of kernels",
     "io": "inputs and outputs",
     "sessions": "ONNX Runtime",
+    "objects": "Python",
 }
 
 

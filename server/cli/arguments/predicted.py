@@ -8,7 +8,14 @@ from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
 
 #: The parts of a plan's memory; they add up to ``total_bytes``.
-PARTS = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_bytes")
+PARTS = (
+    "weight_bytes",
+    "arena_bytes",
+    "scratch_bytes",
+    "session_bytes",
+    "object_bytes",
+    "io_bytes",
+)
 #: More than any machine has: without a budget, only other limits count.
 UNLIMITED_BYTES = 1 << 62
 
