@@ -135,7 +135,14 @@ def test_memory_is_planned_without_a_profile(cli: Cli, bare: Pack) -> None:
     assert planned["bound_ms"] is None
     (row,) = planned["packs"]
     assert "layerstream profile" in row["hint"]
-    parts = ("weight_bytes", "arena_bytes", "scratch_bytes", "session_bytes", "io_bytes")
+    parts = (
+        "weight_bytes",
+        "arena_bytes",
+        "scratch_bytes",
+        "session_bytes",
+        "object_bytes",
+        "io_bytes",
+    )
     assert planned["total_bytes"] == sum(planned[part] for part in parts) <= 64 << 20
 
 
