@@ -34,6 +34,7 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.lanes import Lane
+from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -81,10 +82,8 @@ def _players(
     plans, engines = {}, {}
     for name, (architecture, choice) in choices.items():
         plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=choice)
-        engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
-        stack.callback(engine.close)
-        engine.open()
-        plans[name], engines[name] = plan, engine
+        plans[name] = plan
+        engines[name] = stack.enter_context(opened(pack, plan, device, pool))
     requests = [Lane(_inputs(pack.manifest, seed)) for seed in range(lanes)]
     reader = stack.enter_context(closing(open_reader(pack.weights_path)))
     buffer = stack.enter_context(closing(Buffer(_BLOCK_BYTES)))

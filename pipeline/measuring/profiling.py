@@ -23,8 +23,9 @@ from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.devices.tuning import Tuning
+from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
-from pipeline.measuring.engines import Measured, measured_sweeps, opened
+from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.overlaps import ORDERS, measure_overlap
 from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels

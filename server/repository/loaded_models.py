@@ -12,8 +12,9 @@ from pathlib import Path
 
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.profile_file import save_found
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
@@ -86,8 +87,11 @@ class LoadedModels:
         sharers = [model.sharer for model in models if model is not None]
         if newcomer is not None:
             name, model = newcomer
+            models.append(model)
             sharers += [model.sharer, *self._absent({*loaded, name})]
-        return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+        shares = share_out(sharers, self._budget.without(loaded), self._opener.activations)
+        save_found(model.profile for model in models if model is not None)
+        return shares
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
         """Have a loaded model served with another plan; runs to its end even when cancelled."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.auto import AutoPlan, plan_auto
+from pipeline.planning.auto import AutoPlan, Goal, plan_auto
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
@@ -25,7 +25,8 @@ NEARLY = 1.02
 
 
 def planned(net: Network, limit: int | None, target: float | None = None) -> AutoPlan:
-    return plan_auto(net.manifest, limit, target, net.durations)
+    goal = None if target is None else Goal(target)
+    return plan_auto(net.manifest, limit, goal, net.durations)
 
 
 def smallest(net: Network) -> int:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from models.packs.choice import choose_pieces
 from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
-from pipeline.fitting.predict import predict
+from pipeline.fitting.fit import fit
+from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants
-from pipeline.fitting.within import fit_within
+from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -178,7 +179,7 @@ def test_a_profile_without_times_of_rows_plans_without_rows(
     assert "no times of operators on rows" in caplog.text
     assert "layerstream profile" in caplog.text
     assert [variant.regions for variant in row_variants(pack.manifest, auto, old)] == [()]
-    assert not fit_within(pack.manifest, auto, 1 << 20, profile=old).plan.choice.regions
+    assert not fit(pack.manifest, auto, LEAST, old).plan.choice.regions
 
 
 def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -> None:

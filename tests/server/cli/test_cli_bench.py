@@ -11,6 +11,7 @@ from pipeline.peers import ONNXRUNTIME, OPENVINO
 from tests.server.support import BAD, Cli, Packs
 
 ROW = {
+    "total_bytes",
     *("architecture", "weight_bytes", "arena_bytes", "scratch_bytes", "weight_percent"),
     *("equation", "equation_bytes", "equation_layer_bytes", "predicted_ms", "bound_ms"),
     *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes", "cpu_seconds", "energy_joules"),

@@ -12,8 +12,8 @@ import pytest
 from loader.priority import reader_priority
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.fit import fit_plan
-from pipeline.fitting.predict import Wanted
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
@@ -169,7 +169,7 @@ def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     for options, words in (
         (("--weights", "0%"), ("--weights",)),
         (("--weights", "-5MiB"), ("--weights",)),
-        (("--weights", "1%"), ("bytes", "allow more, take another architecture")),
+        (("--weights", "1%"), ("bytes", "allow as much, or take another architecture")),
         (("--weights", "50%", "--architecture", "pre"), ("pre", "bytes")),
         (("--ring", "1KiB"), ("1024", "largest chunk", "give as much")),
         (("--ring", "1MiB", "--weights", "5%"), ("--ring", "--weights")),
@@ -186,7 +186,7 @@ def test_a_limit_holds_whatever_the_architecture(packs: Packs) -> None:
             for percent in (10, 20, 50, 100, 250):
                 limit = manifest.weight_bytes * percent // 100
                 try:
-                    fitted = fit_plan(manifest, architecture, Wanted(weight_bytes=limit), known)
+                    fitted = fit(manifest, architecture, Wanted(weight_bytes=limit), known)
                 except PlanError as exc:
                     assert str(limit) in str(exc) or "profile" in str(exc)  # noqa: PT017
                     continue
