@@ -17,6 +17,7 @@ from pipeline.planning.level import Level
 from pipeline.planning.make import READ_BYTES, chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
+from pipeline.planning.sizes_apart import apart
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -124,12 +125,10 @@ class Tuner:
     def _sizes(self) -> list[int]:
         """Sizes of chunks that a ring within the limit can hold, not all too similar ones."""
         sizes = [size for size in chunk_sizes(self._manifest) if size <= self._room]
-        chosen = sizes[:1]
-        for size in sizes[1:]:
-            if size >= _SIZES_RATIO * chosen[-1]:
-                chosen.append(size)
         usual = chunk_limit(self._manifest, ARCHITECTURES["2s"], Choice(self._room))
-        return sorted({*chosen, *sizes[-1:], *([] if usual is None else [usual])})
+        return sorted(
+            {*apart(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
+        )
 
     def _level(self, choice: Choice) -> Level:
         return self._drafts.level(choice.chunk_bytes or 0)

@@ -191,6 +191,8 @@ def _print_transfers(name: str, profile: Profile) -> None:
         ("copy", format_size(item.n_bytes), "1", item.seconds, item.n_bytes)
         for item in profile.copies
     ]
+    if not rows:
+        return  # no weights, no transfers
     print_table(
         f"{name}: transfers",
         ("what", "size", "in flight", "median ms", "p95 ms", "max ms", "GB/s"),

@@ -16,6 +16,7 @@ from models.packs.choice import BINDING_BYTES, choose_pieces, chunk_sizes, fines
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges, Numbers, Way, Ways, Whole
+from pipeline.planning.sizes_apart import apart
 from pipeline.program.lives import joins
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
@@ -28,6 +29,8 @@ _ROWS = (1, 2, 4, 8, 16, 32)
 _ARENAS = 14
 _RINGS = 8
 _FIRST_ENDS = 10
+# Sizes of rings that differ by less are one.
+_RATIO = 1.25
 # More than any arena: what must not run whole.
 _NEVER = 1 << 60
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
@@ -255,7 +258,7 @@ class _Search:
         )
         known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
-        return np.array(_apart(sorted(known | ladder | {least})), np.int64)
+        return np.array(apart(sorted(known | ladder | {least}), _RATIO), np.int64)
 
     @cached_property
     def _pieces(self) -> list[list[tuple[Piece, range]]]:
@@ -300,12 +303,3 @@ class _Search:
 
 def _size(variant: Variant) -> tuple[int, float]:
     return (variant.n_bytes, variant.seconds)
-
-
-def _apart(sizes: list[int]) -> list[int]:
-    """Return ``sizes`` without those that are all too similar to the one before."""
-    kept = sizes[:1]
-    for size in sizes:
-        if size >= 1.25 * kept[-1]:
-            kept.append(size)
-    return kept

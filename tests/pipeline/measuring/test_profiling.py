@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.packs.pack import Pack
+from models.compiler import compile_onnx
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
@@ -19,6 +20,7 @@ from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.whole_files import check_writable
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import no_weights, written
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,19 @@ def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile,
         assert 0 < prediction.delay_seconds <= prediction.bound_seconds
         assert bool(found.reasons) == (architecture.tuned == "auto")
         assert bool(found.curve) == (architecture.tuned == "search")
+
+
+def test_a_network_without_weights_is_profiled(tmp_path: Path) -> None:
+    source = written(no_weights(), tmp_path / "none.onnx")
+    pack = open_pack(compile_onnx(source, tmp_path / "packs" / "none"))
+    measured = profile_pack(pack, CpuDevice(), iterations=1)
+    assert (measured.reads, measured.copies, measured.spans) == ((), (), ())
+    assert Profile.model_validate_json(measured.model_dump_json()) == measured
+    for architecture in ARCHITECTURES.values():
+        expected = fit(pack.manifest, architecture, Wanted(), measured).prediction
+        assert expected is not None
+        assert expected.delay_seconds > 0
+        assert expected.stall_seconds == 0
 
 
 def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -> None:
