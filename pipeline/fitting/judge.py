@@ -87,16 +87,15 @@ def check_fits(manifest: Manifest, plan: Plan, n_bytes: int | None) -> None:
 
 def too_late(fastest: Fitted, wanted: Wanted) -> str:
     """Return why the ``fastest`` plan is none; to be typed back, what it takes is rounded up."""
+    limited = any((wanted.total_bytes, wanted.weight_bytes, wanted.ring_bytes))
     within = "" if wanted.total_bytes is None else f" within {sized(wanted.total_bytes)}"
+    remedy = f"give at least that{', or more memory' if limited else ''}"
     asked = milliseconds(wanted.delay_seconds or 0.0)
     taken = milliseconds(seconds_of(fastest, wanted), up=True)
     bound = fastest.prediction and fastest.prediction.bound_seconds
     if wanted.guaranteed and bound is not None:
         return (
-            f"a deadline of {asked} is below the bound of the fastest plan{within}, {taken}; give at "
-            "least that, or more memory"
+            f"a deadline of {asked} is below the bound of the fastest plan{within}, {taken}; "
+            f"{remedy}"
         )
-    return (
-        f"a delay of {asked} cannot be reached{within}; the fastest plan takes {taken}: give at least "
-        "that, or more memory"
-    )
+    return f"a delay of {asked} cannot be reached{within}; the fastest plan takes {taken}; {remedy}"

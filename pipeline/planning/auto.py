@@ -6,9 +6,8 @@ from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft, Drafts, DurationsOf, Judge, bounded_seconds, idle_seconds
 from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import Plan
 from pipeline.planning.tune import Tuner, smallest_bytes
-from pipeline.planning.words import milliseconds, sized
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.timeline import Timeline, timeline
@@ -54,10 +53,10 @@ def plan_auto(
     """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
 
     ``regions`` run on rows. With a ``goal``: the plan of about the least weight memory that reaches it
-    within the limit; where that is a bound, ``durations_of`` tells the longest ones.
+    within the limit, or the fastest one; where that is a bound, ``durations_of`` tells the longest ones.
 
     Raises:
-        PlanError: the limit is too small for any plan, or none that is found within it reaches the goal.
+        PlanError: the limit is too small for any plan.
     """
     drafts = Drafts(manifest, durations_of, architecture, regions)
     limit = sum(span.length for span in manifest.spans)
@@ -76,18 +75,9 @@ def plan_auto(
 
 
 def _least(manifest: Manifest, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
-    """Return about the smallest draft that reaches ``goal``; ``fastest`` is the largest allowed.
-
-    Raises:
-        PlanError: not even that one does.
-    """
-    reached = goal.judge(fastest)
-    if reached > goal.seconds:
-        raise PlanError(
-            f"{manifest.name}: {milliseconds(goal.seconds)} cannot be reached with "
-            f"{sized(fastest.weight_bytes)} of weights in memory; the least is {milliseconds(reached)}: "
-            "allow more memory or more time"
-        )
+    """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
+    if goal.judge(fastest) > goal.seconds:
+        return fastest
     found, least = fastest, smallest_bytes(manifest, drafts)
     tried = least
     while True:

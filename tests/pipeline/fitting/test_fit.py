@@ -24,7 +24,7 @@ from tests.pipeline.synthetic import manifest
 AUTO = ARCHITECTURES["auto"]
 #: Thirty layers, whose weights take a fifteenth of their kernels' time to read.
 LAYERS = manifest([16] * 30, [True] * 30)
-_MS = re.compile(r"([0-9.]+) ms; give|takes ([0-9.]+) ms")
+_MS = re.compile(r"([0-9.]+) ms; give")
 
 
 def with_slow_reads(network: Manifest, factor: float) -> Profile:
@@ -75,7 +75,7 @@ def test_a_time_that_cannot_be_reached_is_refused_with_one_that_can(
         fit(LAYERS, AUTO, wanted, known)
     found = _MS.search(str(refused.value))
     assert found is not None
-    seconds = float(found[1] or found[2]) / 1e3
+    seconds = float(found[1]) / 1e3
     reached = fit(LAYERS, AUTO, replace(wanted, delay_seconds=seconds), known)
     assert times(reached)[guaranteed] <= seconds
     assert total is None or reached.plan.total_bytes <= total
