@@ -174,13 +174,12 @@ async def test_a_service_uses_what_was_planned(
         settings(repository=repository, models=("pair", "tiny"), **changes)
     ) as service:
         for row in planned["packs"]:
-            entry = service.context.repository.get(row["model"])
-            entry = entry[0] if isinstance(entry, tuple) else entry
-            assert entry.fitted is not None
-            assert entry.fitted.thorough
-            assert entry.fitted.plan.total_bytes == row["total_bytes"]
-            assert entry.fitted.plan.ring_bytes == row["ring_bytes"]
-            assert [asdict(each) for each in entry.fitted.plan.choice.regions] == row["regions"]
+            fitted = service.context.repository.get(row["model"])[0].fitted
+            assert fitted is not None
+            assert fitted.thorough
+            assert fitted.plan.total_bytes == row["total_bytes"]
+            assert fitted.plan.ring_bytes == row["ring_bytes"]
+            assert [asdict(each) for each in fitted.plan.choice.regions] == row["regions"]
 
 
 def test_a_plan_that_is_not_kept_says_so(cli: Cli, packs: Packs, profiled: Save) -> None:
@@ -201,7 +200,9 @@ def test_a_plan_that_is_not_kept_says_so(cli: Cli, packs: Packs, profiled: Save)
 
 
 @pytest.mark.parametrize("damage", ["another version", "edited", "not json"])
-def test_kept_plans_that_cannot_be_trusted_are_named(cli: Cli, profiled: Save, damage: str) -> None:
+def test_kept_plans_that_cannot_be_trusted_are_named(
+    cli: Cli, profiled: Save, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     folder = profiled("tiny") / "tiny" / "1"
     arguments = ("plan", folder, "--budget", "64MiB", "--threads", 1, "--json")
     first = cli(*arguments)
