@@ -13,8 +13,10 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.predict import Wanted, find_plan
-from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
+from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.plan_limits import measure_limits
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.delay_watch import BoundWatch
@@ -40,7 +42,7 @@ def main() -> None:
     profile = load_profile(pack, this_machine(pack.weights_path, CpuDevice(arguments.threads)))
     wanted = Wanted(weight_bytes=int(pack.manifest.weight_bytes * arguments.weights / 100))
     architecture = ARCHITECTURES[arguments.architecture]
-    plan = find_plan(pack.manifest, architecture, wanted, profile).plan
+    plan = fit(pack.manifest, architecture, wanted, profile).plan
     limits = measure_limits(pack, plan, CpuDevice(arguments.threads), arguments.measure)
     save_profile(profile.with_limits(plan, limits), pack)
     watch = BoundWatch(plan, limits)

@@ -28,17 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
-from pipeline.devices.base import Device, Kernel, Launch
+from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine import Engine
 from pipeline.execution.lanes import Lane
+from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice
 from pipeline.schedule.architectures import ARCHITECTURES
 
 Outputs = dict[str, NDArray[Any]]
@@ -91,13 +91,6 @@ class _ReadsOnly(CpuDevice):
         return _Nothing()
 
 
-def _opened(stack: ExitStack, pack: Pack, pool: ReadPool, device: Device, plan: Plan) -> Engine:
-    engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
-    stack.callback(engine.close)
-    engine.open()
-    return engine
-
-
 def _players(
     stack: ExitStack, pack: Pack, lanes: int, ring_bytes: int
 ) -> tuple[dict[str, Player], dict[str, dict[str, int]]]:
@@ -115,7 +108,9 @@ def _players(
         }.items()
     }
     engines = {
-        name: _opened(stack, pack, pool, _ReadsOnly() if name == "read" else device, plan)
+        name: stack.enter_context(
+            opened(pack, plan, _ReadsOnly() if name == "read" else device, pool)
+        )
         for name, plan in plans.items()
     }
     requests = [Lane(_inputs(pack.manifest, seed)) for seed in range(lanes)]

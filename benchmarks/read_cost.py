@@ -24,7 +24,7 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
-from pipeline.measuring.engines import opened
+from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.planning.make import READ_BYTES, make_plan

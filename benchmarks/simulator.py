@@ -18,8 +18,9 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
-from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
-from pipeline.measuring.engines import opened
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Prediction, Wanted
 from pipeline.measuring.profiling import profile_pack
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.machine import this_machine
@@ -77,9 +78,10 @@ def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list
         for name in arguments.architectures.split(","):
             architecture = ARCHITECTURES[name]
             wanted = Wanted(weight_bytes=limit if architecture.tuned == "auto" else None)
-            plan = find_plan(pack.manifest, architecture, wanted, profile).plan
-            engine = stack.enter_context(opened(pack, plan, device, pool))
-            rows.append(_Row(name, engine, predict(plan, profile)))
+            fitted = fit(pack.manifest, architecture, wanted, profile)
+            assert fitted.prediction is not None
+            engine = stack.enter_context(opened(pack, fitted.plan, device, pool))
+            rows.append(_Row(name, engine, fitted.prediction))
         for turn in range(-_WARM_UP, arguments.iterations):
             first = turn % len(rows)
             for row in (*rows[first:], *rows[:first]):
@@ -96,11 +98,9 @@ def _print(pack: Pack, rows: list[_Row]) -> float:
     pre = next((row for row in rows if row.name == "pre"), rows[0])
     worst = 0.0
     for row in rows:
-        predicted, measured = row.prediction.simulated.delay_seconds, row.measured
+        predicted, measured = row.prediction.sweep_seconds, row.measured
         error = predicted / measured - 1
-        beside = (predicted / pre.prediction.simulated.delay_seconds) / (
-            measured / pre.measured
-        ) - 1
+        beside = (predicted / pre.prediction.sweep_seconds) / (measured / pre.measured) - 1
         worst = max(worst, abs(error))
         figures = f"{predicted * 1e3:8.1f}  {measured * 1e3:8.1f}  {error:+7.1%}  {beside:+10.1%}"
         print(f"{row.name:10} {figures}  {median(row.replayed):+8.1%}", flush=True)

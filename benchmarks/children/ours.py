@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
-from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.execution.opened import open_engine
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan
-from pipeline.planning.thumb import rule_of_thumb
 from pipeline.profiles.machine import this_machine
-from pipeline.profiles.profile import ProfileError
-from pipeline.profiles.profile_file import load_profile
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import load_profile, save_found
 from pipeline.schedule.architectures import ARCHITECTURES
 
 T = TypeVar("T")
@@ -57,8 +57,7 @@ def open_ours(path: Path, percent: float, inputs: Tensors, threads: int) -> Ours
     device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
     pack = _timed(steps, "pack", lambda: open_pack(path))
     plan = _timed(steps, "plan", lambda: plan_auto(pack, percent, threads))
-    engine = Engine(pack, plan, device, ReadPool(), open_reader(pack.weights_path))
-    _timed(steps, "engine", engine.open)
+    engine = _timed(steps, "engine", lambda: open_engine(pack, plan, device, ReadPool()))
     return Ours(engine, inputs, steps)
 
 
@@ -67,10 +66,14 @@ def plan_auto(pack: Pack, percent: float, threads: int) -> Plan:
     limit = int(pack.manifest.weight_bytes * percent / 100)
     auto = ARCHITECTURES["auto"]
     try:
-        profile = load_profile(pack, this_machine(pack.weights_path, CpuDevice(threads)))
+        profile: Profile | None = load_profile(
+            pack, this_machine(pack.weights_path, CpuDevice(threads))
+        )
     except ProfileError:
-        return rule_of_thumb(pack.manifest, auto, limit)
-    return find_plan(pack.manifest, auto, Wanted(weight_bytes=limit), profile).plan
+        profile = None
+    plan = fit(pack.manifest, auto, Wanted(weight_bytes=limit), profile).plan
+    save_found([profile])
+    return plan
 
 
 def _timed(steps: dict[str, float], name: str, step: Callable[[], T]) -> T:

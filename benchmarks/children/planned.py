@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.packs.checksum import checksum
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
-from pipeline.fitting.fit import Fitted, judged
-from pipeline.fitting.within import fit_within
-from pipeline.planning.make import make_plan
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -45,14 +42,10 @@ def measure(
 ) -> dict[str, Any]:
     """Run ``fitted`` so often; return figures."""
     base = anonymous_bytes()
-    pool = ReadPool()
-    engine = Engine(pack, fitted.plan, device, pool, open_reader(pack.weights_path))
-    engine.open()
-    outputs, _ = engine.answer(inputs, checksums)
-    delays = [engine.answer(inputs, checksums)[1].delay_seconds for _ in range(sweeps)]
-    allocated = engine.statistics().memory
-    engine.close()
-    pool.close()
+    with opened(pack, fitted.plan, device) as engine:
+        outputs, _ = engine.answer(inputs, checksums)
+        delays = [engine.answer(inputs, checksums)[1].delay_seconds for _ in range(sweeps)]
+        allocated = engine.statistics().memory
     return {
         "planned": fitted.plan.memory,
         "allocated": allocated,
@@ -73,10 +66,10 @@ def main() -> None:
     pack = device.fitted(open_pack(Path(path)))
     profile = load_profile(pack, this_machine(pack.weights_path, device))
     if limit == "pre":
-        fitted = judged(make_plan(pack.manifest, ARCHITECTURES["pre"]), profile)
+        fitted = fit(pack.manifest, ARCHITECTURES["pre"], profile=profile)
     else:
         auto = device.adapt(ARCHITECTURES["auto"])
-        fitted = fit_within(pack.manifest, auto, int(limit), profile=profile)
+        fitted = fit(pack.manifest, auto, Wanted(total_bytes=int(limit)), profile)
     with np.load(inputs) as given:
         figures = measure(pack, device, fitted, dict(given), int(sweeps))
     Path(result).write_text(json.dumps(figures), "utf-8")

@@ -20,8 +20,9 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.lowered import device_measure
 from pipeline.execution.engine import Engine
-from pipeline.fitting.predict import Wanted, find_plan
-from pipeline.measuring.engines import opened
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
@@ -159,7 +160,7 @@ def pipelines(
 def _plan(pack: Pack, device: CudaDevice, name: str, profile: Profile) -> Plan:
     architecture = device.adapt(ARCHITECTURES[name])
     limit = int(pack.manifest.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
-    return find_plan(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
+    return fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
 
 
 def _row(

@@ -24,9 +24,9 @@ from benchmarks.machine.sampling import sampled_group
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.within import least_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.planning.make import make_plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -40,8 +40,9 @@ def budgets(path: Path, points: int) -> list[int]:
     device = CpuDevice()
     pack = device.fitted(open_pack(path))
     profile = load_profile(pack, this_machine(pack.weights_path, device))
-    least = least_plan(pack.manifest, device.adapt(ARCHITECTURES["auto"]), profile).total_bytes
-    most = make_plan(pack.manifest, ARCHITECTURES["pre"]).total_bytes
+    auto, pre = device.adapt(ARCHITECTURES["auto"]), ARCHITECTURES["pre"]
+    least = fit(pack.manifest, auto, LEAST, profile).plan.total_bytes
+    most = fit(pack.manifest, pre).plan.total_bytes
     ratio = (most / least) ** (1 / (points - 1))
     return [round(least * ratio**point) + 1 for point in range(points)]
 

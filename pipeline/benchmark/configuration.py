@@ -1,15 +1,14 @@
 """What a benchmark measures of a pack: architectures, each with what it may take, and their plans."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from models.packs.manifest import Manifest
 from pipeline.devices.base import Device
-from pipeline.fitting.predict import Prediction, Wanted, find_plan, predict
-from pipeline.planning.found_plans import Point
-from pipeline.planning.make import make_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.planning.thumb import rule_of_thumb
+from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 
@@ -19,11 +18,13 @@ class Configuration:
     """``architecture`` under the name ``label``.
 
     ``limit_bytes``: of the memory for weights; None: what its equation says, or what planning finds.
+    ``total_bytes``: of all memory, its request included; then parts may run on rows.
     """
 
     label: str
     architecture: Architecture
     limit_bytes: int | None = None
+    total_bytes: int | None = None
 
     def adapted(self, device: Device) -> "Configuration":
         """Return it as ``device`` runs it."""
@@ -37,24 +38,23 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Planned:
-    """A configuration's plan, and what a profile says of it, where there is one.
-
-    ``reasons``: in words, why the plan is as it is. ``curve``: of the search for its ring (Section V-D).
-    """
+    """A configuration's plan, and what a profile says of it, where there is one."""
 
     configuration: Configuration
-    plan: Plan
-    prediction: Prediction | None = field(default=None, repr=False)
-    reasons: tuple[str, ...] = ()
-    curve: tuple[Point, ...] = field(default=(), repr=False)
+    fitted: Fitted
+
+    @property
+    def plan(self) -> Plan:
+        return self.fitted.plan
 
     def search(self) -> dict[str, Any] | None:
         """Return the curve and the point on it that was chosen, where one was searched."""
-        if not self.curve:
+        curve = self.fitted.curve
+        if not curve:
             return None
         # The largest rings are cut to the model: the plan may have less than its point says.
-        chosen = next(each for each in self.curve if each.ring_bytes >= self.plan.ring_bytes)
-        return {"curve": [asdict(each) for each in self.curve], "chosen": asdict(chosen)}
+        chosen = next(each for each in curve if each.ring_bytes >= self.plan.ring_bytes)
+        return {"curve": [asdict(each) for each in curve], "chosen": asdict(chosen)}
 
 
 def plan_configuration(
@@ -69,31 +69,30 @@ def plan_configuration(
         PlanError: it does not fit in its limit or its ring, or is tuned and there is no profile.
         ProfileError: the profile lacks one of its kernels.
     """
-    ring = None if configuration.tuned else ring_bytes
-    if profile is not None:
-        wanted = Wanted(ring, configuration.limit_bytes)
-        found = find_plan(manifest, configuration.architecture, wanted, profile)
-        prediction = predict(found.plan, profile)
-        planned = Planned(configuration, found.plan, prediction, found.reasons, found.curve)
-    elif configuration.tuned:
+    if configuration.tuned and profile is None:
         raise PlanError(f"{manifest.name}: {configuration.label} is planned on a profile")
-    else:
-        planned = Planned(configuration, _unprofiled(manifest, configuration, ring))
-    _check(manifest, planned)
-    return planned
+    total = configuration.total_bytes
+    wanted = Wanted(
+        total_bytes=None if total is None else _for_model(manifest, total),
+        weight_bytes=configuration.limit_bytes,
+        ring_bytes=None if configuration.tuned else ring_bytes,
+    )
+    try:
+        return Planned(configuration, fit(manifest, configuration.architecture, wanted, profile))
+    except PlanError as exc:
+        raise PlanError(f"{configuration.label}: {exc}") from exc
 
 
-def _unprofiled(manifest: Manifest, configuration: Configuration, ring_bytes: int | None) -> Plan:
-    architecture, limit = configuration.architecture, configuration.limit_bytes
-    if limit is None or ring_bytes is not None:
-        return make_plan(manifest, architecture, ring_bytes)
-    return rule_of_thumb(manifest, architecture, limit)
+def _for_model(manifest: Manifest, total_bytes: int) -> int:
+    """Return what a budget leaves beside the tensors of one request, its outputs kept.
 
-
-def _check(manifest: Manifest, planned: Planned) -> None:
-    limit, needed = planned.configuration.limit_bytes, planned.plan.weight_bytes
-    if limit is not None and needed > limit:
+    Raises:
+        PlanError: nothing.
+    """
+    held = sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs))
+    if held >= total_bytes:
         raise PlanError(
-            f"{manifest.name}: {planned.configuration.label} needs {needed} bytes for weights, "
-            f"more than the limit of {limit}"
+            f"{manifest.name}: the tensors of one request take {sized(held)}, the budget is "
+            f"{sized(total_bytes)}"
         )
+    return total_bytes - held

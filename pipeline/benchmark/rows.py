@@ -24,6 +24,7 @@ def make_rows(samples: Sequence[Samples], manifest: Manifest) -> list[dict[str, 
     return [
         {
             "architecture": each.contender.name,
+            "total_bytes": each.contender.planned and each.contender.planned.plan.total_bytes,
             **each.contender.memory,
             "weight_percent": _percent(each, manifest),
             **_equation(each.contender.planned, manifest),
@@ -102,12 +103,10 @@ def _equation(planned: Planned | None, manifest: Manifest) -> dict[str, Any]:
 
 
 def _predicted(planned: Planned | None) -> dict[str, Any]:
-    if planned is None or planned.prediction is None:
-        return {"predicted_ms": None, "bound_ms": None}
-    prediction = planned.prediction
+    prediction = None if planned is None else planned.fitted.prediction
     return {
-        "predicted_ms": prediction.delay_seconds * 1e3,
-        "bound_ms": prediction.bound_ms,
+        "predicted_ms": None if prediction is None else prediction.delay_ms,
+        "bound_ms": None if prediction is None else prediction.bound_ms,
     }
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target
@@ -21,15 +20,15 @@ from pipeline.benchmark.source import find_source, model_of
 from pipeline.benchmark.turns import take_turns
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import copying
 from pipeline.energy.meter import EnergyMeter, find_meter
-from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
+from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
@@ -79,6 +78,7 @@ def bench_pipeline(
         plan_configuration(pack.manifest, each.adapted(device), options.ring_bytes, options.profile)
         for each in dict.fromkeys((PRE, *configurations))
     ]
+    save_found([options.profile])
     inputs = random_inputs(pack.manifest)
     notes: list[str] = []
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def bench_pipeline(
         "largest_layer_bytes": pack.manifest.largest_layer_bytes,
         "notes": notes,
         "searches": _by_label(planned, Planned.search),
-        "reasons": _by_label(planned, lambda each: list(each.reasons)),
+        "reasons": _by_label(planned, lambda each: list(each.fitted.reasons)),
         "rows": make_rows(samples, pack.manifest),
     }
 
@@ -133,16 +133,11 @@ def _streamed(
 ) -> Iterator[list[Streamed]]:
     """Yield an open engine for each plan."""
     with ExitStack() as stack:
-        staged = stack.enter_context(copying(device))
         pool = stack.enter_context(closing(ReadPool()))
-        contenders = []
-        for each in planned:
-            own = staged if each.plan.architecture.copies else device
-            engine = Engine(pack, each.plan, own, pool, open_reader(pack.weights_path))
-            stack.callback(engine.close)
-            engine.open()
-            contenders.append(Streamed(each, engine, inputs))
-        yield contenders
+        yield [
+            Streamed(each, stack.enter_context(opened(pack, each.plan, device, pool)), inputs)
+            for each in planned
+        ]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ pack through the smallest ring. So this takes no more memory than compiling did.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
-from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.packs.manifest import UNKNOWN
@@ -25,11 +22,11 @@ from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.checking.compare import Tolerance, difference, tolerance_of
 from pipeline.devices.base import Device, DeviceError
-from pipeline.devices.staged import copying
-from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineError
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sample_inputs import Kind, drawn_inputs
-from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -192,14 +189,8 @@ _AMPLIFIED = "ONNX Runtime itself answers otherwise with and without its optimis
 
 def _streamed(pack: Pack, inputs: Arrays, device: Device) -> Arrays:
     """Return what ``pack`` answers through the smallest ring."""
-    with ExitStack() as stack:
-        pool = ReadPool()
-        stack.callback(pool.close)
-        architecture = device.adapt(ARCHITECTURES["2s"])
-        used = stack.enter_context(copying(device)) if architecture.copies else device
-        fitted = device.fitted(pack)
-        plan = smallest_plan(fitted.manifest, architecture)
-        engine = Engine(fitted, plan, used, pool, open_reader(pack.weights_path))
-        stack.callback(engine.close)
-        engine.open()
+    architecture = device.adapt(ARCHITECTURES["2s"])
+    fitted = device.fitted(pack)
+    plan = fit(fitted.manifest, architecture, LEAST).plan
+    with opened(fitted, plan, device) as engine:
         return engine.run(inputs)[0]

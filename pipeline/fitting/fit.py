@@ -1,80 +1,88 @@
-"""Architecture, wishes and profile in, plan out: the one decision that commands and the service share.
+"""The one decision of planning, which commands, benchmarks and the service share.
 
-Pure, but with a profile it may take seconds.
+Pure: what is found is kept in the profile's ``known`` in memory; who wants it on the disk saves it there.
+With a profile it may take seconds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 
+from loader.errors import LoaderError
 from models.packs.manifest import Manifest
-from pipeline.fitting.predict import Wanted, find_plan
-from pipeline.planning.advice import chunk_advice
+from pipeline.fitting.judge import check, judged
+from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
+from pipeline.fitting.weights import plan_weights
+from pipeline.fitting.within import Within
+from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, canonical
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
-from pipeline.planning.words import sized
+from pipeline.planning.plan import Choice, PlanError
 from pipeline.profiles.profile import Profile
+from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
-from pipeline.timing.timeline import timeline
-
-NOTHING = Wanted()
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A plan and what a profile says of its sweeps, in seconds; None without a profile.
-
-    ``predicted_seconds``: of one after an idle moment. ``reasons``: why this plan, in words.
-    """
-
-    plan: Plan
-    predicted_seconds: float | None = None
-    bound_seconds: float | None = None
-    reasons: tuple[str, ...] = ()
-
-
-def fit_plan(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+def fit(
+    manifest: Manifest,
+    architecture: Architecture,
+    wanted: Wanted = NOTHING,
+    profile: Profile | None = None,
 ) -> Fitted:
-    """Return the best plan of ``architecture`` within what is ``wanted``.
+    """Return the best plan of ``architecture`` that is what is ``wanted``.
+
+    What an earlier search on ``profile`` found is taken, unless it was quick and this may take its time.
 
     Raises:
-        PlanError: that is too little, or there is no plan without a profile. ProfileError: the
-            profile lacks a kernel.
+        PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
+            lacks a kernel.
     """
-    check_profile(manifest, architecture, wanted, profile)
-    plan, reasons = _chosen(manifest, architecture, wanted, profile)
-    limit = wanted.weight_bytes
-    if limit is not None and plan.weight_bytes > limit:
-        raise PlanError(
-            f"{manifest.name}: {architecture.name} takes {sized(plan.weight_bytes)} for weights, "
-            f"{sized(limit)} are allowed: allow more, take another architecture"
-            + chunk_advice(manifest, architecture)
-        )
-    return judged(plan, profile, reasons)
+    _check_profile(manifest, architecture, wanted, profile)
+    searched = profile if architecture.tuned and wanted.ring_bytes is None else None
+    question = _question(architecture, wanted)
+    known = None if searched is None else searched.known.get(question)
+    if known is not None and known.thorough >= wanted.thorough:
+        found = _again(manifest, architecture, wanted, profile, known)
+        if found is not None:
+            return found
+    fitted = replace(_found(manifest, architecture, wanted, profile), thorough=wanted.thorough)
+    check(manifest, fitted, wanted)
+    if searched is not None:
+        choice, reasons = fitted.plan.choice, fitted.reasons
+        searched.known.add(question, FoundPlan(choice, reasons, fitted.curve, wanted.thorough))
+    return fitted
 
 
-def judged(plan: Plan, profile: Profile | None, reasons: tuple[str, ...] = ()) -> Fitted:
-    """Return ``plan`` with what ``profile`` says of it."""
-    if profile is None:
-        return Fitted(plan, reasons=reasons)
-    sweep = timeline(plan.stages, profile.durations(plan), plan.stages[0].ahead)
-    return Fitted(plan, sweep.delay_seconds, profile.bound_seconds(plan), reasons)
-
-
-def smallest_fitted(
+def _found(
     manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
-    """Return the plan of the ring that is ``wanted``, or that of the least memory for weights.
-
-    Raises:
-        PlanError: that ring is too small.
-    """
     if wanted.ring_bytes is not None:
-        return fit_plan(manifest, architecture, wanted, profile)
-    return judged(smallest_plan(manifest, architecture), profile)
+        choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
+        return judged(make_plan(manifest, architecture, choice=choice), profile)
+    if wanted.least:
+        return Within(manifest, architecture, wanted, profile).least()
+    if wanted.delay_seconds is not None:
+        return Within(manifest, architecture, wanted, profile).in_time()
+    if wanted.total_bytes is not None:
+        return Within(manifest, architecture, wanted, profile).fastest()
+    return plan_weights(manifest, architecture, wanted.weight_bytes, profile)
 
 
-def check_profile(
+def _again(
+    manifest: Manifest,
+    architecture: Architecture,
+    wanted: Wanted,
+    profile: Profile | None,
+    known: FoundPlan,
+) -> Fitted | None:
+    """Return what an earlier search found; None: it is no plan, or not what is wanted."""
+    try:
+        plan = make_plan(manifest, architecture, choice=known.choice)
+        fitted = judged(plan, profile, known.reasons, known.curve)
+        check(manifest, fitted, wanted)
+    except (PlanError, LoaderError, RegionError):
+        return None
+    return replace(fitted, thorough=known.thorough)
+
+
+def _check_profile(
     manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> None:
     """Refuse what cannot be planned without a profile.
@@ -90,26 +98,9 @@ def check_profile(
         )
 
 
-def _chosen(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> tuple[Plan, tuple[str, ...]]:
-    limit = wanted.weight_bytes
-    if wanted.ring_bytes is not None:
-        choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        return make_plan(manifest, architecture, choice=choice), ()
-    if architecture.tuned == "auto" and limit is None and wanted.delay_seconds is None:
-        least = smallest_plan(manifest, architecture, wanted.regions)
-        limit = least.resident_bytes + USEFUL_RING_BYTES
-        wanted = replace(wanted, weight_bytes=limit)
-    if profile is None:
-        if limit is None:
-            return make_plan(manifest, architecture), ()
-        return rule_of_thumb(manifest, architecture, limit, wanted.regions), ()
-    found = find_plan(manifest, architecture, wanted, profile)
-    if limit is not None and found.plan.weight_bytes > limit:
-        # The search knows no limit: the least delay of the rings that it allows.
-        allowed = [point for point in found.curve if point.weight_bytes <= limit]
-        if allowed:
-            best = min(allowed, key=lambda point: point.delay_seconds)
-            return make_plan(manifest, architecture, best.ring_bytes), found.reasons
-    return found.plan, found.reasons
+def _question(architecture: Architecture, wanted: Wanted) -> str:
+    """Return what a search depends on beside the profile and its effort, as canonical JSON."""
+    asked = asdict(wanted)
+    del asked["thorough"]
+    shape = [architecture.name, *architecture.stages, architecture.slots]
+    return canonical({"planner": PLANNER_VERSION, "architecture": shape, **asked})

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 from models.packs.manifest import Manifest
-from pipeline.fitting.fit import NOTHING, Fitted, judged
-from pipeline.fitting.predict import Wanted
+from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds
-from pipeline.fitting.within import fit_within, least_plan
-from pipeline.planning.make import make_plan
+from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -38,22 +36,24 @@ def frontier(
     architecture: Architecture,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
-    wanted: Wanted = NOTHING,
+    *,
+    thorough: bool = False,
 ) -> list[FrontierPoint]:
     """Return plans from the smallest up to that of ``resident``, ascending; none beside a better one.
 
     Raises:
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
-    smallest = judged(least_plan(manifest, architecture, profile, wanted.steps), profile)
-    largest = judged(make_plan(manifest, resident), profile)
+    smallest = fit(manifest, architecture, Wanted(least=True, thorough=thorough), profile)
+    largest = fit(manifest, resident, profile=profile)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]
     count = _LIMITS
     while True:
         for step in range(1, count):
-            limit = round(low * (high / low) ** (step / count))
-            found.append(fit_within(manifest, architecture, limit, wanted, profile))
+            limit = max(round(low * (high / low) ** (step / count)), low)
+            wanted = Wanted(total_bytes=limit, thorough=thorough)
+            found.append(fit(manifest, architecture, wanted, profile))
         points = _unbeaten([_point(manifest, item) for item in found])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points

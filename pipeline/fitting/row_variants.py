@@ -39,11 +39,12 @@ def row_variants(
     """
     unknown = profile is not None and not profile.has_row_times(row_network(manifest))
     if architecture.tuned != "auto" or unknown:
-        return (Variant((), 0, 0.0),)
+        return (_WHOLE,)
     question = _question(manifest, profile, most_steps)
     known = _FOUND.get(question)
     if known is None:
-        found = _search(manifest, profile, most_steps)
+        # A network without activations of known size has no ways, and nothing to put on rows.
+        found = _search(manifest, profile, most_steps) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -52,6 +53,7 @@ def row_variants(
     return known
 
 
+_WHOLE = Variant((), 0, 0.0)
 # Variants by what they depend on: the model itself may be unloaded meanwhile.
 _FOUND: dict[str, tuple[Variant, ...]] = {}
 _MOST_FOUND = 16

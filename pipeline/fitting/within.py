@@ -5,16 +5,15 @@ variant of the network is planned within the limit, and the fastest plan wins.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from models.packs.manifest import Manifest
-from pipeline.fitting.fit import NOTHING, Fitted, fit_plan, judged
-from pipeline.fitting.predict import Wanted
+from pipeline.fitting.judge import judged, reaches, seconds_of, too_late
 from pipeline.fitting.row_variants import READ_BYTES_A_SECOND, row_variants
+from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.weights import plan_weights
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant
+from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import smallest_plan
-from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
@@ -25,67 +24,110 @@ _TRIED = 6
 _PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
 _PROMISE = 0.97
+# A plan that is too large by what its chunks take beside weights is made again with less of them.
+_MOST_TRIES = 8
+# More than any machine has.
+_UNLIMITED_BYTES = 1 << 62
 
 
-def least_plan(
-    manifest: Manifest,
-    architecture: Architecture,
-    profile: Profile | None,
-    steps: int = QUICK_STEPS,
-) -> Plan:
-    """Return the plan of the least memory that is known, after so many ``steps`` of a search.
+class Within:
+    """Plans of one network and architecture, judged by ``profile``, within what is ``wanted``."""
 
-    Raises:
-        ProfileError: the profile lacks a kernel.
-    """
-    variants = row_variants(manifest, architecture, profile, steps)
-    likely = sorted(variants, key=lambda item: item.n_bytes)[:_TRIED]
-    plans = _smallest(manifest, architecture, likely)
-    return min(plans, key=lambda plan: plan.total_bytes)
+    def __init__(
+        self,
+        manifest: Manifest,
+        architecture: Architecture,
+        wanted: Wanted,
+        profile: Profile | None,
+    ) -> None:
+        self._manifest = manifest
+        self._architecture = architecture
+        self._wanted = wanted
+        self._profile = profile
+        total = wanted.total_bytes
+        self._room = _UNLIMITED_BYTES if total is None else total
+        self._variants = row_variants(manifest, architecture, profile, wanted.steps)
 
+    def least(self) -> Fitted:
+        """Return the plan of the least memory that is known."""
+        likely = sorted(self._variants, key=lambda item: item.n_bytes)[:_TRIED]
+        return self._judged(min(self._smallest(likely), key=lambda plan: plan.total_bytes))
 
-def _smallest(
-    manifest: Manifest, architecture: Architecture, variants: Sequence[Variant]
-) -> Iterator[Plan]:
-    """Yield the smallest plans of variants; not of one whose regions cannot run after all."""
-    for variant in variants:
-        try:
-            yield smallest_plan(manifest, architecture, variant.regions, variant.chunk_bytes)
-        except RegionError:
-            continue
-    # Variants count no objects: the plain network, which has the fewest steps, may take less.
-    if not any(not variant.regions and variant.chunk_bytes is None for variant in variants):
-        yield smallest_plan(manifest, architecture)
+    def fastest(self) -> Fitted:
+        """Return the fastest plan that fits, or the smallest one."""
+        best: Fitted | None = None
+        fitting = [item for item in self._variants if _PROMISE * item.n_bytes <= self._room]
+        for variant in _spread(fitting):
+            if best is not None and variant.seconds >= _seconds(best, variant):
+                break  # the following ones compute for even longer
+            fitted = self._best(variant)
+            if fitted is not None and (
+                best is None or _seconds(fitted, variant) < _seconds(best, variant)
+            ):
+                best = fitted
+        return best or self.least()
 
+    def in_time(self) -> Fitted:
+        """Return the plan of the first variant, from the smallest on, that is as fast as is wanted.
 
-def fit_within(
-    manifest: Manifest,
-    architecture: Architecture,
-    n_bytes: int,
-    wanted: Wanted = NOTHING,
-    profile: Profile | None = None,
-) -> Fitted:
-    """Return the fastest plan whose ``total_bytes`` are within the limit, or the smallest plan.
+        Raises:
+            PlanError: none is.
+        """
+        wanted = self._wanted
+        # What was measured of exactly one plan may bound it better than any that is searched for.
+        tried = [self.fastest()]
+        for variant in sorted(self._variants, key=lambda item: item.n_bytes):
+            # Kernels alone may take too long: the fastest variant says what could be reached.
+            if variant.seconds <= (wanted.delay_seconds or 0.0) or variant is self._variants[0]:
+                fitted = self._best(variant, wanted)
+                if fitted is not None and reaches(fitted, wanted):
+                    return fitted
+                tried += [] if fitted is None else [fitted]
+        closest = min(tried, key=lambda fitted: seconds_of(fitted, wanted))
+        if not reaches(closest, wanted):
+            raise PlanError(f"{self._manifest.name}: {too_late(closest, wanted)}")
+        return closest
 
-    With a delay that is ``wanted``, about the smallest that reaches it.
+    def _best(self, variant: Variant, in_time: Wanted | None = None) -> Fitted | None:
+        """Return the best plan of one variant that fits, ``in_time`` if there is one; None: it has none."""
+        least = next(self._smallest([variant]))
+        if least.choice.regions != variant.regions or least.total_bytes > self._room:
+            return None
+        weights = self._room - (least.total_bytes - least.weight_bytes)
+        if self._wanted.weight_bytes is not None:
+            weights = min(weights, self._wanted.weight_bytes)
+        for _ in range(_MOST_TRIES):
+            if weights <= least.weight_bytes:
+                break
+            try:
+                fitted = plan_weights(
+                    *(self._manifest, self._architecture, weights, self._profile),
+                    *(variant.regions, in_time),
+                )
+            except PlanError:
+                break  # a little more than the smallest may be too little for what it chooses
+            excess = fitted.plan.total_bytes - self._room
+            if excess <= 0:
+                return fitted
+            # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
+            weights = min(weights, fitted.plan.weight_bytes) - excess
+        return self._judged(least)
 
-    Raises:
-        PlanError: what is ``wanted`` cannot be, or not without a profile. ProfileError: the profile
-            lacks a kernel.
-    """
-    if wanted.delay_seconds is not None:
-        return _in_time(manifest, architecture, n_bytes, wanted, profile)
-    best: Fitted | None = None
-    variants = row_variants(manifest, architecture, profile, wanted.steps)
-    for variant in _spread([item for item in variants if _PROMISE * item.n_bytes <= n_bytes]):
-        if best is not None and variant.seconds >= _seconds(best, variant):
-            break  # the following ones compute for even longer
-        fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
-        if fitted is not None and (
-            best is None or _seconds(fitted, variant) < _seconds(best, variant)
-        ):
-            best = fitted
-    return best or judged(least_plan(manifest, architecture, profile, wanted.steps), profile)
+    def _smallest(self, variants: Sequence[Variant]) -> Iterator[Plan]:
+        """Yield the smallest plans of variants; not of one whose regions cannot run after all."""
+        for variant in variants:
+            try:
+                yield smallest_plan(
+                    self._manifest, self._architecture, variant.regions, variant.chunk_bytes
+                )
+            except RegionError:
+                continue
+        # Variants count no objects: the plain network, which has the fewest steps, may take less.
+        if not any(not variant.regions and variant.chunk_bytes is None for variant in variants):
+            yield smallest_plan(self._manifest, self._architecture)
+
+    def _judged(self, plan: Plan) -> Fitted:
+        return judged(plan, self._profile)
 
 
 def _spread(variants: Sequence[Variant]) -> list[Variant]:
@@ -96,92 +138,8 @@ def _spread(variants: Sequence[Variant]) -> list[Variant]:
     return [variants[last * step // (_PLANNED - 1)] for step in range(_PLANNED)]
 
 
-def _in_time(
-    manifest: Manifest,
-    architecture: Architecture,
-    n_bytes: int,
-    wanted: Wanted,
-    profile: Profile | None,
-) -> Fitted:
-    """Return the plan of the first variant, from the smallest on, that reaches the delay that is wanted.
-
-    Raises:
-        PlanError: none does.
-    """
-    refused: PlanError | None = None
-    variants = row_variants(manifest, architecture, profile, wanted.steps)
-    for variant in sorted(variants, key=lambda item: item.n_bytes):
-        if wanted.delay_seconds is not None and variant.seconds > wanted.delay_seconds:
-            continue
-        try:
-            fitted = _fit_variant(manifest, architecture, variant, n_bytes, wanted, profile)
-        except PlanError as exc:
-            refused = exc
-            continue
-        if fitted is not None and _reaches(fitted, wanted):
-            return fitted
-    if refused is not None:
-        raise refused
-    fastest = min((variant.seconds for variant in variants), default=0.0)
-    raise PlanError(
-        f"{manifest.name}: a delay of {1e3 * (wanted.delay_seconds or 0):.1f} ms cannot be reached within "
-        f"{sized(n_bytes)}; the kernels alone take {1e3 * fastest:.1f} ms: allow more memory or a longer "
-        "delay"
-    )
-
-
-def _reaches(fitted: Fitted, wanted: Wanted) -> bool:
-    seconds, target = fitted.predicted_seconds, wanted.delay_seconds
-    return seconds is None or target is None or seconds <= target
-
-
-def check_fits(manifest: Manifest, plan: Plan, n_bytes: int) -> None:
-    """Refuse a plan that takes more than ``n_bytes``.
-
-    Raises:
-        PlanError: it does; the message has what is required and available, and what takes most.
-    """
-    excess = plan.total_bytes - n_bytes
-    if excess > 0:
-        kind, most = max(plan.memory.items(), key=lambda item: item[1])
-        raise PlanError(
-            f"{manifest.name}: required {sized(plan.total_bytes)}, available "
-            f"{sized(n_bytes)}, excess {sized(excess)}; most of it is {kind}: {sized(most)}"
-        )
-
-
 def _seconds(fitted: Fitted, variant: Variant) -> float:
     """Return the delay of a plan, as far as anybody knows."""
     if fitted.predicted_seconds is not None:
         return fitted.predicted_seconds
     return max(variant.seconds, fitted.plan.read_bytes / READ_BYTES_A_SECOND)
-
-
-def _fit_variant(
-    manifest: Manifest,
-    architecture: Architecture,
-    variant: Variant,
-    room: int,
-    wanted: Wanted,
-    profile: Profile | None,
-) -> Fitted | None:
-    """Return the best plan of one variant within ``room`` bytes; None: it has none."""
-    least = next(_smallest(manifest, architecture, [variant]))
-    if least.choice.regions != variant.regions or least.total_bytes > room:
-        return None
-    weights = room - (least.total_bytes - least.weight_bytes)
-    if wanted.weight_bytes is not None:
-        weights = min(weights, wanted.weight_bytes)
-    while weights > least.weight_bytes:
-        try:
-            within = replace(wanted, weight_bytes=weights, regions=variant.regions)
-            fitted = fit_plan(manifest, architecture, within, profile)
-        except PlanError:
-            if wanted.delay_seconds is not None:
-                raise
-            break  # a little more than the smallest may be too little for what it chooses
-        if fitted.plan.total_bytes <= room:
-            return fitted
-        # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
-        weights = min(weights, fitted.plan.weight_bytes) - (fitted.plan.total_bytes - room)
-    return judged(least, profile)

@@ -1,44 +1,19 @@
-"""Engines that are opened to be measured, and their sweeps one after the other."""
+"""Sweeps of an open engine, one after the other, measured."""
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
-from loader.readers.reader import Reader
-from models.packs.pack import Pack
-from pipeline.devices.base import Device
-from pipeline.devices.staged import copying
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
-from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
 
 # Of the processor's last cache where the system does not say, and the most that is written for it.
 _USUAL_CACHE_BYTES = 8 << 20
 _MOST_CACHE_BYTES = 64 << 20
-
-
-@contextmanager
-def opened(
-    pack: Pack, plan: Plan, device: Device, pool: ReadPool, reader: Reader | None = None
-) -> Iterator[Engine]:
-    """Open an engine of ``plan``, with a copy stage in case it has one, and close it.
-
-    ``reader``: of the weights; None: of their file.
-    """
-    with copying(device) as used:
-        engine = Engine(pack, plan, used, pool, reader or open_reader(pack.weights_path))
-        try:
-            engine.open()
-            yield engine
-        finally:
-            engine.close()
 
 
 @dataclass(frozen=True)

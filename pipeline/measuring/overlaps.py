@@ -14,7 +14,8 @@ from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.execution.opened import opened
+from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan

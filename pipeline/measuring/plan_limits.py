@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.execution.opened import opened
+from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import SweepLimits
@@ -29,17 +29,13 @@ def measure_limits(
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    pool = ReadPool()
     seen = []
-    try:
-        with opened(pack, plan, device, pool) as engine:
-            sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
-            next(sweeps)  # the first one touches all memory, and verifies
-            for number in range(runs):
-                sweep = next(sweeps)
-                served = services(plan.stages, sweep.events, plan.choice.depth)
-                seen.append((served, sweep.delay_seconds))
-                progress(number + 1, runs)
-    finally:
-        pool.close()
+    with opened(pack, plan, device) as engine:
+        sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
+        next(sweeps)  # the first one touches all memory, and verifies
+        for number in range(runs):
+            sweep = next(sweeps)
+            served = services(plan.stages, sweep.events, plan.choice.depth)
+            seen.append((served, sweep.delay_seconds))
+            progress(number + 1, runs)
     return SweepLimits.of(plan, seen)

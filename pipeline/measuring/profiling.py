@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
 
-from loader.buffers import Buffer
+from loader.buffers import PAGE_BYTES, Buffer
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
@@ -23,8 +23,9 @@ from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.devices.tuning import Tuning
+from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
-from pipeline.measuring.engines import Measured, measured_sweeps, opened
+from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.overlaps import ORDERS, measure_overlap
 from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels
@@ -122,7 +123,7 @@ def _share(iterations: int, rounds: int, turn: int) -> int:
 def _transfers(pack: Pack) -> Iterator[FileReads]:
     n_bytes = pack.weights_path.stat().st_size
     largest = max((span.length for span in pack.manifest.spans), default=0)
-    buffer = Buffer(max(max(DEPTHS) * sizes(n_bytes)[-1], largest))
+    buffer = Buffer(max(max(DEPTHS) * max(sizes(n_bytes), default=PAGE_BYTES), largest))
     reader: Reader = open_reader(pack.weights_path)
     pool = ReadPool(max(DEPTHS))
     try:
@@ -188,7 +189,7 @@ class _Meter:
     def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
         """Run a sweep while a thread reads without a pause."""
         ended = threading.Event()
-        n_bytes = sizes(self._reads.n_bytes)[-1]
+        n_bytes = max(sizes(self._reads.n_bytes), default=PAGE_BYTES)
 
         def read() -> None:
             turn = 0

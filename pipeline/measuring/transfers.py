@@ -25,7 +25,9 @@ Ended = tuple[int, Exception | None]
 
 
 def sizes(largest_bytes: int) -> list[int]:
-    """Return the sizes of the table: doubling, up to 8 MiB or what the file has; at least one."""
+    """Return the sizes of the table: doubling, up to 8 MiB or what the file has; none of an empty file."""
+    if not largest_bytes:
+        return []
     doubled = []
     n_bytes = _SMALLEST_BYTES
     while n_bytes <= min(_LARGEST_BYTES, largest_bytes):

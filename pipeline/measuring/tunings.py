@@ -8,7 +8,8 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.devices.tuning import Tuning
-from pipeline.measuring.engines import measured_sweeps, opened
+from pipeline.execution.opened import opened
+from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.overlaps import typical_plan
 from pipeline.measuring.sample_inputs import random_inputs
 

@@ -21,6 +21,7 @@ from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages
 from pipeline.schedule.schedule import Stage
+from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
 
@@ -56,6 +57,20 @@ class Draft:
         reads, *others = self.durations.stages
         slow = tuple(factor * seconds for seconds in reads)
         return replace(self, durations=replace(self.durations, stages=(slow, *others)))
+
+
+#: Tells how long a request takes in a draft.
+Judge = Callable[[Draft], float]
+
+
+def idle_seconds(draft: Draft) -> float:
+    """Return the delay after an idle moment."""
+    return draft.idle.delay_seconds
+
+
+def bounded_seconds(draft: Draft) -> float:
+    """Return what no sweep exceeds whose operations take no longer than the draft's."""
+    return bound(draft.stages, draft.durations)
 
 
 class Drafts:

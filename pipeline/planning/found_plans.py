@@ -10,8 +10,8 @@ from pipeline.planning.plan import Choice
 
 #: What searches: plans that another one found are not taken. Counts changes of what it would choose.
 PLANNER_VERSION = 2
-# A model is served in a few budgets.
-MOST_PLANS = 32
+# A model is served in a few budgets, and a frontier has at most 41 plans.
+MOST_PLANS = 64
 
 
 def canonical(question: Mapping[str, Any]) -> str:
@@ -30,11 +30,15 @@ class Point:
 
 @dataclass(frozen=True)
 class FoundPlan:
-    """What a search chose. ``reasons``: in words. ``curve``: of the search for a ring."""
+    """What a search chose. ``reasons``: in words. ``curve``: of the search for a ring.
+
+    ``thorough``: the search took its time; nothing better is found by a quick one.
+    """
 
     choice: Choice
     reasons: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
+    thorough: bool = False
 
 
 class PlanStore(Protocol):
@@ -43,20 +47,21 @@ class PlanStore(Protocol):
     def load(self) -> dict[str, FoundPlan]:
         """Return the plans by what was asked for, the newest last."""
 
-    def save(self, plans: Mapping[str, FoundPlan]) -> None:
-        """Replace what is there."""
+    def save(self, plans: Mapping[str, FoundPlan]) -> bool:
+        """Replace what is there; return whether that could be written."""
 
 
 class FoundPlans:
-    """The last plans, by what was asked for; in memory, and in a store if there is one. Thread-safe."""
+    """The last plans, by what was asked for; in memory until they are saved. Thread-safe."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._plans: dict[str, FoundPlan] = {}
         self._store: PlanStore | None = None
+        self._saved = True
 
     def keep_in(self, store: PlanStore) -> None:
-        """Use what is in ``store``, and keep there what comes."""
+        """Use what is in ``store``, and save there."""
         self._plans.update(store.load())
         self._store = store
 
@@ -65,11 +70,17 @@ class FoundPlans:
         return self._plans.get(question)
 
     def add(self, question: str, known: FoundPlan) -> None:
-        """Keep ``known``; the oldest is forgotten."""
+        """Keep ``known`` in memory; the oldest is forgotten."""
         with self._changing:
             self._plans.pop(question, None)
             self._plans[question] = known
             while len(self._plans) > MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            if self._store is not None:
-                self._store.save(self._plans)
+            self._saved = False
+
+    def save(self) -> bool:
+        """Write to the store what is new; return whether another process finds all of it there."""
+        with self._changing:
+            if self._store is not None and not self._saved:
+                self._saved = self._store.save(self._plans)
+            return self._store is not None and self._saved

@@ -19,7 +19,8 @@ _PORTIONS = 6
 def critical_reads(draft: Draft, line: Timeline) -> list[int]:
     """Return the reads that the delay waited for, from last to first.
 
-    Walks back from the last end: what started when something else ended waited for that.
+    Walks back from the last end: what started when something else ended waited for that. Of operations that
+    take no time several end at once: each step goes to an earlier one, so the walk ends.
     """
     path = []
     groups = len(draft.groups)
@@ -39,8 +40,9 @@ def critical_reads(draft: Draft, line: Timeline) -> list[int]:
             start = starts_of_reads[read]
             if start in released_by:
                 break
-            read = read_of.get(start) if start > 0 else None
-        kernel = released_by.get(start, -1) if read is not None else -1
+            before = read_of.get(start) if start > 0 else None
+            read = before if before is not None and before < read else None
+        kernel = min(released_by.get(start, -1), kernel - 1) if read is not None else -1
     return path
 
 

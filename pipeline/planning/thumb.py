@@ -4,6 +4,7 @@ from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
 from pipeline.planning.make import READ_BYTES, READS_IN_RING, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.sizes_apart import apart
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 
@@ -28,22 +29,14 @@ def smallest_plan(
         return make_plan(
             manifest, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
         )
-    sizes = [manifest.largest_chunk_bytes, *chunk_sizes(manifest)]
-    chosen = sizes if architecture.tuned == "auto" else sizes[:1]
+    finest = manifest.largest_chunk_bytes
+    sizes = apart([finest, *sorted(chunk_sizes(manifest))], _RATIO)
+    chosen = sizes if architecture.tuned == "auto" else [finest]
     plans = (
         make_plan(manifest, architecture, choice=Choice(chunk_bytes=size, regions=regions))
-        for size in _apart(chosen)
+        for size in chosen
     )
     return min(plans, key=lambda plan: plan.total_bytes)
-
-
-def _apart(sizes: list[int]) -> list[int]:
-    """Return ``sizes`` without those that are all too similar to the one before."""
-    kept = sizes[:1]
-    for size in sorted(sizes):
-        if size >= _RATIO * kept[-1]:
-            kept.append(size)
-    return kept
 
 
 def rule_of_thumb(

@@ -12,11 +12,12 @@ from functools import cached_property
 from loader.errors import LoaderError
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
-from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts
+from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts, Judge, idle_seconds
 from pipeline.planning.level import Level
 from pipeline.planning.make import READ_BYTES, chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
+from pipeline.planning.sizes_apart import apart
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -43,9 +44,15 @@ def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
 
 
 class Tuner:
-    """Searches the choices within ``limit`` bytes of weight memory. Deterministic."""
+    """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` tells.
 
-    def __init__(self, manifest: Manifest, drafts: Drafts, limit: int) -> None:
+    Deterministic.
+    """
+
+    def __init__(
+        self, manifest: Manifest, drafts: Drafts, limit: int, judge: Judge = idle_seconds
+    ) -> None:
+        self._seconds_of = judge
         self._manifest = manifest
         self._drafts = drafts
         self._limit = limit
@@ -102,10 +109,10 @@ class Tuner:
             return float("inf")
         if draft.weight_bytes > self._limit:
             return float("inf")
-        idle = draft.idle.delay_seconds
-        if self._at_least(idle) > hopeless:
-            return self._at_least(idle)
-        score = idle + _LOAD_WEIGHT * draft.slower(_SLOWER_READS).again.delay_seconds
+        seconds = self._seconds_of(draft)
+        if self._at_least(seconds) > hopeless:
+            return self._at_least(seconds)
+        score = seconds + _LOAD_WEIGHT * draft.slower(_SLOWER_READS).again.delay_seconds
         self._least = min(self._least, score)
         return score
 
@@ -118,12 +125,10 @@ class Tuner:
     def _sizes(self) -> list[int]:
         """Sizes of chunks that a ring within the limit can hold, not all too similar ones."""
         sizes = [size for size in chunk_sizes(self._manifest) if size <= self._room]
-        chosen = sizes[:1]
-        for size in sizes[1:]:
-            if size >= _SIZES_RATIO * chosen[-1]:
-                chosen.append(size)
         usual = chunk_limit(self._manifest, ARCHITECTURES["2s"], Choice(self._room))
-        return sorted({*chosen, *sizes[-1:], *([] if usual is None else [usual])})
+        return sorted(
+            {*apart(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
+        )
 
     def _level(self, choice: Choice) -> Level:
         return self._drafts.level(choice.chunk_bytes or 0)

@@ -27,7 +27,9 @@ _TYPICAL_PERCENT = 98
 _MARGIN = 1.1
 _TICKS = 1e9  # nanoseconds
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: No operation takes longer, and no factor of one is larger: sums of what a profile says stay numbers.
+MOST_SECONDS = 1e6
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
 #: A complete sweep: the times of its operations, and its delay in seconds.
 Sweep = tuple[Services, float]
 

@@ -30,7 +30,7 @@ class _Document(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: Literal[2] = 2
+    format_version: Literal[3] = 3
     profile: Checksum
     planner: int
     seal: Checksum
@@ -71,8 +71,8 @@ class KnownFile:
             return {}
         return document.plans if document.profile == self._profile else {}
 
-    def save(self, plans: Mapping[str, FoundPlan]) -> None:
-        """Write ``plans``, all at once, where the folder can be written."""
+    def save(self, plans: Mapping[str, FoundPlan]) -> bool:
+        """Write ``plans``, all at once; return whether the folder can be written."""
         document = _Document(
             profile=self._profile, planner=PLANNER_VERSION, seal=16 * "0", plans=dict(plans)
         ).sealed()
@@ -80,3 +80,5 @@ class KnownFile:
             write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
         except OSError as exc:  # a repository that the service may only read
             _log.debug("%s: not kept: %s", self._path, exc.strerror or exc)
+            return False
+        return True

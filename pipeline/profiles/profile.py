@@ -7,10 +7,10 @@ folder. Seconds, bytes.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from models.errors import ModelError
 from models.packs.checksum import checksum
@@ -31,6 +31,8 @@ from pipeline.timing.durations import Durations
 
 Quantile = Literal["median", "p95", "max"]
 _DIGITS = 9  # nanoseconds
+# Regions whose phases are remembered: those of the few variants that one search tries.
+_MOST_PHASES = 256
 
 
 class ProfileError(ModelError):
@@ -109,7 +111,8 @@ class Profile(_Record):
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
     has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
-    ``reads`` and ``copies``: r and c by bytes. ``kernels``: k by ``piece_key``, quiet, weights in memory.
+    ``reads`` and ``copies``: r and c by bytes; none of a network without weights. ``kernels``: k by
+    ``piece_key``, quiet, weights in memory.
     ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
     sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
     how much phases of regions take longer than their operators one by one. ``limits``: by ``plan_key``.
@@ -122,8 +125,8 @@ class Profile(_Record):
     machine: Machine
     date: str
     spans: tuple[Distribution, ...]
-    reads: Annotated[tuple[ReadTime, ...], Field(min_length=1)]
-    copies: Annotated[tuple[CopyTime, ...], Field(min_length=1)]
+    reads: tuple[ReadTime, ...]
+    copies: tuple[CopyTime, ...]
     kernels: dict[str, Distribution]
     slowdown: Seconds
     overlaps: dict[str, Overlap] = {}
@@ -132,6 +135,12 @@ class Profile(_Record):
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
     exact: Annotated[bool, Field(exclude=True)] = True
+
+    @model_validator(mode="after")
+    def _check_transfers(self) -> Self:
+        if self.spans and not (self.reads and self.copies):
+            raise ValueError("reads and copies: none were measured, and there are spans to read")
+        return self
 
     @cached_property
     def known(self) -> FoundPlans:
@@ -210,14 +219,17 @@ class Profile(_Record):
 
     def _phases(self, region: RegionSteps, quantile: Quantile) -> list[float]:
         """Return what each phase of a region takes; planners ask again and again."""
-        key = (region.plan.region, quantile)
-        if key not in self._phase_cache:
+        key = (region.network, region.plan.region, quantile)
+        seconds = self._phase_cache.get(key)
+        if seconds is None:
             times = self.row_times(region.network, quantile)
-            self._phase_cache[key] = phase_seconds(region.network, region.plan, times)
-        return self._phase_cache[key]
+            seconds = self._phase_cache[key] = phase_seconds(region.network, region.plan, times)
+            while len(self._phase_cache) > _MOST_PHASES:
+                self._phase_cache.pop(next(iter(self._phase_cache)), None)
+        return seconds
 
     @cached_property
-    def _phase_cache(self) -> dict[tuple[Region, str], list[float]]:
+    def _phase_cache(self) -> dict[tuple[RowNetwork, Region, str], list[float]]:
         return {}
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:

@@ -1,6 +1,7 @@
 """profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,6 +39,12 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     except OSError as exc:
         raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
     return path
+
+
+def save_found(profiles: Iterable[Profile | None]) -> bool:
+    """Write what was planned on ``profiles`` beside them; return whether others find all of it there."""
+    saved = [profile is not None and profile.known.save() for profile in profiles]
+    return all(saved)
 
 
 def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> Profile:

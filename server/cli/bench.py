@@ -31,16 +31,20 @@ from server.cli.arguments.options import (
     open_named,
     size,
 )
-from server.cli.arguments.weights import Weights
 from server.cli.printing.bench_tables import print_pipeline, print_resolutions
-from server.cli.printing.output import print_json, warn
+from server.cli.printing.output import print_json, warn, write_text
 from server.cli.printing.steps import bar, steps
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 
+_USUAL = "5%"
 Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
 Plot = Annotated[Path | None, typer.Option(help=r"Folder for plots (needs matplotlib).")]
+BenchWeights = Annotated[
+    str | None,
+    typer.Option(help=f"Memory for weights of the row auto, or a part of all. Default: {_USUAL}."),
+]
 _SWEPT = "pre,2s,2s-md,auto"
 
 
@@ -52,8 +56,16 @@ def pipeline(
         str, typer.Option(help="Names, comma-separated; NAME@LIMIT limits memory for weights.")
     ] = "pre,seq,2s",
     iterations: Iterations = 20,
-    weights: Weights = "5%",
+    weights: BenchWeights = None,
     ring: Ring = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="All memory of the row auto, its request included, as of run; then parts may run on "
+            "rows.",
+        ),
+    ] = None,
     resolution: Annotated[
         int | None, typer.Option(min=1, help="What the pack must take, in pixels.")
     ] = None,
@@ -76,7 +88,10 @@ def pipeline(
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
     _check_resolution(opened, resolution)
-    chosen = configurations(architectures, weights, opened.manifest)
+    if budget is not None and weights is not None:
+        raise typer.BadParameter("give --weights or --budget")
+    total = size(budget, "--budget")
+    chosen = configurations(architectures, weights or _USUAL, opened.manifest, total)
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
@@ -84,7 +99,7 @@ def pipeline(
     opened = device.fitted(opened)
     wanted = PEERS if peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile)
-    result = _measure(opened, chosen, options, trace)
+    result = {**_measure(opened, chosen, options, trace), "budget_bytes": total}
     if plot is not None:
         plot_pipeline(result, plot)
     if as_json:
@@ -102,7 +117,7 @@ def resolutions(
     ] = "224,320,416,512,608",
     architectures: Annotated[str, typer.Option(help="As of `bench pipeline`.")] = _SWEPT,
     iterations: Iterations = 10,
-    weights: Weights = "5%",
+    weights: BenchWeights = None,
     threads: Threads = None,
     peers: Annotated[bool, typer.Option(help="Measure what users would run instead.")] = False,
     folder: Annotated[
@@ -120,7 +135,7 @@ def resolutions(
     device = open_named(context, "cpu", threads)
     for side in sides:
         with _built(name, side, folder) as (opened, source):
-            chosen = configurations(architectures, weights, opened.manifest)
+            chosen = configurations(architectures, weights or _USUAL, opened.manifest)
             # No word of what is missing: the pack was made just now, and goes again.
             profile = _profile(opened, chosen, device, lambda line: None)
             options = Options(iterations, None, device, source, wanted, profile)
@@ -152,12 +167,7 @@ def _measure(
             ),
         )
     if trace is not None:
-        try:
-            trace.write_text(
-                json.dumps(trace_document(sweeps, pack.manifest)) + "\n", encoding="utf-8"
-            )
-        except OSError as exc:
-            raise InputError(f"{trace}: {exc.strerror or exc}") from exc
+        write_text(trace, json.dumps(trace_document(sweeps, pack.manifest)) + "\n")
     return result
 
 

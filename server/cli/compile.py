@@ -17,7 +17,8 @@ from models.progress import Progress
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.find import open_device
 from pipeline.devices.lowered import device_measure
-from pipeline.fitting.within import least_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, size
@@ -183,7 +184,7 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": smallest_budget(
-            least_plan(manifest, ARCHITECTURES["auto"], None).total_bytes, [Need.of(manifest)]
+            fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes, [Need.of(manifest)]
         ),
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pipeline.profiles.profile_file import save_found
 from server.cli.arguments import options
 from server.cli.arguments.options import (
     ActivationsOption,
@@ -18,11 +19,12 @@ from server.cli.arguments.options import (
     size,
 )
 from server.cli.printing.figures import MIB
-from server.cli.printing.output import print_json, print_table, say, suggest
+from server.cli.printing.output import print_json, print_table, say, suggest, warn
 from server.cli.printing.sentences import command, shares, typed
 from server.cli.printing.steps import working
 from server.errors import few
 from server.memory.budget import Budget
+from server.memory.shared_space import possible
 from server.repository.survey import Found, Verdict, judge, needed_for_all, survey
 from server.settings.settings import split_names
 
@@ -49,11 +51,15 @@ def list_(
     device = open_named(context, device_name, threads)
     chosen = split_names(",".join(models or ()))
     found = survey(repository, device, chosen)
+    activations, why = possible(device, activations, budget_bytes)
+    if why:
+        warn(why)
     shared = None if budget_bytes is None else Budget(budget_bytes)
     verdicts = [Verdict()] * len(found)
     if shared is not None:
         with working("planning"):
             verdicts = judge(found, shared, device, request_bytes, activations)
+    save_found(model.profile for model in found)
     document = {
         "repository": str(repository),
         "all_bytes": needed_for_all(found, activations),

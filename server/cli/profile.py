@@ -8,11 +8,12 @@ import typer
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
-from pipeline.fitting.predict import Wanted
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
-from pipeline.profiles.profile_file import save_profile
+from pipeline.profiles.profile_file import save_found, save_profile
 from pipeline.profiles.whole_files import check_writable
 from server.cli.arguments.options import (
     DeviceName,
@@ -79,14 +80,21 @@ def profile(
     opened = open_pack(pack, device.target, recompile)
     _check_writable(opened)
     if bound:
-        wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
+        wanted = Wanted(
+            ring_bytes=size(ring, "--ring"), weight_bytes=weight_bytes(weights, opened.manifest)
+        )
         opened, known = profiled(opened, device)
         if not known.exact:
             raise ProfileError(f"{pack}: a bound needs a profile of exactly here; profile it first")
         asked = device.adapt(architecture(architecture_name))
         candidate = Candidate(opened, asked, wanted, known)
-        room = Budget(size(budget, "--budget") or UNLIMITED_BYTES)
-        plan = share_budget([candidate], room).plans()[0].plan
+        total = size(budget, "--budget")
+        if total is None and (ring or weights):
+            plan = fit(*candidate.question).plan
+        else:
+            room = Budget(total or UNLIMITED_BYTES)
+            plan = share_budget([candidate], room).plans()[0].plan
+        save_found([known])
         _bound(opened, plan, known, device, runs, as_json)
         return
     with bar(f"profiling {opened.name}") as shown:
@@ -184,6 +192,8 @@ def _print_transfers(name: str, profile: Profile) -> None:
         ("copy", format_size(item.n_bytes), "1", item.seconds, item.n_bytes)
         for item in profile.copies
     ]
+    if not rows:
+        return  # no weights, no transfers
     print_table(
         f"{name}: transfers",
         ("what", "size", "in flight", "median ms", "p95 ms", "max ms", "GB/s"),

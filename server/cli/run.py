@@ -2,8 +2,6 @@
 
 import math
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,23 +13,18 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.detection.boxes import Limits
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import Device
-from pipeline.devices.staged import copying
 from pipeline.energy.meter import find_meter
-from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Tensors
-from pipeline.fitting.fit import fit_plan
-from pipeline.fitting.predict import Wanted
-from pipeline.fitting.within import check_fits, fit_within
-from pipeline.planning.plan import Plan
-from pipeline.profiles.profile import Profile
-from pipeline.schedule.architectures import Architecture
+from pipeline.execution.opened import opened as opened_engine
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.words import sized
+from pipeline.profiles.profile_file import save_found
 from server.cli.arguments.options import (
     ArchitectureName,
     DeviceName,
@@ -62,6 +55,8 @@ from server.cli.running.answers import (
 )
 from server.cli.running.repeats import repeated
 from server.errors import InvalidRequestError
+from server.memory.budget import Budget
+from server.memory.candidates import Candidate, share_budget
 from server.repository.pack_profiles import prepared
 from server.requests.pictures import PictureLimits, decode
 
@@ -84,7 +79,7 @@ def run(
     weights: Weights = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="All memory of the model: 3MB, 64MiB."),
+        typer.Option(metavar="SIZE", help="All memory, the request included: 3MB, 64MiB."),
     ] = None,
     top_k: Annotated[
         int | None,
@@ -140,14 +135,17 @@ def run(
         picture = None  # what is needed of it, its tensor holds
     chosen = architecture(architecture_name)
     total = size(budget, "--budget")
-    wanted = Wanted(size(ring, "--ring"), weight_bytes(weights, opened.manifest))
+    wanted = Wanted(
+        ring_bytes=size(ring, "--ring"), weight_bytes=weight_bytes(weights, opened.manifest)
+    )
     opened, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)
     held = _held_bytes(opened.manifest, inputs, wish.tensors or repeat > 0)
     with working("planning"):  # seconds, where a profile is new
-        plan = _plan(opened.manifest, device.adapt(chosen), wanted, profile, total, held)
+        plan = _plan(Candidate(opened, device.adapt(chosen), wanted, profile), total, held)
+        save_found([profile])
     meter = find_meter()
-    with _engine(opened, plan, device, verify == "always") as engine:
+    with opened_engine(opened, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:
             found, statistics = engine.answer(inputs, partial(found_in, opened, pixels, wish))
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
@@ -155,7 +153,7 @@ def run(
         _save(output, found.tensors)
     if draw is not None and picture is not None:
         save_drawing(draw, picture, found.boxes or [])
-    document = {**plan.as_dict(), "reads": len(plan.groups)}
+    document = {**plan.as_dict(), "request_bytes": held, "reads": len(plan.groups)}
     result = Result(opened, document, found, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
@@ -163,29 +161,27 @@ def run(
             say(f"{path}: written")
 
 
-def _plan(
-    manifest: Manifest,
-    architecture: Architecture,
-    wanted: Wanted,
-    profile: Profile | None,
-    total: int | None,
-    held: int,
-) -> Plan:
-    """Return the plan of what is wanted, within ``total`` bytes of everything where that is given.
+def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
+    """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
-    ``held``: by the tensors of the one request there is; the plan counts it as its own.
-
+    A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
+    have the rest. Here is one request, which holds exactly ``held`` bytes; the plan counts them as its own.
 
     Raises:
-        PlanError: there is none.
+        PlanError, RefusedError: there is none.
     """
     if total is None:
-        plan = fit_plan(manifest, architecture, wanted, profile).plan
-        return replace(plan, io_bytes=plan.io_bytes + held)
-    plan = fit_within(manifest, architecture, total - held, wanted, profile).plan
-    plan = replace(plan, io_bytes=plan.io_bytes + held)
-    check_fits(manifest, plan, total)
-    return plan
+        plan = fit(*candidate.question).plan
+    else:
+        budget = Budget(total)
+        if held >= total:
+            raise PlanError(
+                f"{candidate.pack.name}: the tensors of the request take {sized(held)}, the budget is "
+                f"{sized(total)}"
+            )
+        budget.set_aside(held, ())
+        plan = share_budget([candidate], budget).plans()[0].plan
+    return replace(plan, io_bytes=plan.io_bytes + held)
 
 
 def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool) -> int:
@@ -195,19 +191,6 @@ def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool) -> int:
         for tensor in inputs.values()
     )
     return given + (sum(port.n_bytes for port in manifest.outputs) if with_outputs else 0)
-
-
-@contextmanager
-def _engine(pack: Pack, plan: Plan, device: Device, verify: bool) -> Iterator[Engine]:
-    """Open an engine; at the end close it and what it uses."""
-    with ExitStack() as stack:
-        pool = ReadPool()
-        stack.callback(pool.close)
-        used = stack.enter_context(copying(device)) if plan.architecture.copies else device
-        engine = Engine(pack, plan, used, pool, open_reader(pack.weights_path), verify)
-        stack.callback(engine.close)
-        engine.open()
-        yield engine
 
 
 def _fraction(value: float | None) -> float | None:

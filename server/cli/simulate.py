@@ -10,11 +10,12 @@ import typer
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.execution.perfetto import trace_document
-from pipeline.fitting.predict import Found, Prediction, Wanted, find_plan, predict
-from pipeline.fitting.within import check_fits, fit_within
-from pipeline.planning.thumb import smallest_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from pipeline.timing.simulator import simulate as simulate_sweep
 from server.cli.arguments.options import (
     DeviceName,
     Json,
@@ -29,7 +30,7 @@ from server.cli.arguments.options import (
 from server.cli.arguments.predicted import memory_of, profiled
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.figures import number, unit_of_rows
-from server.cli.printing.output import print_json, print_table
+from server.cli.printing.output import print_json, print_table, write_text
 from server.cli.printing.steps import working
 
 _USUAL_PART = 0.05
@@ -69,20 +70,19 @@ def simulate(
     chosen = [device.adapt(item) for item in named]
     ring_bytes = size(ring, "--ring")
     total = size(budget, "--budget")
-    limit = weight_bytes(weights, opened.manifest) or _usual_limit(opened.manifest)
-    simulated: dict[str, tuple[Found, Prediction]] = {}
+    limit = weight_bytes(weights, opened.manifest)
+    if limit is None and total is None:
+        limit = _usual_limit(opened.manifest, device.adapt(ARCHITECTURES["2s"]))
+    fitted: dict[str, Fitted] = {}
     with working(f"simulating {opened.name}") as line:
         for item in chosen:
             line.show(f"simulating {opened.name}: {item.name}")
-            found = (
-                _on_rows(opened.manifest, item, total, profile)
-                if total is not None and item.tuned == "auto"
-                else _found(opened.manifest, item, ring_bytes, limit, profile)
-            )
-            simulated[item.name] = found, predict(found.plan, profile)
+            wanted = _wanted(item, ring_bytes, limit, total)
+            fitted[item.name] = fit(opened.manifest, item, wanted, profile)
+    save_found([profile])
     if trace is not None:
-        _write_trace(trace, simulated, opened.manifest)
-    rows = [_row(name, *found) for name, found in simulated.items()]
+        _write_trace(trace, fitted, opened.manifest, profile)
+    rows = [_row(name, each) for name, each in fitted.items()]
     if as_json:
         print_json({"model": opened.name, "machine": profile.machine.model_dump(), "rows": rows})
         return
@@ -105,55 +105,47 @@ def simulate(
     )
 
 
-def _usual_limit(manifest: Manifest) -> int:
-    least = smallest_plan(manifest, ARCHITECTURES["auto"]).weight_bytes
+def _usual_limit(manifest: Manifest, streaming: Architecture) -> int:
+    """Return 5 % of the weights, or what streaming needs at least."""
+    least = fit(manifest, streaming, LEAST).plan.weight_bytes
     return max(int(manifest.weight_bytes * _USUAL_PART), least)
 
 
-def _on_rows(manifest: Manifest, item: Architecture, total: int, profile: Profile) -> Found:
-    """Return the plan within ``total`` bytes of everything.
-
-    Raises:
-        PlanError: there is none.
-    """
-    fitted = fit_within(manifest, item, total, profile=profile)
-    check_fits(manifest, fitted.plan, total)
-    return Found(fitted.plan, fitted.reasons)
-
-
-def _found(
-    manifest: Manifest,
-    item: Architecture,
-    ring_bytes: int | None,
-    limit: int | None,
-    profile: Profile,
-) -> Found:
-    # All weights stay in memory: there is no ring whose size could be given.
-    wanted = Wanted(None if item.resident else ring_bytes, limit if item.tuned == "auto" else None)
-    return find_plan(manifest, item, wanted, profile)
+def _wanted(
+    item: Architecture, ring_bytes: int | None, limit: int | None, total: int | None
+) -> Wanted:
+    """Return what the options ask of one architecture: limits are of ``auto`` alone."""
+    if item.tuned != "auto":
+        # All weights stay in memory: there is no ring whose size could be given.
+        return Wanted(ring_bytes=None if item.resident else ring_bytes)
+    if total is not None:
+        return Wanted(total_bytes=total)
+    return Wanted(ring_bytes=ring_bytes) if ring_bytes is not None else Wanted(weight_bytes=limit)
 
 
 def _write_trace(
-    path: Path, simulated: dict[str, tuple[Found, Prediction]], manifest: Manifest
+    path: Path, fitted: dict[str, Fitted], manifest: Manifest, profile: Profile
 ) -> None:
-    sweeps = {
-        name: (found.plan, prediction.simulated.events)
-        for name, (found, prediction) in simulated.items()
-    }
-    path.write_text(json.dumps(trace_document(sweeps, manifest)), encoding="utf-8")
+    sweeps = {}
+    for name, each in fitted.items():
+        plan = each.plan
+        swept = simulate_sweep(plan.stages, profile.durations(plan), plan.stages[0].ahead)
+        sweeps[name] = plan, swept.events
+    write_text(path, json.dumps(trace_document(sweeps, manifest)))
 
 
-def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
-    plan = found.plan
+def _row(name: str, fitted: Fitted) -> dict[str, Any]:
+    plan, expected = fitted.plan, fitted.prediction
+    assert expected is not None
     return {
         "architecture": name,
         **memory_of(plan),
         "equation_bytes": plan.equation_bytes,
         "read_bytes": plan.read_bytes,
-        "delay_ms": prediction.delay_seconds * 1e3,
-        "stall_ms": prediction.simulated.stall_seconds * 1e3,
-        "bound_ms": prediction.bound_ms,
-        "reasons": list(found.reasons),
+        "delay_ms": expected.delay_ms,
+        "stall_ms": expected.stall_ms,
+        "bound_ms": expected.bound_ms,
+        "reasons": list(fitted.reasons),
         "regions": [asdict(region) for region in plan.choice.regions],
         "curve": [
             {
@@ -161,6 +153,6 @@ def _row(name: str, found: Found, prediction: Prediction) -> dict[str, Any]:
                 "weight_bytes": point.weight_bytes,
                 "delay_ms": point.delay_seconds * 1e3,
             }
-            for point in found.curve
+            for point in fitted.curve
         ],
     }

@@ -85,7 +85,7 @@ class Budget:
         Raises:
             RefusedError: they are not free; nothing has changed.
         """
-        n_bytes = chosen or pool_bytes(self.total_bytes, needs)
+        n_bytes = pool_bytes(self.total_bytes, needs) if chosen is None else chosen
         with self._changing:
             free = self.free_bytes + self.request_bytes
             if n_bytes > free:
@@ -93,7 +93,7 @@ class Budget:
                     f"requests take {format_size(n_bytes)} (setting request_memory); free are "
                     f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
                 )
-            self.request_bytes, self._needs = n_bytes, () if chosen else needs
+            self.request_bytes, self._needs = n_bytes, needs if chosen is None else ()
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.fitting.fit import Fitted
-from pipeline.fitting.predict import Wanted
-from pipeline.planning.advice import chunk_advice
-from pipeline.planning.plan import PlanError
-from pipeline.planning.words import sized
+from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget
+from server.memory.request_needs import Need
 from server.memory.sharing import Activations, Shares, share_out, sharer
 
 
@@ -23,6 +21,16 @@ class Candidate:
     architecture: Architecture
     wanted: Wanted
     profile: Profile | None = None
+
+    @property
+    def need(self) -> Need:
+        """What requests to it take."""
+        return Need.of(self.pack.manifest)
+
+    @property
+    def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None]:
+        """What ``fit`` is asked."""
+        return self.pack.manifest, self.architecture, self.wanted, self.profile
 
 
 def share_budget(
@@ -39,21 +47,5 @@ def share_budget(
         for each in candidates
     ]
     shares = share_out(sharers, budget, activations)
-    for candidate, fitted in zip(candidates, shares.plans(), strict=True):
-        _check(candidate, fitted)
+    shares.plans()
     return shares
-
-
-def _check(candidate: Candidate, fitted: Fitted) -> None:
-    """Refuse the smallest plan where even that has more weights in memory than was asked for.
-
-    Raises:
-        PlanError: it has.
-    """
-    limit, least = candidate.wanted.weight_bytes, fitted.plan.weight_bytes
-    if limit is not None and least > limit:
-        raise PlanError(
-            f"{candidate.pack.name}: {sized(limit)} of weights in memory are too few; the least of "
-            f"{candidate.architecture.name} is {sized(least)}: allow as much"
-            + chunk_advice(candidate.pack.manifest, candidate.architecture)
-        )

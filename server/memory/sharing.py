@@ -5,16 +5,15 @@ ones have their least is shared evenly, the first one first; what one does not u
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.fit import NOTHING, Fitted, check_profile, smallest_fitted
-from pipeline.fitting.predict import Wanted
-from pipeline.fitting.within import fit_within, least_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
@@ -80,21 +79,21 @@ def sharer(
     profile: Profile | None = None,
     wanted: Wanted = NOTHING,
 ) -> Sharer:
-    """Return the model of ``manifest`` as one of a set; with a profile slowly.
+    """Return the model of ``manifest`` as one of a set, with what is ``wanted`` of it beside its share.
+
+    With a profile slowly.
 
     Raises:
-        PlanError: what is ``wanted`` cannot be, or not without a profile. ProfileError: the profile lacks a
-            kernel.
+        PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
+            profile lacks a kernel.
     """
-    check_profile(manifest, architecture, wanted, profile)
-    if wanted.ring_bytes is not None:
-        chosen = smallest_fitted(manifest, architecture, wanted, profile)
-        return Sharer(name, chosen.plan.memory, lambda n_bytes: chosen)
-    least = least_plan(manifest, architecture, profile)
+    smallest = Wanted(ring_bytes=wanted.ring_bytes, least=True, thorough=wanted.thorough)
+    least = fit(manifest, architecture, smallest, profile).plan
 
     @lru_cache(maxsize=1)  # mostly it is asked for the same again; plans are large
     def within(n_bytes: int) -> Fitted:
-        return fit_within(manifest, architecture, n_bytes, wanted, profile)
+        room = max(n_bytes, least.total_bytes)
+        return fit(manifest, architecture, replace(wanted, total_bytes=room), profile)
 
     return Sharer(name, least.memory, within)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.packs.pack import Pack
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from server.repository.opening import Prepared
 from server.repository.replanning import Place
 from server.repository.worker import Worker

@@ -12,9 +12,10 @@ from pathlib import Path
 from models.errors import ModelError
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.fit import Fitted
 from pipeline.fitting.remembered import forget
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.profile_file import save_found
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
@@ -109,9 +110,12 @@ class LoadedModels:
         sharers = [model.sharer for model in models if model is not None]
         if newcomer is not None:
             name, model = newcomer
+            models.append(model)
             sharers += [model.sharer, *self._absent({*loaded, name})]
         try:
-            return share_out(sharers, self._budget.without(loaded), self._opener.activations)
+            shares = share_out(sharers, self._budget.without(loaded), self._opener.activations)
+            save_found(model.profile for model in models if model is not None)
+            return shares
         finally:  # before anybody takes what was planned
             forget()
             trim_heap()

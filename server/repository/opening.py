@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from loader.pool.pool import ReadPool
@@ -12,18 +13,19 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
-from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease, SharedArena
-from pipeline.fitting.fit import Fitted
-from pipeline.fitting.within import least_plan
+from pipeline.execution.opened import open_engine
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Fitted
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import FILE
+from pipeline.profiles.profile_file import FILE, save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.request_needs import Need
+from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations, Sharer, sharer
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
@@ -74,7 +76,9 @@ class Opener:
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
         check_requests(folder.name, pack.manifest, self._budget)
-        return least_plan(pack.manifest, self._architecture(), profile).memory
+        least = fit(pack.manifest, self._architecture(), LEAST, profile).plan.memory
+        save_found([profile])
+        return least
 
     def need(self, folder: Path) -> Need:
         """Return what requests to the latest version in ``folder`` take; blocks.
@@ -157,17 +161,8 @@ class Opener:
             self._device.tune(model.profile.tuning)
         reader = open_reader(pack.weights_path)
         verify = self._settings.verify == "always"
-        try:
-            lease = self._lease(plan) if place.in_turns else None
-            engine = Engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
-        except BaseException:
-            reader.close()
-            raise
-        try:
-            engine.open()
-        except BaseException:
-            engine.close()
-            raise
+        lease = partial(self._lease, plan) if place.in_turns else None
+        engine = open_engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
         return Running(engine, reader, _watch(place.fitted, model.profile))
 
     def _lease(self, plan: Plan) -> Lease:
@@ -176,15 +171,11 @@ class Opener:
 
     def _shared_arena(self) -> SharedArena | None:
         """Reserve addresses for activations that models share: no arena is larger than the budget."""
-        if self._settings.activations == "own":
-            return None
-        try:
-            space = self._device.reserve(self._budget.total_bytes)
-        except OSError as exc:
-            _log.warning("models have activations of their own: no addresses to share: %s", exc)
-            return None
-        if space is None and self._settings.activations == "shared":
-            _log.warning("models have activations of their own: this device cannot share them")
+        space, why = shared_space(
+            self._device, self._budget.total_bytes, self._settings.activations
+        )
+        if why:
+            _log.warning("%s", why)
         return None if space is None else SharedArena(space)
 
     def _architecture(self) -> Architecture:

@@ -7,7 +7,7 @@ model comes only so many as let it in, afterwards only what is worth it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import Holding

@@ -11,8 +11,8 @@ from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
 from pipeline.devices.base import Device, DeviceError
-from pipeline.fitting.fit import NOTHING, Fitted, check_profile
-from pipeline.fitting.within import least_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Fitted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
@@ -136,7 +136,7 @@ def _found(folder: Path, device: Device) -> Found:
         if profile is not None:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
-        least = least_plan(pack.manifest, device.adapt(_ARCHITECTURE), profile).memory
+        least = fit(pack.manifest, device.adapt(_ARCHITECTURE), LEAST, profile).plan.memory
     except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:
@@ -158,8 +158,7 @@ def _unservable(model: Found, budget: Budget) -> Verdict | None:
         return Verdict(reason=model.fault)
     try:
         check_requests(model.name, model.pack.manifest, budget)
-        check_profile(model.pack.manifest, _ARCHITECTURE, NOTHING, model.profile)
-    except (RefusedError, PlanError) as exc:
+    except RefusedError as exc:
         return Verdict(reason=str(exc))
     return None
 

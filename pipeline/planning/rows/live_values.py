@@ -23,9 +23,11 @@ class LiveValues:
         self._lives = lifetimes(manifest, apart=apart)
         self._roots = [root for root, _ in roots(manifest, apart=apart)]
         self._inputs = {port.value for port in manifest.inputs}
-        self._sizes, self._starts, self._ends = np.array(
-            [(life.n_bytes, life.start, life.end) for life in self._lives], np.int64
-        ).T
+        self._sizes, self._starts, self._ends = (
+            np.array([(life.n_bytes, life.start, life.end) for life in self._lives], np.int64)
+            .reshape(-1, 3)
+            .T
+        )
 
     @cached_property
     def live(self) -> list[int]:

@@ -18,8 +18,11 @@ from models.packs.choice import (
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Numbers, Whole
+from pipeline.planning.sizes_apart import apart
 
 _RINGS = 8
+# Sizes of rings that differ by less are one.
+_RATIO = 1.25
 # More than any arena: what must not run whole.
 _NEVER = 1 << 60
 
@@ -53,7 +56,7 @@ class WholePieces:
         most = max(min(self.most, sum(s.length for s in self._manifest.spans)), least)
         known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
-        return np.array(_apart(sorted(known | ladder | {least})), np.int64)
+        return np.array(apart(sorted(known | ladder | {least}), _RATIO), np.int64)
 
     @cached_property
     def cost(self) -> Whole:
@@ -114,12 +117,3 @@ class _Pieces:
 def _ring_bytes(manifest: Manifest, piece: Piece) -> int:
     stays = piece.span is None or manifest.spans[piece.span].resident
     return 0 if stays else streamed_bytes(manifest, piece)
-
-
-def _apart(sizes: list[int]) -> list[int]:
-    """Return ``sizes`` without those that are all too similar to the one before."""
-    kept = sizes[:1]
-    for size in sizes:
-        if size >= 1.25 * kept[-1]:
-            kept.append(size)
-    return kept

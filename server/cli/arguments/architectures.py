@@ -10,14 +10,19 @@ from pipeline.measuring.profiling import Progress, profile_pack
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import load_profile, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import architecture
 from server.cli.arguments.weights import weight_bytes
 
 _SHORT_ITERATIONS = 3
 
 
-def configurations(texts: str, weights: str | None, manifest: Manifest) -> list[Configuration]:
+def configurations(
+    texts: str, weights: str | None, manifest: Manifest, total_bytes: int | None = None
+) -> list[Configuration]:
     """Return the configurations that ``texts`` names, each once; ``weights`` limits a plain ``auto``.
+
+    With ``total_bytes`` that does instead, of all memory, and ``auto`` is always among them.
 
     Raises:
         typer.BadParameter: a name or a size is none.
@@ -29,6 +34,8 @@ def configurations(texts: str, weights: str | None, manifest: Manifest) -> list[
         default = weights if chosen.tuned == "auto" else None
         option = "--architectures" if limit else "--weights"
         found[text] = Configuration(text, chosen, weight_bytes(limit or default, manifest, option))
+    if total_bytes is not None:
+        found["auto"] = Configuration("auto", ARCHITECTURES["auto"], total_bytes=total_bytes)
     return list(found.values())
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pipeline.fitting.fit import Fitted
-from pipeline.planning.plan import PlanError
+from pipeline.planning.words import milliseconds
 
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 
@@ -48,24 +47,7 @@ def deadlines_of(texts: Sequence[str], models: Sequence[str]) -> dict[str, float
             )
         if found.setdefault(name, seconds) != seconds:
             raise typer.BadParameter(
-                f"{name!r} has two: {_ms(found[name])} and {_ms(seconds)}", param_hint="--deadline"
+                f"{name!r} has two: {milliseconds(found[name])} and {milliseconds(seconds)}",
+                param_hint="--deadline",
             )
     return found
-
-
-def check_deadline(name: str, fitted: Fitted, seconds: float | None) -> None:
-    """Refuse a deadline that a plan may miss.
-
-    Raises:
-        PlanError: the bound of its delay is above the deadline.
-    """
-    bound = fitted.bound_seconds
-    if seconds is not None and bound is not None and bound > seconds:
-        raise PlanError(
-            f"{name}: a deadline of {_ms(seconds)} is below the bound of its plan, {_ms(bound)}; give "
-            "at least that, or more memory"
-        )
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"

@@ -10,9 +10,11 @@ import logging
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from models.errors import printable
+from pipeline.execution.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +58,18 @@ def warn(message: str) -> None:
 def print_json(document: Any) -> None:
     """Print ``document`` for programs."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to a file that the user named.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def say(sentence: str) -> None:

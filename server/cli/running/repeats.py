@@ -11,6 +11,7 @@ from pipeline.benchmark.turns import Samples, take_turns
 from pipeline.energy.meter import EnergyMeter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Tensors
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import Plan
 from server.cli.printing.steps import bar
 
@@ -50,7 +51,7 @@ def repeated(
         LoaderError, DeviceError: a sweep fails.
     """
     configuration = Configuration(plan.architecture.name, plan.architecture)
-    contender = Streamed(Planned(configuration, plan), engine, inputs)
+    contender = Streamed(Planned(configuration, Fitted(plan)), engine, inputs)
     contender.settle()
     with bar(f"{runs} runs") as shown:
         (samples,) = take_turns([contender], runs, meter, lambda done: shown.step(done, runs))

@@ -26,7 +26,7 @@ from models.zoo.builder import Builder, Tensor
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.measuring.engines import opened
+from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from models.packs.pack import Pack
+from models.compiler import compile_onnx
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.predict import Wanted, find_plan, predict
+from pipeline.fitting.fit import fit
+from pipeline.fitting.judge import predict
+from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.measuring.plan_limits import measure_limits
@@ -17,6 +20,7 @@ from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.whole_files import check_writable
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import no_weights, written
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +39,34 @@ def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> Non
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile, name: str) -> None:
     architecture = ARCHITECTURES[name]
-    for limit in (None, tiny_pack.manifest.weight_bytes // 2):
-        found = find_plan(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
-        prediction = predict(found.plan, measured)
+    half = None if architecture.resident else tiny_pack.manifest.weight_bytes // 2
+    for limit in (None, half):
+        found = fit(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
+        prediction = found.prediction
+        assert prediction is not None
         assert prediction.bound_seconds is not None
         assert 0 < prediction.delay_seconds <= prediction.bound_seconds
         assert bool(found.reasons) == (architecture.tuned == "auto")
         assert bool(found.curve) == (architecture.tuned == "search")
 
 
+def test_a_network_without_weights_is_profiled(tmp_path: Path) -> None:
+    source = written(no_weights(), tmp_path / "none.onnx")
+    pack = open_pack(compile_onnx(source, tmp_path / "packs" / "none"))
+    measured = profile_pack(pack, CpuDevice(), iterations=1)
+    assert (measured.reads, measured.copies, measured.spans) == ((), (), ())
+    assert Profile.model_validate_json(measured.model_dump_json()) == measured
+    for architecture in ARCHITECTURES.values():
+        expected = fit(pack.manifest, architecture, Wanted(), measured).prediction
+        assert expected is not None
+        assert expected.delay_seconds > 0
+        assert expected.stall_seconds == 0
+
+
 def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -> None:
     for level in chunk_levels(tiny_pack.manifest):
         plan = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"], choice=Choice(chunk_bytes=level))
-        delay = predict(plan, measured).simulated.delay_seconds
+        delay = predict(plan, measured).sweep_seconds
         assert delay == pytest.approx(sum(measured.durations(plan).stages[-1]))
 
 
@@ -56,8 +75,8 @@ def test_limits_bound_the_plan_that_they_are_of(
     tiny_pack: Pack, measured: Profile, name: str
 ) -> None:
     half = tiny_pack.manifest.weight_bytes // 2
-    wanted = Wanted(weight_bytes=half)
-    plan = find_plan(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
+    wanted = Wanted(weight_bytes=None if name == "pre" else half)
+    plan = fit(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
     steps: list[tuple[int, int]] = []
     limits = measure_limits(
         tiny_pack, plan, CpuDevice(), 5, lambda done, total: steps.append((done, total))

@@ -8,9 +8,9 @@ from models.compiler import compile_onnx
 from models.default import FOLDER
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
-from pipeline.fitting.fit import NOTHING, Fitted
+from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
-from pipeline.fitting.within import fit_within, least_plan
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -66,8 +66,8 @@ def found_anew(manifest: Manifest, most_asks: int) -> tuple[Fitted | None, int]:
 
     try:
         with stopping_when(is_unwanted):
-            room = 2 * least_plan(manifest, AUTO, None).total_bytes
-            return fit_within(manifest, AUTO, room, NOTHING, profile(manifest)), asked[0]
+            room = 2 * fit(manifest, AUTO, LEAST).plan.total_bytes
+            return fit(manifest, AUTO, Wanted(total_bytes=room), profile(manifest)), asked[0]
     except PlanningStoppedError:
         return None, asked[0]
 

@@ -1,12 +1,16 @@
 """Plans that are kept beside the profile they were found on."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from models.packs.pack import Pack, open_pack
-from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
@@ -39,16 +43,24 @@ def pack(pack_folder: Path) -> Pack:
     return pack
 
 
-def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+def saved(plans: FoundPlans, question: str) -> bool:
+    plans.add(question, KNOWN)
+    return plans.save()
+
+
+def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
-    opened(path).add("auto 1 None", KNOWN)
+    plans = opened(path)
+    plans.add("auto 1 None", KNOWN)
+    assert not path.exists()
+    assert plans.save()
     again = opened(path)
     assert again.get("auto 1 None") == KNOWN
     assert again.get("auto 2 None") is None
     # Another profile is another question; what it finds replaces the rest.
     other = opened(path, OF_B)
     assert other.get("auto 1 None") is None
-    other.add("auto 2 None", KNOWN)
+    assert saved(other, "auto 2 None")
     assert opened(path).get("auto 1 None") is None
 
 
@@ -57,6 +69,7 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     known = opened(path)
     for number in range(MOST_PLANS + 2):
         known.add(str(number), KNOWN)
+    known.save()
     again = opened(path)
     kept = [number for number in range(MOST_PLANS + 2) if again.get(str(number)) is not None]
     assert kept == list(range(2, MOST_PLANS + 2))
@@ -75,7 +88,7 @@ def test_what_is_not_as_it_was_written_is_ignored(
     edited: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "plans.json"
-    opened(path).add("auto 1 None", KNOWN)
+    saved(opened(path), "auto 1 None")
     text = path.read_text("utf-8")
     assert edited(text) != text
     path.write_text(edited(text), "utf-8")
@@ -92,36 +105,69 @@ def test_a_damaged_file_is_as_none(
     known = opened(path)
     assert known.get("auto 1 None") is None
     assert str(path) in caplog.text
-    known.add("auto 1 None", KNOWN)
+    assert saved(known, "auto 1 None")
     assert opened(path).get("auto 1 None") == KNOWN
 
 
 def test_what_cannot_be_written_is_known_until_the_end(tmp_path: Path) -> None:
     known = opened(tmp_path / "missing" / "plans.json")
-    known.add("auto 1 None", KNOWN)
+    assert not saved(known, "auto 1 None")
     assert known.get("auto 1 None") == KNOWN
+
+
+def asked(pack: Pack, wanted: Wanted, name: str = "auto") -> Fitted:
+    """Return what a process of its own answers; it saves what it finds."""
+    known = load_profile(pack, MACHINE)
+    found = fit(pack.manifest, ARCHITECTURES[name], wanted, known)
+    assert known.known.save()
+    return found
+
+
+def no_search(*_: object) -> NoReturn:
+    pytest.fail("searched again")
 
 
 @pytest.mark.parametrize("name", ["auto", "2s-md"])
 def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
-    first = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
+    first = asked(pack, wanted, name)
     for search in ("plan_auto", "search"):
-        monkeypatch.setattr(
-            f"pipeline.fitting.predict.{search}", lambda *_: pytest.fail("searched again")
-        )
-    again = find_plan(pack.manifest, ARCHITECTURES[name], wanted, load_profile(pack, MACHINE))
-    assert again == first
+        monkeypatch.setattr(f"pipeline.fitting.weights.{search}", no_search)
+    assert asked(pack, wanted, name) == first
+
+
+@pytest.mark.parametrize("total", [None, 1 << 20, 1 << 30])
+def test_who_loads_quickly_takes_what_was_searched_thoroughly(
+    total: int | None, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = LEAST if total is None else Wanted(total_bytes=total)
+    quick = asked(pack, wanted)
+    thorough = asked(pack, replace(wanted, thorough=True))
+    assert (quick.thorough, thorough.thorough) == (False, True)
+    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
+    assert asked(pack, wanted) == thorough
 
 
 def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
-    loaded, auto = load_profile(pack, MACHINE), ARCHITECTURES["auto"]
     wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
-    found = find_plan(pack.manifest, auto, wanted, loaded)
+    found = asked(pack, wanted)
     path = pack.folder / found_plans_file.FILE
     ring = f'"ring_bytes":{found.plan.choice.ring_bytes}'
     text = path.read_text("utf-8")
     assert ring in text
     path.write_text(text.replace(ring, '"ring_bytes":1'), "utf-8")
-    assert find_plan(pack.manifest, auto, wanted, load_profile(pack, MACHINE)) == found
+    assert asked(pack, wanted) == found
     assert ring in path.read_text("utf-8")
+
+
+def test_what_is_found_and_is_not_what_is_wanted_is_searched_again(pack: Pack) -> None:
+    auto, wanted = ARCHITECTURES["auto"], Wanted(total_bytes=500_000)
+    known = load_profile(pack, MACHINE)
+    first = fit(pack.manifest, auto, wanted, known)
+    assert known.known.save()
+    kept = json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]
+    everything = fit(pack.manifest, auto, Wanted(total_bytes=1 << 30), known)
+    assert everything.plan.total_bytes > 500_000
+    for question in kept:
+        known.known.add(question, FoundPlan(everything.plan.choice))
+    assert fit(pack.manifest, auto, wanted, known) == first

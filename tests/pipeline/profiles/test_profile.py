@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from models.packs.choice import choose_pieces
 from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
-from pipeline.fitting.predict import predict
+from pipeline.fitting.fit import fit
+from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants
-from pipeline.fitting.within import fit_within
+from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -35,6 +37,8 @@ from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import MACHINE, always, profile
 from tests.pipeline.plans import plans
+from tests.pipeline.program.regions import largest_regions
+from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.synthetic import manifest, manifests
 
 MEBIBYTE = 1 << 20
@@ -178,7 +182,7 @@ def test_a_profile_without_times_of_rows_plans_without_rows(
     assert "no times of operators on rows" in caplog.text
     assert "layerstream profile" in caplog.text
     assert [variant.regions for variant in row_variants(pack.manifest, auto, old)] == [()]
-    assert not fit_within(pack.manifest, auto, 1 << 20, profile=old).plan.choice.regions
+    assert not fit(pack.manifest, auto, LEAST, old).plan.choice.regions
 
 
 def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -> None:
@@ -307,3 +311,38 @@ def test_quantiles_are_those_of_the_samples() -> None:
     found = [made.durations(plan, quantile).stages[-1] for quantile in ("median", "p95", "max")]
     assert found == [(1.0,), (2.0,), (3.0,)]
     assert always(2.0).at("p95") == 2.0
+
+
+def test_phases_are_those_of_their_network_and_few_are_remembered() -> None:
+    """A region is named by its pieces: that of another network is another one."""
+    networks = [random_network(Random(seed), 8) for seed in range(60)]
+    parts = [profile(network) for network in networks]
+    times = {key: time for part in parts for key, time in part.kernels.items()}
+    # One profile is asked for all, each of the others for one.
+    shared = parts[0].model_copy(update={"kernels": times})
+    asked = 0
+    for network in networks:
+        alone = profile(network).model_copy(update={"kernels": times})
+        for region in largest_regions(row_network(network), 1):
+            choice = Choice(regions=(region,))
+            plan = make_plan(network, ARCHITECTURES["pre"], choice=choice)
+            assert shared.durations(plan) == alone.durations(plan)
+            asked += 1
+    assert asked > 40
+    for seed in range(30):
+        network = random_network(Random(seed), 8)  # again, and so another one
+        for rows in range(1, 12):
+            for region in largest_regions(row_network(network), rows):
+                choice = Choice(regions=(region,))
+                shared.durations(make_plan(network, ARCHITECTURES["pre"], choice=choice))
+                asked += 1
+    assert asked > 256 >= len(shared._phase_cache)
+
+
+def test_only_a_network_without_weights_has_no_reads(kept: tuple[Pack, Profile]) -> None:
+    _, made = kept
+    document = json.loads(made.model_dump_json())
+    nothing = {**document, "spans": [], "reads": [], "copies": []}
+    assert Profile.model_validate(nothing).reads == ()
+    with pytest.raises(ValueError, match="none were measured"):
+        Profile.model_validate({**document, "reads": []})

@@ -5,12 +5,14 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.peers import ONNXRUNTIME, OPENVINO
-from tests.server.support import BAD, Cli, Packs
+from tests.server.support import BAD, Cli, Packs, inputs_for
 
 ROW = {
+    "total_bytes",
     *("architecture", "weight_bytes", "arena_bytes", "scratch_bytes", "weight_percent"),
     *("equation", "equation_bytes", "equation_layer_bytes", "predicted_ms", "bound_ms"),
     *("delay_ms", "ratio_to_pre", "stall_ms", "read_bytes", "cpu_seconds", "energy_joules"),
@@ -51,6 +53,30 @@ def test_rows(cli: Cli, packs: Packs, tiny: Path) -> None:
         assert 0 <= resident < packs.weights("tiny") / 10
     equations = [rows[name]["equation_bytes"] / rows["2s"]["equation_bytes"] for name in STREAMED]
     assert equations == [2, 4, 2, 1]
+
+
+def test_auto_within_a_budget_of_all_memory(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it
+    options = ("--iterations", 1, "--no-peers", "--budget", "900KiB", "--json")
+    document = cli("bench", "pipeline", own, "--architectures", "2s", *options).document
+    assert document["budget_bytes"] == 900 << 10
+    rows = {row["architecture"]: row for row in document["rows"]}
+    assert list(rows) == ["pre", "2s", "auto"]
+    auto = rows["auto"]
+    assert auto["total_bytes"] < 900 << 10 < rows["pre"]["total_bytes"]
+    assert auto["predicted_ms"] > 0
+    assert auto["equal_to_pre"]
+    # As run: the same plan, beside what one request holds.
+    np.save(tmp_path / "x.npy", inputs_for("tiny")["image"])
+    ran = cli(
+        *("run", own, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"),
+        *("--budget", "900KiB", "--json"),
+    ).document["plan"]
+    assert ran["total_bytes"] - ran["request_bytes"] == auto["total_bytes"]
+    small = ("bench", "pipeline", own, "--no-peers", "--budget")
+    cli(*small, "20KiB").refuses(BAD, "auto: tiny", "required", "available", "excess")
+    cli(*small, "1KiB").refuses(BAD, "tensors of one request")
+    cli(*small, "1MiB", "--weights", "5%").refuses(BAD, "--weights", "--budget")
 
 
 def test_for_people(cli: Cli, tiny: Path) -> None:

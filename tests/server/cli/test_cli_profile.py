@@ -120,7 +120,7 @@ def test_simulate_writes_a_trace(cli: Cli, profiled: Pack, tmp_path: Path) -> No
 def test_a_trace_that_cannot_be_written_is_named(cli: Cli, profiled: Pack, tmp_path: Path) -> None:
     missing = tmp_path / "none" / "trace.json"
     cli("simulate", profiled.folder, "--architectures", "pre", "--trace", missing).refuses(
-        1, "none"
+        BAD, "none"
     )
 
 

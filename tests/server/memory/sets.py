@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import Plan
 from server.memory.sharing import Sharer
 

@@ -19,7 +19,7 @@ from models.packs.leftovers import locked_folder
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack, versions
 from pipeline.devices.base import Device
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
 from server.errors import RefusedError
 from server.memory.budget import Budget

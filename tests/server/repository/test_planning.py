@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 from loader.priority import reader_priority
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.fit import fit_plan
-from pipeline.fitting.predict import Wanted
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.machine import Machine, this_machine
-from pipeline.profiles.profile_file import manifest_checksum, save_profile
+from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError
 from tests.pipeline.made_profiles import profile
@@ -152,6 +153,106 @@ def test_run_gives_the_same_bytes(cli: Cli, profiled: Save, tmp_path: Path, name
         np.testing.assert_array_equal(outputs[name][key], array)
 
 
+@pytest.mark.parametrize("in_turns", [False, True])
+async def test_a_service_uses_what_was_planned(
+    cli: Cli, settings: SettingsFactory, profiled: Save, in_turns: bool
+) -> None:
+    """``plan`` takes its time, and a model that loads finds what it found; so twice the same."""
+    profiled("pair")
+    repository = profiled("tiny")
+    activations = "shared" if in_turns else "own"
+    budget, requests = 3 << 20, 2 << 20
+    planned = cli(
+        *("plan", repository / "pair", repository / "tiny", "--threads", 1, "--json"),
+        *("--budget", f"{budget}B", "--request-memory", f"{requests}B"),
+        *("--activations", activations),
+    ).document
+    assert planned["in_turns"] == in_turns
+    assert [(row["search"], row["kept"]) for row in planned["packs"]] == [("thorough", True)] * 2
+    changes = {"budget": budget, "request_memory": requests, "activations": activations}
+    async with serving(
+        settings(repository=repository, models=("pair", "tiny"), **changes)
+    ) as service:
+        for row in planned["packs"]:
+            fitted = service.context.repository.get(row["model"])[0].fitted
+            assert fitted is not None
+            assert fitted.thorough
+            assert fitted.plan.total_bytes == row["total_bytes"]
+            assert fitted.plan.ring_bytes == row["ring_bytes"]
+            assert [asdict(each) for each in fitted.plan.choice.regions] == row["regions"]
+
+
+def test_a_plan_that_is_not_kept_says_so(cli: Cli, packs: Packs, profiled: Save) -> None:
+    repository = profiled("tiny")
+    for name, options, search, kept in (
+        ("tiny", (), "thorough", True),
+        ("tiny", ("--quick",), "thorough", True),  # what is kept is as near as a quick search
+        ("pair", (), "thorough", False),
+        ("pair", ("--quick",), "quick", False),
+        ("tiny", ("--architecture", "2s"), None, False),
+    ):
+        arguments = ("plan", repository / name, "--budget", "64MiB", "--threads", 1, *options)
+        (row,) = cli(*arguments, "--json").document["packs"]
+        assert (row["search"], row["kept"]) == (search, kept)
+        said = cli(*arguments).out
+        assert ("kept in plans.json; run and serve take" in said) == kept
+        assert ("may take another plan" in said) == (search == "thorough" and not kept)
+
+
+@pytest.mark.parametrize("damage", ["another version", "edited", "not json"])
+def test_kept_plans_that_cannot_be_trusted_are_named(
+    cli: Cli, profiled: Save, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    folder = profiled("tiny") / "tiny" / "1"
+    arguments = ("plan", folder, "--budget", "64MiB", "--threads", 1, "--json")
+    first = cli(*arguments)
+    file = folder / "plans.json"
+    text = file.read_text("utf-8")
+    changes = {
+        "another version": text.replace('"planner":', '"planner":9'),
+        "edited": text.replace('"ring_bytes":', '"ring_bytes":1'),
+        "not json": text[:-40],
+    }
+    assert changes[damage] != text
+    file.write_text(changes[damage], "utf-8")
+    assert cli(*arguments).document == first.document
+    (line,) = caplog.messages
+    assert line.startswith(f"{file}: ignored")
+    assert len(line) < len(str(file)) + 100
+    caplog.clear()
+    assert cli(*arguments).document == first.document
+    assert not caplog.messages
+
+
+def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None:
+    """``run`` sets aside what its one request holds, ``plan`` what it is told to: the rest is alike."""
+    pack = profiled("tiny") / "tiny"
+    np.save(tmp_path / "x.npy", TINY["image"])
+    ran = cli(
+        *("run", pack, "--input", tmp_path / "x.npy", "--budget", "900KiB"),
+        *("--output", tmp_path / "y.npy", "--threads", 1, "--json"),
+    ).document["plan"]
+    manifest = open_pack(pack).manifest
+    tensors = sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs))
+    assert ran["request_bytes"] == tensors
+    assert ran["total_bytes"] <= 900 << 10
+    planned = fit(
+        manifest,
+        ARCHITECTURES["auto"],
+        Wanted(total_bytes=(900 << 10) - tensors),
+        load_profile(open_pack(pack), this_machine(open_pack(pack).weights_path, CpuDevice(1))),
+    ).plan
+    assert ran["total_bytes"] == planned.total_bytes + tensors
+    for kind in ("ring", "resident", "arena", "scratch", "sessions"):
+        assert ran[f"{kind}_bytes"] == planned.memory[kind]
+    cli(
+        *("run", pack, "--input", tmp_path / "x.npy", "--budget", f"{tensors >> 1}B"),
+    ).refuses(BAD, "tiny", "the tensors of the request take", "the budget is")
+    cli(
+        *("run", pack, "--input", tmp_path / "x.npy", "--budget", f"{2 * tensors}B"),
+    ).refuses(BAD, "tiny", "needs", "free", "excess", "a budget of")
+
+
 def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", TINY["image"])
     arguments = ("run", packs.repository / "tiny", "--input", tmp_path / "x.npy")
@@ -169,7 +270,7 @@ def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     for options, words in (
         (("--weights", "0%"), ("--weights",)),
         (("--weights", "-5MiB"), ("--weights",)),
-        (("--weights", "1%"), ("bytes", "allow more, take another architecture")),
+        (("--weights", "1%"), ("bytes", "allow as much, or take another architecture")),
         (("--weights", "50%", "--architecture", "pre"), ("pre", "bytes")),
         (("--ring", "1KiB"), ("1024", "largest chunk", "give as much")),
         (("--ring", "1MiB", "--weights", "5%"), ("--ring", "--weights")),
@@ -186,7 +287,7 @@ def test_a_limit_holds_whatever_the_architecture(packs: Packs) -> None:
             for percent in (10, 20, 50, 100, 250):
                 limit = manifest.weight_bytes * percent // 100
                 try:
-                    fitted = fit_plan(manifest, architecture, Wanted(weight_bytes=limit), known)
+                    fitted = fit(manifest, architecture, Wanted(weight_bytes=limit), known)
                 except PlanError as exc:
                     assert str(limit) in str(exc) or "profile" in str(exc)  # noqa: PT017
                     continue

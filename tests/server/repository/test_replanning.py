@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ReadError
-from pipeline.fitting.fit import Fitted
+from pipeline.fitting.wanted import Fitted
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, share_out
 from server.repository.replanning import Place, growing, making_room

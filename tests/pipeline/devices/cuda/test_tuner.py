@@ -12,7 +12,8 @@ from pipeline.devices.cuda.calls.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.fake import FakeDriver
 from pipeline.devices.cuda.tuner import fastest_algorithms
-from pipeline.fitting.predict import Wanted, find_plan
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.profiling import profile_pack
 from pipeline.planning.make import make_plan
 from pipeline.profiles.profile import Profile
@@ -111,7 +112,7 @@ def test_a_profile_on_the_device_plans_auto(
         limit = 4 * pack.manifest.largest_chunk_bytes
         fitted = device.fitted(pack).manifest
         plans = [
-            find_plan(fitted, device.adapt(ARCHITECTURES[name]), wanted, profile).plan
+            fit(fitted, device.adapt(ARCHITECTURES[name]), wanted, profile).plan
             for name, wanted in (
                 ("pre", Wanted()),
                 ("auto", Wanted(weight_bytes=limit)),

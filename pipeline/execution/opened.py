@@ -1,0 +1,72 @@
+"""The one way to open an engine: its reader, its copy stage, and closing in the right order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from loader.pool.pool import ReadPool
+from loader.readers.files import open_reader
+from loader.readers.reader import Reader
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.devices.staged import copying
+from pipeline.execution.engine import Engine
+from pipeline.execution.leases import Lease
+from pipeline.planning.plan import Plan
+
+
+@contextmanager
+def opened(
+    pack: Pack,
+    plan: Plan,
+    device: Device,
+    pool: ReadPool | None = None,
+    reader: Reader | None = None,
+    verify: bool = False,
+) -> Iterator[Engine]:
+    """Yield an open engine, and close it and what was made for it.
+
+    ``device`` gets a copy stage where the plan has one. ``pool``, ``reader``, ``verify``: as
+    ``open_engine``; without a pool it has its own.
+
+    Raises:
+        As ``open_engine``.
+    """
+    with ExitStack() as stack:
+        if pool is None:
+            pool = ReadPool()
+            stack.callback(pool.close)
+        used = stack.enter_context(copying(device)) if plan.architecture.copies else device
+        engine = open_engine(pack, plan, used, pool, reader, verify)
+        stack.callback(engine.close)
+        yield engine
+
+
+def open_engine(
+    pack: Pack,
+    plan: Plan,
+    device: Device,
+    pool: ReadPool,
+    reader: Reader | None = None,
+    verify: bool = False,
+    *,
+    lease: Callable[[], Lease] | None = None,
+) -> Engine:
+    """Return an open engine of ``pack`` as ``device`` runs it (``Device.fitted``); whoever asks closes it.
+
+    ``reader``: of the weights, the engine's to close from now on; None: of their file. ``verify``: as
+    ``Engine``. ``lease``: makes that of an arena that engines share. On an error nothing stays open.
+
+    Raises:
+        ReadError: the weights cannot be opened. LoaderError: a resident span cannot be read or is damaged.
+        DeviceError: a piece cannot be loaded, or there is no memory. MemoryError: the system has none.
+    """
+    with ExitStack() as failed:
+        reader = reader or open_reader(pack.weights_path)
+        failed.callback(reader.close)
+        arena = None if lease is None else lease()
+        engine = Engine(pack, plan, device, pool, reader, verify, lease=arena)
+        failed.pop_all()
+        failed.callback(engine.close)
+        engine.open()
+        failed.pop_all()
+        return engine

@@ -1,0 +1,101 @@
+"""What a profile says of plans, and whether they are what was wanted."""
+
+from models.packs.manifest import Manifest
+from pipeline.fitting.wanted import Fitted, Prediction, Wanted
+from pipeline.planning.advice import chunk_advice
+from pipeline.planning.found_plans import Point
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.words import milliseconds, sized
+from pipeline.profiles.profile import Profile
+from pipeline.timing.timeline import timeline
+
+
+def judged(
+    plan: Plan,
+    profile: Profile | None,
+    reasons: tuple[str, ...] = (),
+    curve: tuple[Point, ...] = (),
+) -> Fitted:
+    """Return ``plan`` with what ``profile`` says of it.
+
+    Raises:
+        ProfileError: the profile lacks one of its kernels.
+    """
+    return Fitted(plan, None if profile is None else predict(plan, profile), reasons, curve)
+
+
+def predict(plan: Plan, profile: Profile) -> Prediction:
+    """Return what a request is expected to take in ``plan``.
+
+    Raises:
+        ProfileError: the profile lacks one of its kernels.
+    """
+    sweep = timeline(plan.stages, profile.durations(plan), plan.stages[0].ahead)
+    return Prediction(
+        sweep.delay_seconds,
+        sweep.stall_seconds,
+        profile.outside.median,
+        profile.bound_seconds(plan),
+        profile.outside.max,
+    )
+
+
+def seconds_of(fitted: Fitted, wanted: Wanted) -> float:
+    """Return the time of a request that is judged: its bound if that is wanted and known, or its delay."""
+    expected = fitted.prediction
+    assert expected is not None  # no time is wanted without a profile
+    bound = expected.bound_seconds if wanted.guaranteed else None
+    return expected.delay_seconds if bound is None else bound
+
+
+def reaches(fitted: Fitted, wanted: Wanted) -> bool:
+    """Return whether a plan is as fast as is wanted."""
+    return wanted.delay_seconds is None or seconds_of(fitted, wanted) <= wanted.delay_seconds
+
+
+def check(manifest: Manifest, fitted: Fitted, wanted: Wanted) -> None:
+    """Refuse a plan that is not what was wanted.
+
+    Raises:
+        PlanError: it takes too much, with what is required and available; or too long.
+    """
+    check_fits(manifest, fitted.plan, wanted.total_bytes)
+    limit, plan = wanted.weight_bytes, fitted.plan
+    if limit is not None and plan.weight_bytes > limit:
+        raise PlanError(
+            f"{manifest.name}: {sized(limit)} of weights in memory are too few; the least of "
+            f"{plan.architecture.name} is {sized(plan.weight_bytes)}: allow as much, or take another "
+            f"architecture{chunk_advice(manifest, plan.architecture)}"
+        )
+    if not reaches(fitted, wanted):
+        raise PlanError(f"{manifest.name}: {too_late(fitted, wanted)}")
+
+
+def check_fits(manifest: Manifest, plan: Plan, n_bytes: int | None) -> None:
+    """Refuse a plan that takes more than ``n_bytes``.
+
+    Raises:
+        PlanError: it does; the message has what is required and available, and what takes most.
+    """
+    if n_bytes is not None and plan.total_bytes > n_bytes:
+        kind, most = max(plan.memory.items(), key=lambda item: item[1])
+        raise PlanError(
+            f"{manifest.name}: required {sized(plan.total_bytes)}, available {sized(n_bytes)}, "
+            f"excess {sized(plan.total_bytes - n_bytes)}; most of it is {kind}: {sized(most)}"
+        )
+
+
+def too_late(fastest: Fitted, wanted: Wanted) -> str:
+    """Return why the ``fastest`` plan is none; to be typed back, what it takes is rounded up."""
+    limited = any((wanted.total_bytes, wanted.weight_bytes, wanted.ring_bytes))
+    within = "" if wanted.total_bytes is None else f" within {sized(wanted.total_bytes)}"
+    remedy = f"give at least that{', or more memory' if limited else ''}"
+    asked = milliseconds(wanted.delay_seconds or 0.0)
+    taken = milliseconds(seconds_of(fastest, wanted), up=True)
+    bound = fastest.prediction and fastest.prediction.bound_seconds
+    if wanted.guaranteed and bound is not None:
+        return (
+            f"a deadline of {asked} is below the bound of the fastest plan{within}, {taken}; "
+            f"{remedy}"
+        )
+    return f"a delay of {asked} cannot be reached{within}; the fastest plan takes {taken}; {remedy}"

@@ -1,0 +1,104 @@
+"""The one question of planning, what is wanted, and its one answer: a plan and what is known of it.
+
+Bytes and seconds; None: not asked, or not known.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.planning.found_plans import Point
+from pipeline.planning.plan import Plan
+from pipeline.planning.rows.variants import ALL_STEPS, QUICK_STEPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user asks of a plan. The fastest that fits is chosen.
+
+    ``total_bytes``: limit of everything that it takes. ``weight_bytes``: limit of its memory for weights.
+    ``ring_bytes``: of each ring; then there is nothing to search. ``delay_seconds``: of a request; as
+    little memory as reaches it. ``guaranteed``: its bound has to reach it, where the profile gives one.
+    ``least``: the smallest plan, however slow. ``thorough``: the search may take its time.
+
+    Parts of the network run on rows where all memory is limited, or the time; a limit of weights alone is
+    about how they stream, and leaves the network whole.
+    """
+
+    total_bytes: int | None = None
+    weight_bytes: int | None = None
+    ring_bytes: int | None = None
+    delay_seconds: float | None = None
+    guaranteed: bool = False
+    least: bool = False
+    thorough: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How long variants on rows are searched for."""
+        return ALL_STEPS if self.thorough else QUICK_STEPS
+
+
+NOTHING = Wanted()
+LEAST = Wanted(least=True)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a profile says of requests after an idle moment, when the head of the weights has been read.
+
+    ``sweep_seconds`` and ``sweep_bound_seconds`` of the sweep, ``outside_seconds`` and
+    ``longest_outside_seconds`` of all else in a request. ``stall_seconds``: kernels wait for weights.
+    There is no bound where the profile is not exact.
+    """
+
+    sweep_seconds: float
+    stall_seconds: float
+    outside_seconds: float
+    sweep_bound_seconds: float | None
+    longest_outside_seconds: float
+
+    @property
+    def delay_seconds(self) -> float:
+        """Of a request."""
+        return self.sweep_seconds + self.outside_seconds
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """Of a request."""
+        bound = self.sweep_bound_seconds
+        return None if bound is None else bound + self.longest_outside_seconds
+
+    @property
+    def delay_ms(self) -> float:
+        return self.delay_seconds * 1e3
+
+    @property
+    def stall_ms(self) -> float:
+        return self.stall_seconds * 1e3
+
+    @property
+    def bound_ms(self) -> float | None:
+        return None if self.bound_seconds is None else self.bound_seconds * 1e3
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A plan. ``reasons``: in words, why it is as it is. ``curve``: of the search for its ring.
+
+    ``prediction``: None without a profile. ``thorough``: it was found by a search that took its time.
+    """
+
+    plan: Plan
+    prediction: Prediction | None = None
+    reasons: tuple[str, ...] = ()
+    curve: tuple[Point, ...] = ()
+    thorough: bool = False
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """Of a sweep."""
+        return None if self.prediction is None else self.prediction.sweep_seconds
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """Of a sweep."""
+        return None if self.prediction is None else self.prediction.sweep_bound_seconds

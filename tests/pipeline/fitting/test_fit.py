@@ -1,0 +1,153 @@
+"""The one decision: what is wanted is kept or refused with figures, whatever a profile says."""
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from pydantic import TypeAdapter
+
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
+from pipeline.fitting.fit import fit
+from pipeline.fitting.frontier import frontier
+from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
+from pipeline.planning.draft import Drafts
+from pipeline.planning.plan import Choice, PlanError
+from pipeline.planning.residents import critical_reads
+from pipeline.profiles.delay_limits import MOST_SECONDS
+from pipeline.profiles.profile import Distribution, Profile
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.made_profiles import profile
+from tests.pipeline.synthetic import manifest
+
+AUTO = ARCHITECTURES["auto"]
+#: Thirty layers, whose weights take a fifteenth of their kernels' time to read.
+LAYERS = manifest([16] * 30, [True] * 30)
+_MS = re.compile(r"([0-9.]+) ms; give")
+
+
+def with_slow_reads(network: Manifest, factor: float) -> Profile:
+    """Return a profile whose reads have once taken ``factor`` times as long as they usually do."""
+    usual = profile(network)
+    return usual.model_copy(
+        update={
+            "reads": tuple(
+                replace(item, seconds=worst(item.seconds, factor)) for item in usual.reads
+            )
+        }
+    )
+
+
+def worst(usual: Distribution, factor: float) -> Distribution:
+    return replace(usual, max=factor * usual.max)
+
+
+def times(fitted: Fitted) -> tuple[float, float]:
+    """Return delay and bound of a request."""
+    expected = fitted.prediction
+    assert expected is not None
+    assert expected.bound_seconds is not None
+    return expected.delay_seconds, expected.bound_seconds
+
+
+def test_a_deadline_is_searched_by_the_bound_that_judges_it() -> None:
+    known = with_slow_reads(LAYERS, 50)
+    seconds = 0.040
+    usual = fit(LAYERS, AUTO, Wanted(delay_seconds=seconds), known)
+    # Enough as a rule; a plan that is bounded by as much has to keep more weights.
+    assert times(usual)[0] <= seconds < times(usual)[1]
+    bounded = fit(LAYERS, AUTO, Wanted(delay_seconds=seconds, guaranteed=True), known)
+    assert times(bounded)[1] <= seconds
+    everything = fit(LAYERS, ARCHITECTURES["pre"]).plan
+    assert usual.plan.weight_bytes < bounded.plan.weight_bytes < everything.weight_bytes
+
+
+@pytest.mark.parametrize("guaranteed", [False, True])
+@pytest.mark.parametrize("total", [None, 20 << 16])
+def test_a_time_that_cannot_be_reached_is_refused_with_one_that_can(
+    total: int | None, guaranteed: bool
+) -> None:
+    known = with_slow_reads(LAYERS, 10)
+    wanted = Wanted(total_bytes=total, delay_seconds=1e-4, guaranteed=guaranteed)
+    with pytest.raises(PlanError, match="bound" if guaranteed else "delay") as refused:
+        fit(LAYERS, AUTO, wanted, known)
+    found = _MS.search(str(refused.value))
+    assert found is not None
+    seconds = float(found[1]) / 1e3
+    reached = fit(LAYERS, AUTO, replace(wanted, delay_seconds=seconds), known)
+    assert times(reached)[guaranteed] <= seconds
+    assert total is None or reached.plan.total_bytes <= total
+
+
+def test_a_time_is_that_of_a_request_and_not_of_its_sweep_alone() -> None:
+    outside = Distribution(count=1, median=0.004, p95=0.004, max=0.020)
+    known = with_slow_reads(LAYERS, 1).model_copy(update={"outside": outside})
+    for guaranteed in (False, True):
+        wanted = Wanted(delay_seconds=0.055, guaranteed=guaranteed)
+        assert times(fit(LAYERS, AUTO, wanted, known))[guaranteed] <= 0.055
+    with pytest.raises(PlanError, match="bound"):
+        fit(LAYERS, AUTO, Wanted(delay_seconds=0.035, guaranteed=True), known)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("has_profile", [False, True])
+def test_what_is_wanted_is_kept_or_refused(name: str, has_profile: bool, tiny_pack: Pack) -> None:
+    network, architecture = tiny_pack.manifest, ARCHITECTURES[name]
+    known = profile(network) if has_profile else None
+    for limit in (1 << 12, 1 << 18, 1 << 19, 1 << 20):
+        for wanted in (
+            Wanted(total_bytes=limit),
+            Wanted(weight_bytes=limit),
+            Wanted(total_bytes=1 << 20, weight_bytes=limit),
+            Wanted(total_bytes=limit, ring_bytes=limit >> 1),
+        ):
+            try:
+                plan = fit(network, architecture, wanted, known).plan
+            except PlanError as exc:
+                assert re.search("bytes|profile", str(exc))  # noqa: PT017
+                continue
+            assert plan.total_bytes <= (wanted.total_bytes or plan.total_bytes)
+            assert plan.weight_bytes <= (wanted.weight_bytes or plan.weight_bytes)
+
+
+def test_nothing_is_smaller_than_the_least(tiny_pack: Pack) -> None:
+    network = tiny_pack.manifest
+    least = fit(network, AUTO, LEAST).plan.total_bytes
+    assert fit(network, AUTO, Wanted(total_bytes=least)).plan.total_bytes == least
+    with pytest.raises(PlanError, match=f"required .* available .*{least - 1} bytes.* excess 1 b"):
+        fit(network, AUTO, Wanted(total_bytes=least - 1))
+    assert fit(network, AUTO, NOTHING).plan.total_bytes > least
+
+
+def test_a_frontier_has_less_time_for_more_memory() -> None:
+    points = frontier(LAYERS, AUTO, profile=profile(LAYERS, bytes_a_second=1e8))
+    assert len(points) > 5
+    for smaller, larger in pairwise(points):
+        assert smaller.plan.total_bytes < larger.plan.total_bytes
+        assert larger.seconds <= smaller.seconds * 1.01
+
+
+@pytest.mark.parametrize("kernel", [0.0, 1e-9, MOST_SECONDS])
+@pytest.mark.parametrize("bytes_a_second", [1e5, 1e9, math.inf])
+def test_planning_ends_whatever_a_profile_says(kernel: float, bytes_a_second: float) -> None:
+    known = profile(LAYERS, kernel, bytes_a_second)
+    for limit in (6, 18, 29):
+        wanted = Wanted(total_bytes=limit << 16)
+        assert fit(LAYERS, AUTO, wanted, known).plan.total_bytes <= limit << 16
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300])
+def test_what_is_no_time_is_in_no_profile(seconds: float) -> None:
+    with pytest.raises(ValueError, match="max"):
+        TypeAdapter(Distribution).validate_python(
+            {"count": 1, "median": 0.0, "p95": 0.0, "max": seconds}
+        )
+
+
+def test_the_critical_path_leads_backwards_where_nothing_takes_time() -> None:
+    known = profile(LAYERS, 0.0, math.inf)
+    draft = Drafts(LAYERS, known.durations).draft(Choice(4 << 16, 1 << 16, 1 << 16))
+    path = critical_reads(draft, draft.idle)
+    assert path == sorted(set(path), reverse=True)
