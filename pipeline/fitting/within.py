@@ -19,7 +19,7 @@ from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it.
-_TRIED = 6
+_TRIED = 4
 # Of those that fit in a budget so many are planned in full.
 _PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.

@@ -9,8 +9,9 @@ from models.packs.manifest import Manifest
 from pipeline.program.lives import joins, lifetimes
 from pipeline.program.row_network import RowNetwork
 
-# Joins that wait for their parts with this part of all bytes that live, over time, are tried together.
-_WORTH = (0.02, 0.004, 0.0005, 0.0)
+# Joins that wait for their parts with this part of all bytes that live, over time, are tried together;
+# then all.
+_WORTH = (0.02, 0.0)
 
 
 def worth_apart(manifest: Manifest, network: RowNetwork) -> list[frozenset[int]]:

@@ -22,7 +22,7 @@ from pipeline.program.row_times import RowTimes
 from pipeline.program.sketches import Sketch, sketches
 
 #: Operators that are walked over to find regions: while a model loads, and where time is no object.
-QUICK_STEPS, ALL_STEPS = 6_000, 120_000
+QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _ARENAS = 14
 _FIRST_ENDS = 10
