@@ -115,9 +115,8 @@ class Context:
         Raises:
             StartupError: there is not as much.
         """
-        needs = await asyncio.to_thread(self.repository.request_needs)
         try:
-            self.budget.set_aside(self.settings.request_memory, needs)
+            await asyncio.to_thread(self.repository.set_aside)
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
         self.request_memory.capacity_bytes = self.budget.request_bytes

@@ -34,8 +34,8 @@ from server.cli.planning.frontier import frontier_rows, print_frontier
 from server.cli.planning.rows import document_of, planned, print_plans
 from server.cli.printing.output import print_json, say, warn, write_text
 from server.cli.printing.steps import working
-from server.memory.budget import Budget, check_requests
-from server.memory.candidates import Candidate, share_budget
+from server.memory.budget import Budget
+from server.memory.candidates import Candidate, share_served
 from server.memory.shared_space import possible
 from server.plots.plans import arena_picture, frontier_picture
 
@@ -105,15 +105,11 @@ def plan(
             plans = [fit(*candidate.question) for candidate in candidates]
         else:
             shared = Budget(budget_bytes)
-            shared.set_aside(
-                size(request_memory, "--request-memory"), [each.need for each in candidates]
-            )
-            for candidate in candidates:
-                check_requests(candidate.pack.name, candidate.pack.manifest, shared)
             activations, why = possible(device, activations, budget_bytes)
             if why:
                 warn(why)
-            shares = share_budget(candidates, shared, activations)
+            requests = size(request_memory, "--request-memory")
+            shares = share_served(candidates, shared, requests, activations)
             request_bytes, in_turns, plans = shared.request_bytes, shares.in_turns, shares.plans()
     rows = [
         planned(candidate, item, hint, save_found([candidate.profile]))

@@ -79,13 +79,15 @@ class Budget:
             for kind, n_bytes in holding.part(shared=True).items()
         }
 
-    def set_aside(self, chosen: int | None, needs: Sequence[Need]) -> None:
+    def set_aside(self, chosen: int | None, needs: Sequence[Need], model_bytes: int = 0) -> None:
         """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.
+
+        ``model_bytes``: what the models that are to fit beside them take at least.
 
         Raises:
             RefusedError: they are not free; nothing has changed.
         """
-        n_bytes = pool_bytes(self.total_bytes, needs) if chosen is None else chosen
+        n_bytes = pool_bytes(self.total_bytes, needs, model_bytes) if chosen is None else chosen
         with self._changing:
             free = self.free_bytes + self.request_bytes
             if n_bytes > free:

@@ -8,9 +8,10 @@ from models.packs.pack import Pack
 from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from server.memory.budget import Budget
+from server.memory.budget import Budget, check_requests
+from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need
-from server.memory.sharing import Activations, Shares, share_out, sharer
+from server.memory.sharing import Activations, Sharer, Shares, share_out, sharer
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,6 @@ class Candidate:
     architecture: Architecture
     wanted: Wanted
     profile: Profile | None = None
-
-    @property
-    def need(self) -> Need:
-        """What requests to it take."""
-        return Need.of(self.pack.manifest)
 
     @property
     def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None]:
@@ -40,12 +36,39 @@ def share_budget(
 
     Raises:
         RefusedError: the smallest plan of one does not fit. PlanError: what is wanted cannot be, or not
-        without a profile. ProfileError: a profile lacks a kernel.
+            without a profile. ProfileError: a profile lacks a kernel.
     """
-    sharers = [
+    return _shared(_sharers(candidates), budget, activations)
+
+
+def share_served(
+    candidates: Sequence[Candidate],
+    budget: Budget,
+    request_bytes: int | None,
+    activations: Activations,
+) -> Shares:
+    """Plan all ``candidates`` as a service does, which sets memory aside for requests first.
+
+    ``request_bytes``: so much; None: as is usual. Raises as ``share_budget``, and RefusedError where no
+    request to one could be answered.
+    """
+    sharers = _sharers(candidates)
+    needs = [Need.of(each.pack.manifest) for each in candidates]
+    minima = [Minimum(each.least, need) for each, need in zip(sharers, needs, strict=True)]
+    budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
+    for each in candidates:
+        check_requests(each.pack.name, each.pack.manifest, budget)
+    return _shared(sharers, budget, activations)
+
+
+def _sharers(candidates: Sequence[Candidate]) -> list[Sharer]:
+    return [
         sharer(each.pack.name, each.pack.manifest, each.architecture, each.profile, each.wanted)
         for each in candidates
     ]
+
+
+def _shared(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
     shares = share_out(sharers, budget, activations)
     shares.plans()
     return shares

@@ -1,21 +1,41 @@
 """What the packs of a repository need at least, so that one that loads leaves the others their place."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from models.errors import ModelError
 from models.packs.pack import find_pack
 from pipeline.devices.base import DeviceError
 from pipeline.planning.plan import PlanError
 from server.errors import RefusedError
+from server.memory.holdings import Holding, sum_bytes
+from server.memory.request_needs import Need
 
 # What tells whether a file is still the one that was read: device, inode, size, time of change.
 _Seen = tuple[int, int, int, int]
 
 
 T = TypeVar("T")
+
+
+class Minimum(NamedTuple):
+    """What a model needs at least: ``memory`` of its smallest plan, bytes by kind, and its requests."""
+
+    memory: Mapping[str, int]
+    need: Need
+
+    def has_room(self, request_bytes: int) -> bool:
+        """Return whether a request could be answered where all together hold so many bytes."""
+        return self.need.tight_bytes <= request_bytes
+
+
+def least_together(minima: Iterable[Minimum], in_turns: bool) -> int:
+    """Return the bytes that models take together at least, at once or ``in_turns``."""
+    return sum_bytes(
+        {str(number): Holding(each.memory, in_turns) for number, each in enumerate(minima)}
+    )
 
 
 class Minima(Generic[T]):

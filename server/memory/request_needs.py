@@ -92,28 +92,42 @@ class Need(NamedTuple):
         return capacity_for(self.least_bytes)
 
 
-def pool_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
+def pool_bytes(budget_bytes: int, needs: Sequence[Need], model_bytes: int = 0) -> int:
     """Return the size of the pool where no setting does: an eighth of the budget, or what is needed.
+
+    Where models that take ``model_bytes`` would not fit beside that, but do beside what is needed, it is
+    what they leave.
+    """
+    usual, least = _usual_bytes(budget_bytes, needs), _least_pool(needs)
+    left = budget_bytes - model_bytes
+    return left if least <= left < usual else usual
+
+
+def _least_pool(needs: Sequence[Need]) -> int:
+    return capacity_for(max((need.least_bytes for need in needs), default=CODEC_BYTES))
+
+
+def _usual_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
+    """Return an eighth, or what is needed.
 
     Tensors of any model have room from four times as large a budget on. Below, what is left over beside
     three times as much is theirs, so that more for requests is never less for models.
     """
     share = min(budget_bytes // _SHARE, _MOST_BYTES)
-    least = max((need.least_bytes for need in needs), default=CODEC_BYTES)
     # Of each model by itself: one whose tensors are too large for the budget takes nothing from others.
     tensors = {capacity_for(need.infer_bytes) for need in needs}
     left_over = (min(each, budget_bytes - (_TENSOR_SHARE - 1) * each) for each in tensors)
-    return max(share, capacity_for(least), *left_over)
+    return max(share, _least_pool(needs), *left_over)
 
 
 def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
     """Return the smallest budget in which models that take ``model_bytes`` and their requests fit."""
     low, high = model_bytes, 1 << max(model_bytes, 1).bit_length()
-    while high - pool_bytes(high, needs) < model_bytes:
+    while high - pool_bytes(high, needs, model_bytes) < model_bytes:
         high *= 2
     while low < high:  # what is left for models grows with the budget
         middle = (low + high) // 2
-        if middle - pool_bytes(middle, needs) < model_bytes:
+        if middle - pool_bytes(middle, needs, model_bytes) < model_bytes:
             low = middle + 1
         else:
             high = middle

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from pipeline.profiles.profile_file import FILE, save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
+from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations, Sharer, sharer
@@ -66,27 +67,17 @@ class Opener:
         #: As the settings say, as far as the device can.
         self.activations: Activations = settings.activations if self._arena else "own"
 
-    def least(self, folder: Path) -> Mapping[str, int]:
-        """Return what the latest version in ``folder`` needs at least, by kind, as the device is; blocks.
+    def least(self, folder: Path) -> Minimum:
+        """Return what the latest version in ``folder`` needs at least, as the device is; blocks.
 
         Raises:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
-            RefusedError: no request could be answered.
         """
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
-        check_requests(folder.name, pack.manifest, self._budget)
         least = fit(pack.manifest, self._architecture(), LEAST, profile).plan.memory
         save_found([profile])
-        return least
-
-    def need(self, folder: Path) -> Need:
-        """Return what requests to the latest version in ``folder`` take; blocks.
-
-        Raises:
-            ModelError: its pack is damaged, or not for here. OSError: no access.
-        """
-        return Need.of(self._checked(folder).manifest)
+        return Minimum(least, Need.of(pack.manifest))
 
     def prepare(self, name: str, folder: Path) -> Prepared:
         """Return the latest version in ``folder``, ready to be planned; blocks.

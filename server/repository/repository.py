@@ -21,8 +21,7 @@ from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
-from server.memory.minima import Minima
-from server.memory.request_needs import Need
+from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
 from server.repository.entry import Entry
 from server.repository.loaded_models import LoadedModels
@@ -67,13 +66,18 @@ class Repository:
         """
         return model_names(self._settings.repository)
 
-    def request_needs(self) -> list[Need]:
-        """Return what requests to each model take; blocks."""
-        needs = []
-        for name in self._served():
-            with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
-                needs.append(self._opener.need(self._settings.repository / name))
-        return needs
+    def set_aside(self) -> None:
+        """Take the memory of requests out of the budget, before models share the rest; blocks.
+
+        Raises:
+            RefusedError: there is not as much.
+        """
+        # What is wrong with one is said when it is loaded.
+        found = [self._minima.of(self._settings.repository / name) for name in self._served()]
+        minima = [minimum for minimum in found if minimum is not None]
+        together = least_together(minima, self._opener.activations != "own")
+        needs = [minimum.need for minimum in minima]
+        self._budget.set_aside(self._settings.request_memory, needs, together)
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
@@ -204,5 +208,5 @@ class Repository:
             entry = self._entries.get(name)
             if name not in present and not (entry and entry.unloaded):
                 least = self._minima.of(self._settings.repository / name)
-                if least is not None:
-                    yield Sharer(name, least)
+                if least is not None and least.has_room(self._budget.request_bytes):
+                    yield Sharer(name, least.memory)

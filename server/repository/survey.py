@@ -20,7 +20,7 @@ from pipeline.profiles.profile_file import FILE, load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests
-from server.memory.holdings import Holding, sum_bytes
+from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need, smallest_budget
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_out, sharer
 from server.repository.model_folders import model_names
@@ -91,12 +91,13 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
 
 def needed_for_all(models: Sequence[Found], activations: Activations = "auto") -> int:
     """Return the smallest budget in which all ``models`` that can be opened are served together."""
-    needs = [model.need for model in models if model.need is not None]
-    in_turns = activations != "own"
-    held = {
-        model.name: Holding(model.least, in_turns) for model in models if model.pack is not None
-    }
-    return smallest_budget(sum_bytes(held), needs)
+    minima = _minima(models)
+    needs = [minimum.need for minimum in minima]
+    return smallest_budget(least_together(minima, activations != "own"), needs)
+
+
+def _minima(models: Sequence[Found]) -> list[Minimum]:
+    return [Minimum(model.least, model.need) for model in models if model.need is not None]
 
 
 def judge(
@@ -114,8 +115,9 @@ def judge(
     Raises:
         RefusedError: not even the memory of requests is in the budget.
     """
-    needs = [model.need for model in models if model.need is not None]
-    budget.set_aside(request_bytes, needs)
+    minima = _minima(models)
+    needs = [minimum.need for minimum in minima]
+    budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     verdicts = {model.name: _unservable(model, budget) for model in models}
     sharers = [_sharer(model, device) for model in models if verdicts[model.name] is None]
     shares = share_out(sharers, budget, activations)

@@ -15,7 +15,7 @@ NEEDS = st.lists(NEED, max_size=4)
 
 def fits(budget: int, model_bytes: int, needs: list[Need]) -> bool:
     """Whether models and requests have what they need in ``budget``."""
-    return budget - pool_bytes(budget, needs) >= model_bytes
+    return budget - pool_bytes(budget, needs, model_bytes) >= model_bytes
 
 
 @given(SIZES, NEEDS)
@@ -36,6 +36,22 @@ def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
     less, more = sorted((one, other))
     assert pool_bytes(less, needs) <= pool_bytes(more, needs)
     assert less - pool_bytes(less, needs) <= more - pool_bytes(more, needs)
+
+
+@given(SIZES, SIZES, SIZES, NEEDS)
+@examples(few=200, many=20_000)
+def test_models_that_would_not_fit_get_what_requests_can_do_without(
+    one: int, other: int, model_bytes: int, needs: list[Need]
+) -> None:
+    less, more = sorted((one, other))
+    pools = [pool_bytes(budget, needs, model_bytes) for budget in (less, more)]
+    assert less - pools[0] <= more - pools[1]
+    for budget, pool in zip((less, more), pools, strict=True):
+        usual = pool_bytes(budget, needs)
+        tight = pool_bytes(0, needs)
+        assert tight <= pool <= usual
+        assert (budget - pool >= model_bytes) == (budget - tight >= model_bytes)
+        assert pool == usual or budget - pool == model_bytes
 
 
 @given(SIZES, NEEDS, NEED)
