@@ -105,14 +105,16 @@ def kept_sizes(made: Made, start: Numbers) -> tuple[Numbers, Numbers]:
     There is one where no rows are kept for more than a phase, so that they never move.
     """
     left = made.ends - start
+    most = left.max(axis=1)
     moves = (start < made.first).any(axis=1)
+    if not moves.any():
+        return most, np.zeros_like(most)
     zeros = np.zeros((len(left), 1), np.int64)
     same = start == np.concatenate([zeros, start[:, :-1]], axis=1)
     changes = ~(same & (made.count == 0))
     odd = np.cumsum(changes, axis=1) % 2 == 1
     of_odd = np.where(changes & odd, left, 0).max(axis=1)
     of_even = np.where(changes & ~odd, left, 0).max(axis=1)
-    most = left.max(axis=1)
     return np.where(moves, of_odd, most), np.where(moves, of_even, 0)
 
 

@@ -178,10 +178,10 @@ class RegionRows:
         """Return who reads what is made outside."""
         found: dict[int, list[Wanted]] = {}
         for position, item in enumerate(self.items):
-            made = one_region([phase[position] for phase in self.ranges])
+            made = self.made[item.output].rows
             for taken in item.inputs:
-                rows = wanted(position, taken.window, made)
-                for part in {part.row_value for part in self.parts[taken.row_value]}:
-                    if part not in self.made:
-                        found.setdefault(part, []).append(rows)
+                parts = {part.row_value for part in self.parts[taken.row_value]}
+                for part in parts - self.made.keys():
+                    rows = wanted(position, taken.window, one_region(made))
+                    found.setdefault(part, []).append(rows)
         return found

@@ -163,6 +163,8 @@ class Sums:
     def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
         """Add the strips of the rows that later phases need, and copies to them."""
         left = made.ends - start
+        if not left.any():
+            return
         self.kept += sum(kept_sizes(made, start)) * unit
         self.bindings += np.where(left.max(axis=1) > 0, 4 * MOVE_BYTES, 0)
         self.seconds += self.moves(np.count_nonzero(left, axis=1), left.sum(axis=1) * unit)

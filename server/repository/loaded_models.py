@@ -154,8 +154,9 @@ class LoadedModels:
     async def _try_reopen(self, entry: Entry, place: Place) -> None:
         try:
             await self._reopen(entry, place)
-        except Exception as exc:  # noqa: BLE001  it serves as it did, or says itself why it does not
-            _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
+        except Exception as exc:  # noqa: BLE001  it serves as it did, or has said why it does not
+            if entry.serves:
+                _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
 
 
 def _as_places(loaded: Places, shares: Shares) -> dict[str, Place]:

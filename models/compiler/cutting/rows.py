@@ -129,7 +129,17 @@ class _Finder:
             return self._plain_node(index, node)
         if node.op_type in POINTWISE - _UNEVEN:
             return self._pointwise(index, node)
+        if node.op_type == "BatchNormalization" and node.input[0] not in self._blocked:
+            return self._normalised(index, node)
         return None
+
+    def _normalised(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """One that nothing has taken in: each element is scaled by what its channel says."""
+        if attributes(node).get("training_mode", 0):
+            return None
+        if not all(name in self._graph.constants for name in node.input[1:]):
+            return None
+        return self._made(index, node, [(node.input[0], Window())])
 
     def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import onnx
+
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.cut import inner_bytes
@@ -73,12 +75,13 @@ def _made_bytes(graph: Graph, piece: CutPiece) -> int:
 
 
 def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
-    """Bound the unrolled buffers of convolutions outside the blocked layout.
+    """Bound the unrolled buffers of convolutions outside the blocked layout, and what other kernels copy.
 
     MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
     """
     largest = segments = 0
     for node in graph.nodes[piece.first_node : piece.end_node]:
+        largest = max(largest, _copied_bytes(graph, node))
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):
@@ -97,6 +100,18 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
         images = graph.values[node.output[0]].shape[0] * attributes(node).get("group", 1)
         segments = max(segments, SHARING_THREADS, images)
     return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
+
+
+def _copied_bytes(graph: Graph, node: onnx.NodeProto) -> int:
+    """Bound what a kernel copies: LRN padded squares and their sums, a softmax its tensors, turned."""
+    if node.op_type not in ("LRN", "Softmax", "LogSoftmax") or node.input[0] not in graph.values:
+        return 0
+    value, given = graph.values[node.input[0]], attributes(node)
+    if node.op_type == "LRN":
+        padded = (value.shape[1] + given["size"] - 1) * math.prod(value.shape[2:])
+        return value.n_bytes + 4 * int(padded)
+    along_last = given.get("axis", -1) in (-1, len(value.shape) - 1)
+    return 0 if along_last else 2 * value.n_bytes
 
 
 def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:

@@ -19,9 +19,13 @@ THREADS = (1, 2, 5, 16, 40)
 
 
 def plain() -> onnx.ModelProto:
-    """Convolutions that have no blocked kernel: odd groups, more groups than cores, along one axis."""
+    """Convolutions that have no blocked kernel: odd groups, more groups than cores, along one axis.
+
+    And what copies its tensor: LRN, Softmax along another axis than the last.
+    """
     return parsed(
-        """plain (float[1,3,64,64] x, float[1,3,20000] v) => (float[1,9,31,31] y, float[1,8,19996] z) {
+        """plain (float[1,3,64,64] x, float[1,3,20000] v, float[1,64,56,56] p)
+        => (float[1,9,31,31] y, float[1,8,19996] z, float[1,64,56,56] q, float[1,64,56,56] r) {
             a = Conv<kernel_shape=[3,3]>(x, wa)
             b = Conv<kernel_shape=[3,3], group=5>(a, wb)
             c = Conv<kernel_shape=[5,5]>(b, wc)
@@ -31,6 +35,8 @@ def plain() -> onnx.ModelProto:
             y = Conv<kernel_shape=[1,1]>(f, wg)
             w = Conv<kernel_shape=[3]>(v, wh)
             z = Conv<kernel_shape=[3]>(w, wi)
+            q = LRN<size=3>(p)
+            r = Softmax<axis=1>(p)
         }""",
         {
             "wa": (5, 3, 3, 3),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
@@ -62,6 +63,11 @@ class Case:
 
 # fmt: off
 CASES = {
+    "normalised pixels": Case("""
+        a = BatchNormalization(x, scale, shift, mean, variance)
+        b = Conv<pads=[1,1,1,1], strides=[2,2]>(a, wa)
+        y = Conv<pads=[1,1,1,1]>(b, wb)
+    """, {"wa": (32, 3, 3, 3), "wb": W3}, source="1,3,31,21"),
     "strides": Case("""
         a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, wa)
         b = Relu(a)
@@ -231,6 +237,10 @@ CASES = {
 }
 # fmt: on
 _CONSTANTS: Mapping[str, NDArray[Any]] = {
+    "scale": np.array([0.7, -1.3, 0.2], np.float32),
+    "shift": np.array([0.1, 0.3, -2.1], np.float32),
+    "mean": np.array([0.485, 0.456, 0.406], np.float32),
+    "variance": np.array([0.229, 0.224, 0.225], np.float32),
     "low": np.array(-0.3, np.float32),
     "high": np.array(0.4, np.float32),
     "apart": np.array([1, 2, 32, 13, 9]),
@@ -324,3 +334,22 @@ def test_a_batch_runs_whole(machine: Machine, tmp_path: Path) -> None:
     auto = ARCHITECTURES["auto"]
     assert [variant.regions for variant in row_variants(manifest, auto, None)] == [()]
     assert same_bits(answers(pack, machine, architecture="auto"), answers(pack, machine))
+
+
+def test_a_normalisation_has_the_same_bits_whatever_its_shape() -> None:
+    """What lets it run on rows; others, as LRN, add up or divide by threads: their bits depend on it."""
+    drawn = np.random.default_rng(5)
+    for _ in range(60):
+        planes, height, width = (int(drawn.integers(1, most)) for most in (40, 14, 20))
+        statistics = {name: drawn.random(planes, np.float32) + 0.1 for name in "sbmv"}
+        ports = ", ".join(f"float[{planes}] {name}" for name in statistics)
+        node = "{ y = BatchNormalization(x, s, b, m, v) }"
+        text = f"bn (float[1,c,h,w] x, {ports}) => (float[1,c,h,w] y) {node}"
+        session = ort.InferenceSession(parsed(text).SerializeToString())
+        x = drawn.standard_normal((1, planes, height, width), np.float32)
+        (whole,) = session.run(None, {"x": x, **statistics})
+        for rows in (1, 2, 3):
+            for first in range(0, height, rows):
+                part = np.ascontiguousarray(x[:, :, first : first + rows])
+                (found,) = session.run(None, {"x": part, **statistics})
+                assert found.tobytes() == whole[:, :, first : first + rows].tobytes()
