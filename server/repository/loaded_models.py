@@ -63,6 +63,7 @@ class LoadedModels:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
         entry.prepared, entry.place = model, place
+        entry.version, entry.weight_bytes = model.pack.version, model.pack.manifest.weight_bytes
         return bool(changes)
 
     async def grow(self) -> None:

@@ -75,6 +75,7 @@ class Repository:
         for name in self._served():
             with contextlib.suppress(ModelError, OSError):  # loading it will say what is wrong
                 needs.append(self._opener.need(self._settings.repository / name))
+        trim_heap()
         return needs
 
     async def load_all(self) -> None:
@@ -155,7 +156,7 @@ class Repository:
 
     async def _closed_worker(self, entry: Entry, worker: Worker) -> None:
         await worker.close()
-        entry.place = None
+        entry.prepared = entry.place = None
         # The memory of a broken engine is still the disk's: it stays reserved.
         entry.lost = worker.engine.broken
         if not entry.lost:
@@ -171,7 +172,7 @@ class Repository:
         entry = self._entries.get(name)
         if entry is None:
             raise NotFoundError(f"model {shown(name)}: not found")
-        if version is not None and entry.pack is not None and version != entry.pack.version:
+        if version is not None and entry.version is not None and version != entry.version:
             raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         if not entry.serves or entry.pack is None:
             raise (RefusedError if entry.refused else NotServingError)(entry.message)
