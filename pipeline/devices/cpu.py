@@ -18,9 +18,28 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 
+class _Bound:
+    """A launcher: a model has hundreds, and a function takes five times as much with what it holds.
+
+    The kernel lives as long as this does.
+    """
+
+    __slots__ = ("_binding", "_kernel")
+
+    def __init__(self, kernel: "_CpuKernel", binding: "ort.IOBinding") -> None:
+        self._kernel = kernel
+        self._binding = binding
+
+    def __call__(self) -> None:
+        try:
+            self._kernel.session.run_with_iobinding(self._binding)
+        except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
+            raise KernelError(reason(exc)) from exc
+
+
 class _CpuKernel(Kernel):
     def __init__(self, session: "ort.InferenceSession") -> None:
-        self._session = session
+        self.session = session
         self._inputs = [port.name for port in session.get_inputs()]
         self._outputs = [port.name for port in session.get_outputs()]
 
@@ -28,19 +47,13 @@ class _CpuKernel(Kernel):
         self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
     ) -> Launch:
         self._check(inputs, outputs)
-        binding = self._session.io_binding()
+        binding = self.session.io_binding()
         for name, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for name, array in zip(self._outputs, outputs, strict=True):
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
-        def launch() -> None:
-            try:
-                self._session.run_with_iobinding(binding)
-            except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-                raise KernelError(reason(exc)) from exc
-
-        return launch
+        return _Bound(self, binding)
 
     def attach(
         self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
@@ -53,7 +66,7 @@ class _CpuKernel(Kernel):
                 for name, held in zip(self._inputs, inputs, strict=True)
             }
             try:
-                results = self._session.run(self._outputs, feeds)
+                results = self.session.run(self._outputs, feeds)
             except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
                 raise KernelError(reason(exc)) from exc
             for name, result, target in zip(self._outputs, results, outputs, strict=True):

@@ -5,6 +5,7 @@ what phases have in common once, and a phase is a loop over what to call.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class PhaseBinder:
         given = None if source.strip is not None else self._memory.given(self._value(source).value)
         if given is None:
             taken = self._rows(source)
-            return lambda: np.copyto(rows, taken)
+            return partial(np.copyto, rows, taken)  # takes half the memory of a function
         return lambda: given.put_rows(rows, source.first_plane, source.first_row)
 
     def _value(self, area: Area) -> RowValue:

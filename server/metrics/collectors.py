@@ -49,8 +49,8 @@ class ModelCollector(Collector):
             for reason in get_args(Absence):
                 absent.add_metric([entry.name, reason], float(entry.absence == reason))
             refusals.add_metric([entry.name], self._repository.refusals.get(entry.name, 0))
-            if entry.pack is not None:
-                weights.add_metric([entry.name], entry.pack.manifest.weight_bytes)
+            if entry.version is not None:
+                weights.add_metric([entry.name], entry.weight_bytes)
             if entry.worker is not None:
                 queue.add_metric([entry.name], entry.worker.waiting)
         yield from (ready, absent, weights, queue, refusals)

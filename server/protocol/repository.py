@@ -24,7 +24,7 @@ async def index(context: ContextDependency, request: Request) -> list[dict[str, 
         found.append(
             {
                 "name": name,
-                "version": entry.pack.version if entry and entry.pack else None,
+                "version": entry.version if entry else None,
                 "state": entry.state if entry else "UNAVAILABLE",
                 "reason": public(entry.reason, request) if entry else "not loaded",
             }

@@ -20,8 +20,9 @@ class Entry:
 
     ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``may_pass``: for a
     reason that may be gone at the next try, without anybody changing a file or a setting.
-    ``lost``: why its memory, which a disk may still write to, can never be used again. ``place``: what it
-    is planned as while it is loaded.
+    ``lost``: why its memory, which a disk may still write to, can never be used again. ``version`` and
+    ``weight_bytes``: of what was loaded last. ``prepared`` and ``place``: what is loaded, and
+    what it is planned as; None while it is not.
     """
 
     name: str
@@ -31,13 +32,15 @@ class Entry:
     unloaded: bool = False
     may_pass: bool = False
     lost: str = ""
+    version: str | None = None
+    weight_bytes: int = 0
     prepared: Prepared | None = None
     place: Place | None = None
     worker: Worker | None = None
 
     @property
     def pack(self) -> Pack | None:
-        """What was loaded last."""
+        """What is loaded."""
         return None if self.prepared is None else self.prepared.pack
 
     @property

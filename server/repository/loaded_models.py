@@ -66,6 +66,7 @@ class LoadedModels:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
         entry.prepared, entry.place = model, place
+        entry.version, entry.weight_bytes = model.pack.version, model.pack.manifest.weight_bytes
         return bool(changes)
 
     async def close(self, entry: Entry, why: str) -> None:
@@ -80,7 +81,7 @@ class LoadedModels:
 
     async def _closed(self, entry: Entry, worker: Worker) -> None:
         await worker.close()
-        entry.place = None
+        entry.prepared = entry.place = None
         # The memory of a broken engine is still the disk's: it stays reserved.
         entry.lost = worker.engine.broken
         if not entry.lost:

@@ -17,6 +17,7 @@ from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
+from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
@@ -78,6 +79,7 @@ class Repository:
         together = least_together(minima, self._opener.activations != "own")
         needs = [minimum.need for minimum in minima]
         self._budget.set_aside(self._settings.request_memory, needs, together)
+        trim_heap()
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
@@ -153,7 +155,7 @@ class Repository:
         entry = self._entries.get(name)
         if entry is None:
             raise NotFoundError(f"model {shown(name)}: not found")
-        if version is not None and entry.pack is not None and version != entry.pack.version:
+        if version is not None and entry.version is not None and version != entry.version:
             raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         if not entry.serves or entry.pack is None:
             raise (RefusedError if entry.refused else NotServingError)(entry.message)

@@ -1,0 +1,68 @@
+"""A manifest stays in memory as long as its model is served: what it takes there."""
+
+import dataclasses
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from models.packs.manifest import Manifest, Operand, RowInput, Window, read_manifest, write_manifest
+from models.packs.pack import Pack
+from tests.pipeline.synthetic import chain
+
+COUNT = 400
+
+
+def written_chain(folder: Path) -> bytes:
+    """Return a manifest of ``COUNT`` pieces that do the same to values of one shape."""
+    write_manifest(chain([1 << 20] * (COUNT + 1), [[0, 0]] * COUNT), folder / "manifest.json")
+    return (folder / "manifest.json").read_bytes()
+
+
+def inside(value: Any) -> Iterator[Any]:
+    """Yield ``value`` and all records and tuples in it."""
+    if isinstance(value, tuple):
+        yield value
+        for item in value:
+            yield from inside(item)
+    elif dataclasses.is_dataclass(value):
+        yield value
+        for field in dataclasses.fields(value):
+            yield from inside(getattr(value, field.name))
+
+
+def test_what_is_equal_is_one_object(tiny_pack: Pack) -> None:
+    manifest = tiny_pack.manifest
+    shared = (Operand, RowInput, Window)
+    found = [
+        record
+        for part in (manifest.pieces, manifest.row_operators)
+        for record in inside(part)
+        if isinstance(record, shared)
+    ]
+    shapes = [record.shape for record in found if isinstance(record, Operand)]
+    for records in (found, shapes):
+        assert len({id(record) for record in records}) == len(set(records)) < len(records)
+
+
+def test_records_have_no_dictionary(tiny_pack: Pack) -> None:
+    fields = [getattr(tiny_pack.manifest, name) for name in Manifest.model_fields]
+    records = [record for record in inside(tuple(fields)) if dataclasses.is_dataclass(record)]
+    assert len(records) > 50
+    assert not any(hasattr(record, "__dict__") for record in records)
+
+
+def test_a_piece_takes_less_than_half_a_kilobyte(tmp_path: Path) -> None:
+    text = written_chain(tmp_path)
+    read_manifest(text)  # what is made once for all
+    gc.collect()
+    tracemalloc.start()
+    try:
+        manifest = read_manifest(text)
+        taken, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(manifest.pieces) == COUNT
+    assert taken < 512 * COUNT
+    assert peak < 3 * taken

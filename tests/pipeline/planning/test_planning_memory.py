@@ -1,0 +1,65 @@
+"""What planning takes while it lasts, and what is left of it."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+from models.compiler import compile_onnx
+from models.default import FOLDER
+from models.packs.pack import Pack, open_pack
+from pipeline.fitting.fit import fit
+from pipeline.fitting.remembered import forget
+from pipeline.fitting.row_variants import row_variants
+from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.planning.rows import ways
+from pipeline.schedule.architectures import ARCHITECTURES
+
+AUTO = ARCHITECTURES["auto"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_onnx(FOLDER / "cifar10.onnx", tmp_path_factory.mktemp("repository") / "cifar10")
+
+
+def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
+    manifest = open_pack(folder).manifest
+    least = fit(manifest, AUTO, LEAST).plan.total_bytes
+    plan = fit(manifest, AUTO, Wanted(total_bytes=least)).plan
+    assert plan.choice.regions
+    left = weakref.ref(manifest)
+    forget()
+    del manifest, plan
+    gc.collect()
+    assert left() is None
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 10_000])
+def test_limits_may_be_tried_in_any_number_at_once(
+    folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = open_pack(folder).manifest
+    known = row_variants.__globals__["_FOUND"]
+    known.clear()
+    usual = row_variants(manifest, AUTO, None)
+    known.clear()
+    monkeypatch.setattr(ways, "_LIMITS_AT_ONCE", at_once)
+    assert row_variants(manifest, AUTO, None) == usual
+    known.clear()
+
+
+def test_objects_are_counted(tiny_pack: Pack) -> None:
+    """More steps and more lanes take more; the manifest is there once."""
+    fine, coarse = (
+        make_plan(tiny_pack.manifest, AUTO, choice=Choice(chunk_bytes=size))
+        for size in (1, 1 << 30)
+    )
+    assert len(fine.steps) > len(coarse.steps)
+    assert fine.object_bytes > coarse.object_bytes > 0
+    lanes = make_plan(tiny_pack.manifest, AUTO, choice=Choice(chunk_bytes=1, lanes=3))
+    assert fine.object_bytes < lanes.object_bytes < 3 * fine.object_bytes
+    assert lanes.memory["objects"] == lanes.object_bytes
