@@ -54,7 +54,9 @@ def plan(
     architecture_name: ArchitectureName = "auto",
     deadline: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL=TIME", help="The same of one model, e.g. resnet50=50ms."),
+        typer.Option(
+            metavar="MODEL=TIME", help="The same of one model, by its bound, e.g. resnet50=50ms."
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
     show_frontier: Annotated[
