@@ -27,7 +27,8 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.quiet import wait_until_quiet
-from pipeline.planning.make import READ_BYTES, make_plan
+from pipeline.planning.make import make_plan
+from pipeline.planning.streaming import READ_BYTES
 from pipeline.schedule.architectures import ARCHITECTURES
 
 

@@ -62,10 +62,12 @@ def check(manifest: Manifest, fitted: Fitted, wanted: Wanted) -> None:
     check_fits(manifest, fitted.plan, wanted.total_bytes)
     limit, plan = wanted.weight_bytes, fitted.plan
     if limit is not None and plan.weight_bytes > limit:
+        has_ring = wanted.ring_bytes is not None
+        least = "with that ring it" if has_ring else f"the least of {plan.architecture.name}"
         raise PlanError(
-            f"{manifest.name}: {sized(limit)} of weights in memory are too few; the least of "
-            f"{plan.architecture.name} is {sized(plan.weight_bytes)}: allow as much, or take another "
-            f"architecture{chunk_advice(manifest, plan.architecture)}"
+            f"{manifest.name}: {sized(limit)} of weights in memory are too few; {least} "
+            f"is {sized(plan.weight_bytes)}: allow as much, or take another architecture"
+            f"{chunk_advice(manifest, plan.architecture)}"
         )
     if not reaches(fitted, wanted):
         raise PlanError(f"{manifest.name}: {too_late(fitted, wanted)}")

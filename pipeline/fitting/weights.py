@@ -8,12 +8,12 @@ from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.auto import Goal, plan_auto
 from pipeline.planning.make import make_plan
 from pipeline.planning.search import search
+from pipeline.planning.streaming import PAGE_BYTES
 from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 
-_PAGE_BYTES = 4096
 # The search tries rings in steps of this, or of this part of the weights.
 _STEP_BYTES = 1 << 20
 _STEPS = 128
@@ -62,7 +62,7 @@ def _searched(
     manifest: Manifest, architecture: Architecture, limit: int | None, profile: Profile
 ) -> Fitted:
     """Return the smallest ring of minimal delay, or that of the least delay within ``limit``."""
-    step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // _PAGE_BYTES * _PAGE_BYTES)
+    step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // PAGE_BYTES * PAGE_BYTES)
     result = search(manifest, architecture, profile.durations, step)
     chosen = result.chosen
     allowed = [each for each in result.curve if limit is None or each.weight_bytes <= limit]

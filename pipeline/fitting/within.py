@@ -74,8 +74,7 @@ class Within:
             PlanError: none is.
         """
         wanted = self._wanted
-        # What was measured of exactly one plan may bound it better than any that is searched for.
-        tried = [self.fastest()]
+        tried = []
         for variant in sorted(self._variants, key=lambda item: item.n_bytes):
             # Kernels alone may take too long: the fastest variant says what could be reached.
             if variant.seconds <= (wanted.delay_seconds or 0.0) or variant is self._variants[0]:
@@ -83,7 +82,8 @@ class Within:
                 if fitted is not None and reaches(fitted, wanted):
                     return fitted
                 tried += [] if fitted is None else [fitted]
-        closest = min(tried, key=lambda fitted: seconds_of(fitted, wanted))
+        # What was measured of exactly one plan may bound it better than any that is searched for.
+        closest = min([*tried, self.fastest()], key=lambda fitted: seconds_of(fitted, wanted))
         if not reaches(closest, wanted):
             raise PlanError(f"{self._manifest.name}: {too_late(closest, wanted)}")
         return closest

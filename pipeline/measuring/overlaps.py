@@ -17,8 +17,9 @@ from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.planning.make import READS_IN_RING, chunk_limit, make_plan
+from pipeline.planning.make import chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.streaming import READS_IN_RING
 from pipeline.planning.thumb import USEFUL_RING_BYTES
 from pipeline.profiles.profile import Overlap, Profile
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from loader.ring import Group, Place, group_spans, place
+from loader.ring import Group, Place
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.level import Level, level_of
-from pipeline.planning.make import chunk_limit, make_plan, read_limit, with_head
+from pipeline.planning.make import chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.streaming import Streaming, streaming
 from pipeline.planning.units import Unit
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
@@ -26,7 +27,6 @@ from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
 
 DurationsOf = Callable[[Plan], Durations]
-PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -122,35 +122,26 @@ class Drafts:
         level = self.level(chunk_limit(self._manifest, self._architecture, choice) or 0)
         kept = set(choice.resident)
         units = [unit for unit in level.units if not kept.issuperset(unit.spans)]
-        streamed = sum(unit.length for unit in units)
-        asked = level.largest_bytes if choice.ring_bytes is None else choice.ring_bytes
-        ring = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, streamed)
-        read = read_limit(self._architecture, choice, ring)
-        groups = group_spans([(unit.offset, unit.length) for unit in units], read)
-        places = place(groups, ring)
-        copies = self._architecture.copies
-        reads = with_head(self._architecture, choice, places)
-        rows, starts = self._rows(
-            level, units, groups, reads, places if copies else [], choice.ahead == "idle"
-        )
+        stream = streaming(self._architecture, choice, units)
+        rows, starts = self._rows(level, stream, choice.ahead == "idle")
         ends = [*starts[1:], len(level.until) - 1]
         kernels = tuple(
             level.until[end] - level.until[start] for start, end in zip(starts, ends, strict=False)
         )
-        moves = zip(
-            *self._seconds(level, [item.length for item in reads], choice.depth), strict=True
-        )
+        lengths = [item.length for item in stream.read_places]
+        moves = zip(*self._seconds(level, lengths, choice.depth), strict=True)
+        streamed = sum(unit.length for unit in units)
         return Draft(
             choice,
             level,
             tuple(units),
-            tuple(groups),
-            ring * self.rings + level.kept_bytes + level.streamable_bytes - streamed,
+            stream.groups,
+            stream.n_bytes * self.rings + level.kept_bytes + level.streamable_bytes - streamed,
             starts,
             rows,
             Durations(
                 (*(tuple(move) for move in moves), kernels)
-                if reads
+                if lengths
                 else (*[()] * (len(rows) - 1), kernels),
                 choice.depth,
                 level.slowdown,
@@ -159,27 +150,19 @@ class Drafts:
         )
 
     def _rows(
-        self,
-        level: Level,
-        units: Sequence[Unit],
-        groups: Sequence[Group],
-        read_places: Sequence[Place],
-        copy_places: Sequence[Place],
-        idle: bool,
+        self, level: Level, stream: Streaming, idle: bool
     ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
         """Return stages whose kernels are joined, and the first kernel of each."""
         kernels = len(level.until) - 1
-        users = [
-            range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)
-            for group in groups
-        ]
+        users = stream.users
         cuts = sorted({0, *(cut for item in users for cut in (item.start, item.stop))} - {kernels})
         joined = [
             range(bisect_left(cuts, item.start), bisect_left(cuts, item.stop)) for item in users
         ]
         starts = tuple(cuts) if kernels else ()
         return stages(
-            self._architecture, Steps(joined, len(starts), read_places, copy_places, idle)
+            self._architecture,
+            Steps(joined, len(starts), stream.read_places, stream.copy_places, idle),
         ), starts
 
     def _seconds(self, level: Level, lengths: Sequence[int], depth: int) -> list[tuple[float, ...]]:

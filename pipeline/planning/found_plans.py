@@ -1,6 +1,7 @@
 """Plans that were found on a profile. Searching takes half a second; a restart asks for the same again."""
 
 import json
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class FoundPlan:
 class PlanStore(Protocol):
     """Where known plans outlive the process. Neither method fails: what is lost is searched again."""
 
-    def load(self) -> dict[str, FoundPlan]:
-        """Return the plans by what was asked for, the newest last."""
+    def load(self, level: int = logging.WARNING) -> dict[str, FoundPlan]:
+        """Return the plans by what was asked for, the newest last; ``level``: of why there are none."""
 
     def save(self, plans: Mapping[str, FoundPlan]) -> bool:
         """Replace what is there; return whether that could be written."""
@@ -74,13 +75,27 @@ class FoundPlans:
         with self._changing:
             self._plans.pop(question, None)
             self._plans[question] = known
-            while len(self._plans) > MOST_PLANS:
-                del self._plans[next(iter(self._plans))]
+            self._forget()
             self._saved = False
 
     def save(self) -> bool:
-        """Write to the store what is new; return whether another process finds all of it there."""
+        """Write to the store what is new; return whether another process finds all of it there.
+
+        What another process has written meanwhile stays, and counts here from now on.
+        """
         with self._changing:
             if self._store is not None and not self._saved:
+                there = self._store.load(logging.DEBUG)
+                mine = {
+                    question: known
+                    for question, known in self._plans.items()
+                    if question not in there or known.thorough >= there[question].thorough
+                }
+                self._plans = {**{key: there[key] for key in there if key not in mine}, **mine}
+                self._forget()
                 self._saved = self._store.save(self._plans)
             return self._store is not None and self._saved
+
+    def _forget(self) -> None:
+        while len(self._plans) > MOST_PLANS:
+            del self._plans[next(iter(self._plans))]

@@ -1,13 +1,14 @@
 """Make the plan of one model: choose its kernels, place its weights, order its operations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
+from loader.ring import Group
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import plan_arena
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.streaming import PAGE_BYTES, Streaming, needed_bytes, streaming
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
 from pipeline.program.lives import lifetimes, never_whole, placed
@@ -23,24 +24,9 @@ from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.constraints import Steps, stages
 
-# Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
-# in the ring at once where it is large enough.
-READ_BYTES = 4 << 20
-READS_IN_RING = 3
-_PAGE_BYTES = 4096
 _MIN_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 4 << 20
 _CHUNKS_A_MODEL = 16
-
-
-@dataclass(frozen=True)
-class _Buffers:
-    """Where streamed weights pass: a ring, or two of the same size where they are copied."""
-
-    n_bytes: int
-    groups: list[Group]
-    read_places: list[Place]
-    copy_places: list[Place]
 
 
 def make_plan(
@@ -63,17 +49,10 @@ def make_plan(
     steps = choose_steps(manifest, chunk_limit(manifest, architecture, choice), choice.regions)
     kept = _resident_spans(manifest, architecture, choice, steps)
     streamed = streamed_units(manifest, steps, set(kept))
-    largest = max((unit.length for unit in streamed), default=0)
-    buffers = _buffers(manifest, architecture, choice, streamed)
-    count = len(buffers.groups)
-    users = [
-        range(streamed[group.first_span].steps.start, streamed[group.end_span - 1].steps.stop)
-        for group in buffers.groups
-    ]
-    order = Steps(
-        users, len(steps), buffers.read_places, buffers.copy_places, choice.ahead == "idle"
-    )
-    shown = buffers.copy_places if architecture.copies else buffers.read_places[:count]
+    _check_ring(manifest, architecture, choice, streamed)
+    stream = streaming(architecture, choice, streamed)
+    read_places, copy_places = stream.read_places, stream.copy_places
+    order = Steps(stream.users, len(steps), read_places, copy_places, choice.ahead == "idle")
     resident_bytes = sum(manifest.spans[i].length for i in kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
     arena = plan_arena(lifetimes(manifest, steps, apart))
@@ -81,9 +60,9 @@ def make_plan(
         architecture=architecture,
         choice=choice,
         steps=steps,
-        largest_chunk_bytes=largest,
-        staging_bytes=buffers.n_bytes if architecture.copies else 0,
-        ring_bytes=buffers.n_bytes,
+        largest_chunk_bytes=max((unit.length for unit in streamed), default=0),
+        staging_bytes=stream.n_bytes if architecture.copies else 0,
+        ring_bytes=stream.n_bytes,
         resident_bytes=resident_bytes,
         arena_bytes=_arena_bytes(arena.n_bytes, choice.lanes),
         scratch_bytes=scratch_bytes(steps),
@@ -91,23 +70,23 @@ def make_plan(
         object_bytes=object_bytes(manifest, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
-        groups=tuple(_in_spans(buffers.groups, streamed)),
-        read_places=tuple(buffers.read_places),
-        places=tuple(shown),
+        groups=tuple(_in_spans(stream.groups, streamed)),
+        read_places=read_places,
+        places=stream.places,
         resident=tuple(kept),
-        spans=_span_offsets(manifest, kept, streamed, buffers.groups, shown),
+        spans=_span_offsets(manifest, kept, streamed, stream),
         values=(
             *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
             *arena.offsets[len(manifest.values) :],
         ),
-        users=tuple(users),
+        users=stream.users,
         stages=stages(architecture, order),
     )
 
 
 def _arena_bytes(lane_bytes: int, lanes: int) -> int:
     """Return what the arenas of ``lanes`` take; where there are several, each begins on a page."""
-    return lane_bytes if lanes == 1 else lanes * (-(-lane_bytes // _PAGE_BYTES) * _PAGE_BYTES)
+    return lane_bytes if lanes == 1 else lanes * (-(-lane_bytes // PAGE_BYTES) * PAGE_BYTES)
 
 
 def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) -> int | None:
@@ -136,51 +115,24 @@ def _resident_spans(
     return sorted(kept)
 
 
-def _buffers(
+def _check_ring(
     manifest: Manifest, architecture: Architecture, choice: Choice, units: Sequence[Unit]
-) -> _Buffers:
-    """Size and fill the buffers that streamed weights pass.
+) -> None:
+    """Refuse a ring that is smaller than the largest chunk.
 
     Raises:
-        PlanError: they are smaller than the largest chunk.
+        PlanError: it is.
     """
-    slots = architecture.slots or 1
-    needed = slots * max((unit.length for unit in units), default=0)
-    asked = needed if choice.ring_bytes is None else choice.ring_bytes
-    if asked < needed:
+    slots, needed = architecture.slots or 1, needed_bytes(architecture, units)
+    if choice.ring_bytes is not None and choice.ring_bytes < needed:
         raise PlanError(
-            f"{manifest.name}: a ring of {sized(asked)} is smaller than {_count(slots)}the largest "
-            f"chunk, {sized(needed // slots)}: give as much{chunk_advice(manifest, architecture)}"
+            f"{manifest.name}: a ring of {sized(choice.ring_bytes)} is smaller than {_count(slots)}the "
+            f"largest chunk, {sized(needed // slots)}: give as much{chunk_advice(manifest, architecture)}"
         )
-    whole = max(sum(unit.length for unit in units), needed)
-    n_bytes = min(-(-asked // _PAGE_BYTES) * _PAGE_BYTES, whole)
-    parts = [(unit.offset, unit.length) for unit in units]
-    groups = group_spans(parts, read_limit(architecture, choice, n_bytes))
-    if architecture.slots:
-        places = place_in_slots(groups, n_bytes // slots // _PAGE_BYTES * _PAGE_BYTES, slots)
-    else:
-        places = place(groups, n_bytes)
-    copies = places if architecture.copies else []
-    return _Buffers(n_bytes, groups, with_head(architecture, choice, places), copies)
-
-
-def with_head(architecture: Architecture, choice: Choice, places: Sequence[Place]) -> list[Place]:
-    """Return where all reads of a sweep write: ``places``, and those of the next sweep's head."""
-    ahead = choice.ahead != "never" and not architecture.copies
-    return [*places, *(place_ahead(places) if ahead else [])]
 
 
 def _count(slots: int) -> str:
     return f"{slots} times " if slots > 1 else ""
-
-
-def read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
-    """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
-    if architecture.slots:
-        return 0
-    if choice.read_bytes is not None:
-        return min(choice.read_bytes, ring_bytes)
-    return max(min(READ_BYTES, ring_bytes // READS_IN_RING), _PAGE_BYTES)
 
 
 def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
@@ -195,8 +147,7 @@ def _span_offsets(
     manifest: Manifest,
     kept: Sequence[int],
     units: Sequence[Unit],
-    groups: Sequence[Group],
-    places: Sequence[Place],
+    stream: Streaming,
 ) -> tuple[int, ...]:
     """Return where each span lies: kept ones behind each other, streamed ones in their group's place."""
     offsets = [0] * len(manifest.spans)
@@ -207,7 +158,7 @@ def _span_offsets(
             position += manifest.spans[span].length
 
     put(kept, 0)
-    for group, item in zip(groups, places, strict=True):
+    for group, item in zip(stream.groups, stream.places, strict=True):
         own = units[group.first_span : group.end_span]
         put([span for unit in own for span in unit.spans], item.offset)
     return tuple(offsets)

@@ -2,9 +2,10 @@
 
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
-from pipeline.planning.make import READ_BYTES, READS_IN_RING, make_plan
+from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.sizes_apart import apart
+from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 

@@ -12,12 +12,13 @@ from functools import cached_property
 from loader.errors import LoaderError
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
-from pipeline.planning.draft import PAGE_BYTES, Draft, Drafts, Judge, idle_seconds
+from pipeline.planning.draft import Draft, Drafts, Judge, idle_seconds
 from pipeline.planning.level import Level
-from pipeline.planning.make import READ_BYTES, chunk_limit
+from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
 from pipeline.planning.sizes_apart import apart
+from pipeline.planning.streaming import PAGE_BYTES, READ_BYTES
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES
 

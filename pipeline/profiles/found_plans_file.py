@@ -49,7 +49,7 @@ class KnownFile:
         self._path = path
         self._profile = profile
 
-    def load(self) -> dict[str, FoundPlan]:
+    def load(self, level: int = logging.WARNING) -> dict[str, FoundPlan]:
         """Return the plans; none where there is no file, or it is damaged or of another profile."""
         try:
             if self._path.stat().st_size > _MAX_FILE_BYTES:
@@ -58,16 +58,16 @@ class KnownFile:
         except FileNotFoundError:
             return {}
         except OSError as exc:
-            _log.warning("%s: ignored: %s", self._path, exc.strerror or exc)
+            _log.log(level, "%s: ignored: %s", self._path, exc.strerror or exc)
             return {}
         except ValidationError as exc:
-            _log.warning("%s: ignored: %s", self._path, first_fault(exc))
+            _log.log(level, "%s: ignored: %s", self._path, first_fault(exc))
             return {}
         if document.planner != PLANNER_VERSION:
-            _log.warning("%s: ignored: written by planner %s", self._path, document.planner)
+            _log.log(level, "%s: ignored: written by planner %s", self._path, document.planner)
             return {}
         if document != document.sealed():
-            _log.warning("%s: ignored: changed since it was written", self._path)
+            _log.log(level, "%s: ignored: changed since it was written", self._path)
             return {}
         return document.plans if document.profile == self._profile else {}
 

@@ -54,11 +54,14 @@ def plan(
     architecture_name: ArchitectureName = "auto",
     deadline: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL=TIME", help="The same of one model, e.g. resnet50=50ms."),
+        typer.Option(
+            metavar="MODEL=TIME", help="The same of one model, by its bound, e.g. resnet50=50ms."
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
     show_frontier: Annotated[
-        bool, typer.Option("--frontier", help="Memory against delay of one pack.")
+        bool,
+        typer.Option("--frontier", help="Memory against delay of one pack, whatever the limits."),
     ] = False,
     picture: Annotated[
         Path | None,
@@ -76,9 +79,9 @@ def plan(
     chosen = architecture(architecture_name)
     budget_bytes = size(budget, "--budget")
     target = seconds_of(delay)
-    limits = (budget, weights, target, ring)
+    limits = (budget, weights, delay, ring)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
-    _check_options(unlimited, target is not None and bool(deadline))
+    _check_options(unlimited, delay is not None and bool(deadline))
     _check_pictures(packs, show_frontier, picture)
     device = open_named(context, device_name, threads)
     found = [open_pack(path, device.target, recompile) for path in packs]
@@ -129,7 +132,9 @@ def plan(
 
 def _check_options(unlimited: bool, twice: bool) -> None:
     if unlimited:
-        raise typer.BadParameter("give --budget, --weights, --ring, --delay or --frontier")
+        raise typer.BadParameter(
+            "give --budget, --weights, --ring, --delay, --deadline or --frontier"
+        )
     if twice:
         raise typer.BadParameter("give --delay or --deadline")
 

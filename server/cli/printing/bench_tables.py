@@ -1,10 +1,11 @@
 """What ``bench`` prints for people: the tables of seed 003 with our rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from server.cli.printing.figures import Unit, number, percent, unit_of_rows
 from server.cli.printing.output import print_table, say
+from server.settings.sizes import format_size
 
 # Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
 _DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")
@@ -26,7 +27,7 @@ def print_pipeline(result: dict[str, Any]) -> None:
         "Memory equations; arena; read a sweep", memory, (_memory(row, unit) for row in rows)
     )
     print_table("Predictions, stalls and checks", _CHECKS, (_checks(row) for row in rows))
-    for note in result["notes"]:
+    for note in (*_budget(result), *result["notes"]):
         say(note)
     for label, reasons in result["reasons"].items():
         for reason in reasons:
@@ -72,6 +73,16 @@ def _checks(row: dict[str, Any]) -> Sequence[str]:
         "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0g}",
         "yes" if row["equal_to_pre"] else "no",
     )
+
+
+def _budget(result: dict[str, Any]) -> Iterator[str]:
+    """Yield what a budget of all memory became."""
+    if result.get("budget_bytes") is not None:
+        (auto,) = (row for row in result["rows"] if row["architecture"] == "auto")
+        yield (
+            f"auto: of a budget of {format_size(result['budget_bytes'])} the model takes "
+            f"{format_size(auto['total_bytes'])}, beside the tensors of its request"
+        )
 
 
 def _energy(result: dict[str, Any]) -> str:

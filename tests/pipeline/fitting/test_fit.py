@@ -16,9 +16,11 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.planning.draft import Drafts
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import critical_reads
-from pipeline.profiles.delay_limits import MOST_SECONDS
+from pipeline.profiles.delay_limits import MOST_SECONDS, SweepLimits
 from pipeline.profiles.profile import Distribution, Profile
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.synthetic import manifest
 
@@ -62,6 +64,22 @@ def test_a_deadline_is_searched_by_the_bound_that_judges_it() -> None:
     assert times(bounded)[1] <= seconds
     everything = fit(LAYERS, ARCHITECTURES["pre"]).plan
     assert usual.plan.weight_bytes < bounded.plan.weight_bytes < everything.weight_bytes
+
+
+def test_a_deadline_may_rest_on_what_was_measured_of_one_plan() -> None:
+    """Maxima bound every plan badly; sweeps of the one that a service has were measured."""
+    known, within = with_slow_reads(LAYERS, 500), Wanted(total_bytes=20 << 16)
+    plan = fit(LAYERS, AUTO, within, known).plan
+    sweep = simulate(plan.stages, known.durations(plan))
+    served = services(plan.stages, sweep.events, plan.choice.depth)
+    limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
+    seconds = 1.01 * limits.bound_seconds(plan)
+    wanted = replace(within, delay_seconds=seconds, guaranteed=True)
+    with pytest.raises(PlanError, match="below the bound"):
+        fit(LAYERS, AUTO, wanted, known)
+    found = fit(LAYERS, AUTO, wanted, known.with_limits(plan, limits))
+    assert found.plan == plan
+    assert times(found)[1] <= seconds
 
 
 @pytest.mark.parametrize("guaranteed", [False, True])

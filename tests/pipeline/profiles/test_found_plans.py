@@ -64,6 +64,21 @@ def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
     assert opened(path).get("auto 1 None") is None
 
 
+def test_what_two_processes_find_is_kept_of_both(tmp_path: Path) -> None:
+    """A service that has loaded the file does not undo what ``plan`` writes meanwhile."""
+    path = tmp_path / "plans.json"
+    service, command = opened(path), opened(path)
+    thorough = replace(KNOWN, thorough=True)
+    for question in ("same", "other"):
+        command.add(question, thorough)
+    assert command.save()
+    service.add("same", KNOWN)
+    service.add("own", KNOWN)
+    assert service.save()
+    for plans in (service, opened(path)):
+        assert [plans.get(each) for each in ("same", "other", "own")] == [thorough, thorough, KNOWN]
+
+
 def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     known = opened(path)

@@ -1,0 +1,83 @@
+"""How weights pass through a ring: sizes, reads, places, and whose kernels use what each brings.
+
+The one account of it, for plans (make.py) and for the drafts that are judged before (draft.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
+from pipeline.planning.plan import Choice
+from pipeline.planning.units import Unit
+from pipeline.schedule.architectures import Architecture
+
+PAGE_BYTES = 4096
+# Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
+# in the ring at once where it is large enough.
+READ_BYTES = 4 << 20
+READS_IN_RING = 3
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """A ring of ``n_bytes``, or two where weights are copied: ``read_places``, then ``copy_places``.
+
+    ``groups`` of units, each one read; ``users[g]``: the steps that use what read g brings.
+    ``read_places`` has those of the next sweep's head, too.
+    """
+
+    n_bytes: int
+    groups: tuple[Group, ...]
+    users: tuple[range, ...]
+    read_places: tuple[Place, ...]
+    copy_places: tuple[Place, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where kernels find what each read brings."""
+        return self.copy_places or self.read_places[: len(self.groups)]
+
+
+def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
+    """Return the least bytes of a ring through which ``units`` can stream."""
+    return (architecture.slots or 1) * max((unit.length for unit in units), default=0)
+
+
+def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit]) -> Streaming:
+    """Return how ``units`` stream as is chosen.
+
+    Raises:
+        LoaderError: the ring is smaller than what it must hold.
+    """
+    needed = needed_bytes(architecture, units)
+    asked = needed if choice.ring_bytes is None else choice.ring_bytes
+    whole = max(sum(unit.length for unit in units), needed)
+    n_bytes = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, whole)
+    parts = [(unit.offset, unit.length) for unit in units]
+    groups = group_spans(parts, _read_limit(architecture, choice, n_bytes))
+    if architecture.slots:
+        slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES
+        places = place_in_slots(groups, slot, architecture.slots)
+    else:
+        places = place(groups, n_bytes)
+    ahead = choice.ahead != "never" and not architecture.copies
+    users = (
+        range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)
+        for group in groups
+    )
+    return Streaming(
+        n_bytes,
+        tuple(groups),
+        tuple(users),
+        (*places, *(place_ahead(places) if ahead else ())),
+        tuple(places if architecture.copies else ()),
+    )
+
+
+def _read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
+    """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
+    if architecture.slots:
+        return 0
+    if choice.read_bytes is not None:
+        return min(choice.read_bytes, ring_bytes)
+    return max(min(READ_BYTES, ring_bytes // READS_IN_RING), PAGE_BYTES)
