@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Document(BaseModel):
-    """``profile``: checksum of the profile.json that was planned on. ``planner``: what searched.
+    """``profile``: checksum of the times that were planned on. ``planner``: what searched.
 
     ``seal``: checksum of the plans as they were written.
     """

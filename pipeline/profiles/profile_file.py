@@ -77,8 +77,13 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
         profile = profile.model_copy(update={"exact": False})
     if not profile.has_row_times(row_network(pack.manifest)):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
-    profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, checksum(content)))
+    profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, _searched_on(profile)))
     return profile
+
+
+def _searched_on(profile: Profile) -> str:
+    """Return the checksum of what plans are searched on: limits of one plan only judge it."""
+    return checksum(profile.model_dump_json(exclude={"limits"}, exclude_defaults=True).encode())
 
 
 def _content(path: Path, remedy: str) -> bytes:

@@ -14,10 +14,13 @@ from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
+from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"
@@ -161,6 +164,23 @@ def test_who_loads_quickly_takes_what_was_searched_thoroughly(
     assert (quick.thorough, thorough.thorough) == (False, True)
     monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
     assert asked(pack, wanted) == thorough
+
+
+def test_plans_outlive_the_limits_that_are_measured_of_one(
+    pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``profile --bound`` adds limits of the plan that a service then has to take."""
+    wanted = Wanted(total_bytes=1 << 20)
+    found = asked(pack, replace(wanted, thorough=True))
+    known, plan = load_profile(pack, MACHINE), found.plan
+    sweep = simulate(plan.stages, known.durations(plan))
+    served = services(plan.stages, sweep.events, plan.choice.depth)
+    limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
+    save_profile(known.with_limits(plan, limits), pack)
+    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
+    again = asked(pack, wanted)
+    assert again.plan == plan
+    assert again.bound_seconds == limits.bound_seconds(plan)
 
 
 def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
