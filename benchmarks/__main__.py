@@ -16,6 +16,7 @@ _OTHERS = (
     "benchmarks.reads",
     "benchmarks.http_overhead",
     "benchmarks.overload",
+    "benchmarks.many_models",
 )
 
 

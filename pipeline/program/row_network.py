@@ -27,9 +27,11 @@ class RowNetwork:
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
         self.memory = SharedMemory(manifest)
-        self._parts: dict[tuple[int, frozenset[int]], tuple[Part, ...]] = {}
-        self._copies: dict[int, frozenset[int]] = {}
         self._after: dict[int, frozenset[int]] = {}
+        # Of values of which a region has all copies, and of the region that was asked about last.
+        self._expanded: dict[int, tuple[Part, ...]] = {}
+        self._same: dict[Part, Part] = {}
+        self._parts: tuple[range, dict[int, tuple[Part, ...]]] = (range(0), {})
 
     @cached_property
     def covered(self) -> frozenset[int]:
@@ -94,20 +96,35 @@ class RowNetwork:
 
         They are values of one maker, or such that pieces before the region have put together.
         """
-        key = (row_value, frozenset(filter(pieces.__contains__, self._copying(row_value))))
-        if key not in self._parts:
-            count = self.values[row_value].planes
-            self._parts[key] = tuple(self._made_of(Part(row_value, 0, 0, count), pieces))
-        return self._parts[key]
+        copies = self._copies[row_value]
+        if not copies or (pieces.start <= copies.start and copies.stop <= pieces.stop):
+            if row_value not in self._expanded:
+                self._expanded[row_value] = self._made_within(row_value, pieces)
+            return self._expanded[row_value]
+        region, known = self._parts
+        if region != pieces:
+            known = {}
+            self._parts = pieces, known
+        if row_value not in known:
+            known[row_value] = self._made_within(row_value, pieces)
+        return known[row_value]
 
-    def _copying(self, row_value: int) -> frozenset[int]:
-        """Return the pieces that put together ``row_value`` or what it is made of."""
-        if row_value not in self._copies:
-            held = self.values[row_value]
-            inner = (self._copying(part.row_value) for part in held.parts)
-            own = frozenset((held.first_piece,) if held.end_piece else ())
-            self._copies[row_value] = own.union(*inner)
-        return self._copies[row_value]
+    @cached_property
+    def _copies(self) -> list[range]:
+        """For each value, from the first to the last piece that puts it together, or parts of it."""
+        found: list[range] = []
+        for held in self.values:
+            inside = [found[part.row_value] for part in held.parts]
+            if held.parts and held.end_piece:
+                inside.append(range(held.first_piece, held.first_piece + 1))
+            starts = [pieces.start for pieces in inside if pieces]
+            stops = [pieces.stop for pieces in inside if pieces]
+            found.append(range(min(starts), max(stops)) if starts else range(0))
+        return found
+
+    def _made_within(self, row_value: int, pieces: range) -> tuple[Part, ...]:
+        whole = Part(row_value, 0, 0, self.values[row_value].planes)
+        return tuple(self._same.setdefault(part, part) for part in self._made_of(whole, pieces))
 
     def _made_of(self, whole: Part, pieces: range) -> Iterator[Part]:
         held = self.values[whole.row_value]
