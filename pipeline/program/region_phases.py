@@ -98,10 +98,10 @@ class Phases:
         """Return a value where it lies whole.
 
         Raises:
-            RegionError: it does not: between the operators of a piece values are smaller.
+            RegionError: it does not.
         """
         held = self._rows.network.values[value]
-        if self._rows.network.manifest.values[held.value].n_bytes != held.n_bytes:
+        if value in self._rows.network.in_parts:
             raise RegionError(f"value {held.value} is nowhere whole")
         return Area(value, None, held.height, 0, held.planes, 0, held.height)
 

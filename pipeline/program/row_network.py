@@ -155,6 +155,16 @@ class RowNetwork:
             if value.end_piece and value.first_piece in pieces and value.value in after:
                 yield from ((number, part) for part in self.parts(number, pieces))
 
+    @cached_property
+    def in_parts(self) -> frozenset[int]:
+        """The row values that lie nowhere whole: between the operators of a piece values are smaller."""
+        values = self.manifest.values
+        return frozenset(
+            number
+            for number, held in enumerate(self.values)
+            if values[held.value].n_bytes != held.n_bytes
+        )
+
     def same_form(self, one: int, other: int) -> bool:
         """Return whether rows of two values lie alike in memory."""
         first, second = self.values[one], self.values[other]

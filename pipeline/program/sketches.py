@@ -108,6 +108,9 @@ class _Backwards:
         if writes is None:
             return None
         reads = self._reads(pieces, first)
+        touched = frozenset(reads) | {item.value for item in writes}
+        if not touched.isdisjoint(self._network.in_parts):
+            return None
         sums, shared = self._loaded(pieces, first, reads, writes)
         return Sketch(
             start,
@@ -116,7 +119,7 @@ class _Backwards:
             sums.strip_bytes(first),
             sums.bindings,
             sums.seconds,
-            frozenset(reads) | {item.value for item in writes},
+            touched,
             shared,
         )
 

@@ -1,4 +1,7 @@
-"""Regions of a manifest that was damaged: refused, or every byte that they touch is one of theirs."""
+"""Regions of a manifest that was damaged: refused, or every byte that they touch is one of theirs.
+
+Sketches refuse the same ones, and are right of the others.
+"""
 
 from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
@@ -6,6 +9,7 @@ from pipeline.planning.plan import Choice
 from pipeline.program.regions import Area, Call, Fill, Move, Region, RegionError
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.program.promises import check_sketches
 
 _MOST_PHASES = 8
 
@@ -15,6 +19,7 @@ def check_regions(manifest: Manifest) -> None:
     network = row_network(manifest)
     runs = {(run.start, run.stop) for run in network.runs}
     alone = {(item.first_piece, item.end_piece) for item in manifest.row_operators}
+    check_sketches(manifest)
     for first, end in sorted(runs | alone):
         operators = network.within(range(first, end))
         if operators is None:

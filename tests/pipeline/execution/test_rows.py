@@ -1,6 +1,6 @@
 """Real operators on rows: whatever runs on them, the answers have the bits of whole tensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,8 +26,8 @@ from pipeline.execution.engine import Engine
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.regions import Region
-from pipeline.program.steps import row_network
+from pipeline.program.regions import Action, Move, Region
+from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
 from tests.pipeline.program.regions import largest_regions, random_regions
@@ -146,6 +146,13 @@ CASES = {
         d = Add(c, a)
         y = Relu(d)
     """, {"wa": W3, "wb": (32, 1, 3, 3), "wc": W1}),
+    "a sum over what windows read later": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Conv<pads=[2,1,0,1]>(a, wb)
+        c = Conv<pads=[2,1,0,1]>(b, wc)
+        d = Add(c, a)
+        y = Conv<pads=[1,1,1,1]>(d, wd)
+    """, {"wa": W3, "wb": W3, "wc": W3, "wd": W3}),
     "joins": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         b = Conv<pads=[1,1,1,1]>(a, wb)
@@ -353,3 +360,20 @@ def test_a_normalisation_has_the_same_bits_whatever_its_shape() -> None:
                 part = np.ascontiguousarray(x[:, :, first : first + rows])
                 (found,) = session.run(None, {"x": part, **statistics})
                 assert found.tobytes() == whole[:, :, first : first + rows].tobytes()
+
+
+def test_rows_are_loaded_before_a_sum_takes_their_place(machine: Machine, tmp_path: Path) -> None:
+    """A region that begins after what it adds: windows reach back to rows that the sum has written."""
+    pack = compiled(CASES["a sum over what windows read later"], tmp_path)
+    region = Region(1, 3, 2)  # from after a to d
+    plan = planned_region(pack.manifest, region)
+    (added,) = plan.read
+    height = row_network(pack.manifest).values[added].height
+    assert sum(_copied(phase, added) for phase in plan.phases) == height  # each row once
+    assert same_bits(answers(pack, machine, (region,)), answers(pack, machine))
+
+
+def _copied(phase: Sequence[Action], value: int) -> int:
+    """Return how many rows of ``value`` are copied from where it lies whole."""
+    moves = [action.source for action in phase if isinstance(action, Move)]
+    return sum(area.rows for area in moves if (area.strip, area.row_value) == (None, value))
