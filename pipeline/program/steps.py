@@ -20,7 +20,7 @@ MOVE_BYTES = 512
 # What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
-_STEP_BYTES = 2500
+_STEP_BYTES = 2800
 # Plans of regions that are kept of a model: planners ask for few again and again.
 _MOST_PLANS = 24
 
