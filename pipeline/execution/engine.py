@@ -21,9 +21,9 @@ from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
-from pipeline.execution.engine_memory import EngineMemory, check_inputs
+from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import Take, Tensors, copies
+from pipeline.execution.given import Take, Tensors, check_inputs, copies
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import Lease
 from pipeline.execution.resident_reads import load_residents

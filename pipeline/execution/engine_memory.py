@@ -5,12 +5,9 @@ Pointers stay the same from the first sweep to the last.
 
 from typing import Any
 
-from models.packs.manifest import Manifest, Operand, Port
+from models.packs.manifest import Manifest, Operand
 from pipeline.devices.base import Device
-from pipeline.devices.cells import takes
 from pipeline.devices.memory import Memory, Use
-from pipeline.execution.errors import InputError
-from pipeline.execution.given import Tensors
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.leases import Lease, OwnArena
 from pipeline.planning.plan import Plan
@@ -87,26 +84,3 @@ class EngineMemory:
     def close(self) -> None:
         for held in self._held:
             held.close()
-
-
-def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
-    """Check that ``inputs`` are exactly what ``ports`` take; those with a default may be left out.
-
-    Raises:
-        InputError: one is unknown, missing, or of another dtype or shape.
-    """
-    expected = {port.name: port for port in ports}
-    for name in inputs:
-        if name not in expected:
-            raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
-    for name, port in expected.items():
-        if name not in inputs:
-            if port.default is None:
-                raise InputError(f"input {name!r} is missing")
-            continue
-        array = inputs[name]
-        if not takes(port, array):
-            raise InputError(
-                f"input {name!r} is {array.dtype}{list(array.shape)}, "
-                f"the model takes {port.dtype}{list(port.shape)}"
-            )

@@ -6,6 +6,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from models.packs.manifest import Port
+from pipeline.devices.cells import takes
+from pipeline.execution.errors import InputError
+
 T = TypeVar("T")
 
 
@@ -42,6 +46,29 @@ Take = Callable[[Arrays], T]
 def copies(outputs: Arrays) -> dict[str, NDArray[Any]]:
     """Take all outputs as they are."""
     return {name: array.copy() for name, array in outputs.items()}
+
+
+def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
+    """Check that ``inputs`` are exactly what ``ports`` take; those with a default may be left out.
+
+    Raises:
+        InputError: one is unknown, missing, or of another dtype or shape.
+    """
+    expected = {port.name: port for port in ports}
+    for name in inputs:
+        if name not in expected:
+            raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
+    for name, port in expected.items():
+        if name not in inputs:
+            if port.default is None:
+                raise InputError(f"input {name!r} is missing")
+            continue
+        array = inputs[name]
+        if not takes(port, array):
+            raise InputError(
+                f"input {name!r} is {array.dtype}{list(array.shape)}, "
+                f"the model takes {port.dtype}{list(port.shape)}"
+            )
 
 
 class GivenRows:

@@ -80,10 +80,15 @@ class LoadedModels:
             await to_its_end(self._closed(entry, worker))
 
     async def _closed(self, entry: Entry, worker: Worker) -> None:
-        await worker.close()
         entry.prepared = entry.place = None
-        # The memory of a broken engine is still the disk's: it stays reserved.
-        entry.lost = worker.engine.broken
+        try:
+            await worker.close()
+        except Exception as exc:  # noqa: BLE001  the other models go on
+            _log.exception("model %s cannot be closed", entry.name)
+            entry.lost = f"it could not be closed: {exc}"
+        else:
+            # The memory of a broken engine is still the disk's: it stays reserved.
+            entry.lost = worker.engine.broken
         if not entry.lost:
             self._budget.release(entry.name)
         trim_heap()

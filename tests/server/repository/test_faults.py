@@ -233,5 +233,22 @@ async def test_an_engine_that_cannot_be_closed_leaves_service(
     error(await faulty.infer("tiny", inputs_for("tiny")), 503, "could not be closed: a bug")
 
 
+async def test_a_model_that_cannot_be_closed_keeps_its_memory_and_the_others_serve(
+    faulty: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what still uses it."""
+    repository, engine = faulty.context.repository, faulty.worker("tiny").engine
+    held = faulty.context.budget.held()["tiny"]
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "close", Once(ZeroDivisionError("a bug")))
+        await repository.unload("tiny")
+    assert faulty.context.budget.held()["tiny"] == held
+    with pytest.raises(NotServingError, match="a bug; restart the server"):
+        await repository.load("tiny")
+    inputs = inputs_for("pair")
+    close(arrays(await faulty.infer("pair", inputs)), packs.expected("pair", inputs))
+    engine.close()
+
+
 def never() -> Running:
     raise AssertionError("the engine before is still there")
