@@ -91,7 +91,10 @@ def measure(
     ):
         loaded = figures(group.peak_bytes, sampler.samples)
         load = MixedLoad(served.port, asked, options.connections).run(options.seconds)
-        told = _told(_accounts(served))
+        try:
+            told = _told(_accounts(served))
+        except OSError:  # killed: there is no one to ask
+            told = base
         peaks = figures(group.peak_bytes, sampler.samples)
         kills = group.oom_kills
     return {
@@ -160,6 +163,7 @@ def _lines(found: Mapping[str, Any], holds: Mapping[str, bool]) -> list[str]:
         f"base {sizes['base_bytes']}: {sizes['base_anonymous_bytes']} anonymous; reserved "
         f"{sizes['planned_bytes']}, {sizes['request_memory_bytes']} of it for requests",
         *(f"{name}: {'holds' if true else 'DOES NOT HOLD'}" for name, true in holds.items()),
+        *(["the kernel killed the service: it needed more"] if found["oom_kills"] else []),
         *found["faults"],
     ]
 

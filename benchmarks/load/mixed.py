@@ -17,6 +17,8 @@ from models.packs.checksum import checksum
 
 Array = NDArray[Any]
 _SECONDS = 120.0
+# Before a client tries again when the server does not answer at all.
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class MixedLoad:
             except (OSError, http.client.HTTPException) as exc:
                 self._wrong(f"{self._questions[chosen].model}: {exc!r}")
                 connection.close()  # and opens again with the next request
+                time.sleep(_PAUSE_SECONDS)
         connection.close()
 
     def _ask(self, connection: http.client.HTTPConnection, chosen: int) -> None:
