@@ -98,17 +98,24 @@ def sharer(
     return Sharer(name, least.memory, within)
 
 
-def share_out(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
+def share_out(
+    sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
+) -> Shares:
     """Return the plans of ``sharers`` within what is free of ``budget``; they are reserved there.
 
     Models stand in ``budget`` under their name and position (``place``): two may be called the same. One
-    that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned.
+    that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned. The first
+    ``loaded`` are served now, and none of them goes for others.
     """
     admitted = {
         in_turns: _admitted(sharers, budget.without(()), in_turns)
         for in_turns in _WAYS[activations]
     }
-    in_turns = max(admitted, key=lambda way: len(admitted[way]))  # the first of equal ones
+
+    def served(way: bool) -> tuple[int, int]:
+        return sum(position < loaded for position in admitted[way]), len(admitted[way])
+
+    in_turns = max(admitted, key=served)  # the first of equal ones
     for position in admitted[in_turns]:
         budget.reserve(place(sharers, position), sharers[position].least, in_turns)
     at_least = _least_sums(sharers)

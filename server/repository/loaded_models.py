@@ -119,7 +119,9 @@ class LoadedModels:
             models.append(model)
             sharers += [model.sharer, *self._absent({*loaded, name})]
         try:
-            shares = share_out(sharers, self._budget.without(loaded), self._opener.activations)
+            shares = share_out(
+                sharers, self._budget.without(loaded), self._opener.activations, len(loaded)
+            )
             save_found(model.profile for model in models if model is not None)
             return shares
         finally:  # before anybody takes what was planned

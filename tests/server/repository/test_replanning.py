@@ -57,7 +57,8 @@ def test_models_come_and_go_step_by_step_within_the_budget(
     budget, loaded = Budget(total), dict[str, Place]()
 
     def planned(names: list[str]) -> dict[str, Place]:
-        shares = share_out([every[name] for name in names], budget.without(loaded), way)
+        sharers = [every[name] for name in names]
+        shares = share_out(sharers, budget.without(loaded), way, len(loaded))
         return {
             name: Place(outcome, shares.in_turns)
             for name, outcome in zip(names, shares.outcomes, strict=True)
