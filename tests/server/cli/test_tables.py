@@ -88,7 +88,7 @@ def test_in_a_pipe_a_row_is_a_line_with_every_cell_whole(
     assert len(lines.body) == len(rows)
     for row, line in zip(rows, lines.body, strict=True):
         for cell in row:
-            assert printable(cell).rstrip() in line
+            assert printable(cell).strip() in line
 
 
 @given(text=texts, width=st.integers(1, 50), cut=st.booleans())
