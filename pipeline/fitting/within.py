@@ -122,8 +122,7 @@ class Within:
                 )
             except RegionError:
                 continue
-        # Variants count no objects: the plain network, which has the fewest steps, may take less.
-        if not any(not variant.regions and variant.chunk_bytes is None for variant in variants):
+        if not any(not variant.regions for variant in variants):
             yield smallest_plan(self._manifest, self._architecture)
 
     def _judged(self, plan: Plan) -> Fitted:

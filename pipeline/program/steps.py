@@ -20,7 +20,7 @@ MOVE_BYTES = 512
 # What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
-_STEP_BYTES = 2800
+STEP_BYTES = 2800
 # Plans of regions that are kept of a model: planners ask for few again and again.
 _MOST_PLANS = 24
 
@@ -209,4 +209,4 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
 def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
     records = len(manifest.pieces) + len(manifest.values)
-    return _RECORD_BYTES * records + lanes * _STEP_BYTES * len(steps)
+    return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)

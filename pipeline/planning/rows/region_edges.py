@@ -8,6 +8,7 @@ from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketches import Sketch
+from pipeline.program.steps import STEP_BYTES
 
 
 class RegionEdges:
@@ -70,6 +71,11 @@ class RegionEdges:
         reaches = {place: reach(position) for position, place in enumerate(places)}
         return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
 
+    def _height(self, end: int) -> int:
+        """Return the rows of what the last operator of a region that ends there makes."""
+        last = self._network.operators[self._network.operators_before(end) - 1]
+        return self._network.values[last.output].height
+
     def _judged(self, found: Iterable[Sketch]) -> Edges | None:
         """Return what of the sketches is worth a thought."""
         starts, rows, arena, ring, bound, seconds = [], [], [], [], [], []
@@ -85,7 +91,8 @@ class RegionEdges:
                     rows.append(each)
                     arena.append(n_bytes)
                     ring.append(weights)
-                    bound.append(int(sketch.binding_bytes[number]))
+                    phases = -(-self._height(sketch.end_piece) // each)
+                    bound.append(int(sketch.binding_bytes[number]) + phases * STEP_BYTES)
                     seconds.append(float(sketch.seconds[number]))
         if not starts:
             return None

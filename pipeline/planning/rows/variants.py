@@ -37,7 +37,8 @@ _NO_WORSE = 1.02
 class Variant:
     """``regions`` run on rows, the rest whole, in chunks of up to ``chunk_bytes``; None: as is best.
 
-    ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions.
+    ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions, and
+    the objects of its steps.
     ``seconds``: of all kernels and copies.
     """
 

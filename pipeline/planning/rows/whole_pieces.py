@@ -19,6 +19,7 @@ from models.packs.manifest import Manifest, Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Numbers, Whole
 from pipeline.planning.sizes_apart import apart
+from pipeline.program.steps import STEP_BYTES
 
 _RINGS = 8
 # Sizes of rings that differ by less are one.
@@ -67,7 +68,7 @@ class WholePieces:
         bound = np.zeros_like(ring)
         numbers = np.repeat(np.arange(len(between)), [end - start for start, end in between])
         for level, pieces in enumerate(self._pieces):
-            np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES)
+            np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
             np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
         for piece, number in zip(self._manifest.pieces, numbers, strict=True):

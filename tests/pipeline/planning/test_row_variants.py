@@ -12,6 +12,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
@@ -43,6 +44,7 @@ def test_plans_take_what_variants_promise(manifest: Manifest) -> None:
     for variant in row_variants(manifest, AUTO, None):
         plan = smallest_plan(manifest, AUTO, variant.regions, variant.chunk_bytes)
         taken = plan.arena_bytes + plan.ring_bytes + plan.scratch_bytes + plan.session_bytes
+        taken += STEP_BYTES * len(plan.steps)
         assert taken == pytest.approx(variant.n_bytes, rel=0.1)
         assert estimated_seconds(manifest, plan) > 0
 
