@@ -25,6 +25,8 @@ _SHARE = 8
 # Of the budget: what tensors of one request may be.
 _TENSOR_SHARE = 4
 _MOST_BYTES = 64 << 20
+# Of what is needed, where models would not fit beside more.
+_SHRUNK = 2
 
 
 def tensor_bytes(ports: Iterable[Array]) -> int:
@@ -95,10 +97,10 @@ class Need(NamedTuple):
 def pool_bytes(budget_bytes: int, needs: Sequence[Need], model_bytes: int = 0) -> int:
     """Return the size of the pool where no setting does: an eighth of the budget, or what is needed.
 
-    Where models that take ``model_bytes`` would not fit beside that, but do beside what is needed, it is
-    what they leave.
+    Where models that take ``model_bytes`` would not fit beside that, but do beside twice what is needed, it
+    is what they leave: with less, usual photographs would have to be decoded smaller.
     """
-    usual, least = _usual_bytes(budget_bytes, needs), _least_pool(needs)
+    usual, least = _usual_bytes(budget_bytes, needs), _SHRUNK * _least_pool(needs)
     left = budget_bytes - model_bytes
     return left if least <= left < usual else usual
 
