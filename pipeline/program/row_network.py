@@ -211,7 +211,7 @@ class RowNetwork:
         return self._after[piece]
 
     def views(self, row_values: Iterable[int], pieces: range) -> bool:
-        """Return whether ``pieces`` make what one of ``row_values`` is another name of, as a reshaped one is.
+        """Return whether ``pieces`` make what one of ``row_values`` is another name of.
 
         A region of them would have it in strips, and the other name's memory would hold nothing.
         """
