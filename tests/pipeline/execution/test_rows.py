@@ -89,6 +89,13 @@ CASES = {
         c = HardSigmoid(b)
         y = Conv<pads=[1,1,1,1]>(c, wb)
     """, {"wa": W3, "wb": W3}),
+    "a value a channel": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = GlobalAveragePool(a)
+        c = Add(a, b)
+        d = Relu(c)
+        y = Conv<pads=[1,1,1,1]>(d, wb)
+    """, {"wa": W3, "wb": W3}, whole=2),
     "a constant of more channels": Case("""
         a = Mul(x, k)
         b = Conv<pads=[1,1,1,1]>(a, wa)
