@@ -143,7 +143,7 @@ class _Order:
         return sum(float(during) ** _POWER for during, _ in self._bytes_of(start, nodes))
 
     def _bytes_of(self, start: int, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield the bytes that live while each of ``nodes`` runs, from the place ``start`` on, and after it."""
+        """Yield the bytes that live while each of ``nodes`` runs, from place ``start`` on, and after it."""
         live = self._live[start]
         last = {value: node for node in nodes for value in self._touched(node)}
         end = start + len(nodes)

@@ -222,7 +222,7 @@ class _Finder:
                 return None
             if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
                 return None  # it makes the output larger than the tensors
-        # Between the operators of a chain its values are as small as a slice (models/compiler/chains.py).
+        # Between the operators of a chain its values are as small as a slice (chains.py).
         self._shapes[node.output[0]] = shapes.pop()
         in_place = 0 if node.op_type in _IN_PLACE and len(tensors) > 0 else None
         return self._made(index, node, [(name, Window()) for name in tensors], in_place)
