@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from loader.ring import Group, Place
 from pipeline.program.regions import Region
 from pipeline.program.steps import Step
@@ -25,17 +27,17 @@ class Choice:
     of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
-    ``lanes``: requests that one sweep can carry.
+    ``lanes``: requests that one sweep can carry. A file of plans is read with these limits.
     """
 
-    ring_bytes: int | None = None
-    chunk_bytes: int | None = None
-    read_bytes: int | None = None
-    depth: int = 2
-    resident: tuple[int, ...] = ()
+    ring_bytes: NonNegativeInt | None = None
+    chunk_bytes: NonNegativeInt | None = None
+    read_bytes: NonNegativeInt | None = None
+    depth: PositiveInt = 2
+    resident: tuple[NonNegativeInt, ...] = ()
     ahead: Ahead = "never"
     regions: tuple[Region, ...] = ()
-    lanes: int = 1
+    lanes: PositiveInt = 1
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class RegionRows:
     each phase. ``made``: by row value. ``over``: pairs, what is written over what; none unless ``saving``.
 
     Raises:
-        RegionError: it would copy what is made outside, or write two values to the same memory.
+        RegionError: it would copy what is made outside, write two values to the same memory, or read
+            what it makes under another name.
     """
 
     def __init__(self, network: RowNetwork, region: Region, operators: range, saving: bool) -> None:
@@ -152,9 +153,11 @@ class RegionRows:
     def _load(self, saving: bool) -> Iterator[tuple[int, int]]:
         """Find what is loaded; yield what is written over what, to save memory."""
         reads, writes = self._reads(), self._writes()
+        first, end = self.region.first_piece, self.region.end_piece
         if self.network.memory.clash({item.value for item in writes}):
-            first, end = self.region.first_piece, self.region.end_piece
             raise RegionError(f"pieces {first} to {end} would overwrite what they made")
+        if self.network.views(reads, self.region.pieces):
+            raise RegionError(f"pieces {first} to {end} read what they made under another name")
         loaded = [*needed_loadings(self.network, reads, writes)]
         if saving:
             loaded += saving_loadings(self.network, self.region.pieces, reads, writes)

@@ -1,7 +1,7 @@
 """The part of a model that can run on rows, with who makes and who reads what."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -209,6 +209,41 @@ class RowNetwork:
             last = self._last_reader.items()
             self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
         return self._after[piece]
+
+    def views(self, row_values: Iterable[int], pieces: range) -> bool:
+        """Return whether ``pieces`` make what one of ``row_values`` is another name of.
+
+        A region of them would have it in strips, and the other name's memory would hold nothing.
+        """
+        return any(piece in pieces for value in row_values for piece in self._viewed.get(value, ()))
+
+    @cached_property
+    def _viewed(self) -> dict[int, frozenset[int]]:
+        """For each row value that no piece writes, the pieces that write what its readers see."""
+        writers: dict[int, set[int]] = {}
+        for number, piece in enumerate(self.manifest.pieces):
+            for operand in piece.outputs:
+                writers.setdefault(operand.index, set()).add(number)
+        found = {}
+        for number, first in self._first_reader.items():
+            held = self.values[number].value
+            if held not in writers:
+                seen = (piece for value in self._seen[held] for piece in writers.get(value, ()))
+                # What a reader, or a later piece, writes over it nobody sees in it.
+                found[number] = frozenset(piece for piece in seen if piece < first)
+        return found
+
+    @cached_property
+    def _first_reader(self) -> dict[int, int]:
+        """The first piece whose operator reads a row value, alone or as a part of another."""
+        first: dict[int, int] = {}
+        for item in reversed(self.operators):
+            first.update((taken.row_value, item.first_piece) for taken in item.inputs)
+        for number in reversed(range(len(self.values))):
+            for part in self.values[number].parts if number in first else ():
+                before = first.get(part.row_value, first[number])
+                first[part.row_value] = min(before, first[number])
+        return first
 
     @cached_property
     def _last_reader(self) -> dict[int, int]:

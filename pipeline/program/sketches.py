@@ -108,6 +108,8 @@ class _Backwards:
         if writes is None:
             return None
         reads = self._reads(pieces, first)
+        if self._network.views(reads, pieces):
+            return None
         touched = frozenset(reads) | {item.value for item in writes}
         if not touched.isdisjoint(self._network.in_parts):
             return None

@@ -13,6 +13,7 @@ from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine
 from pipeline.fitting.fit import fit
@@ -96,11 +97,12 @@ class Opener:
     async def open(self, name: str, model: Prepared, place: Place) -> Worker:
         """Reserve, read and start ``model`` as it is planned.
 
-        On an error, and when this is cancelled, nothing stays reserved and no thread is left.
+        When this is cancelled, and on errors but DrainError, nothing stays reserved; no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
-            files. LoaderError, DeviceError: its pack is damaged, or not for here.
+            files. LoaderError, DeviceError: its pack is damaged, or not for here. DrainError: a read never
+            ended; its memory stays reserved.
         """
         opening = asyncio.create_task(asyncio.to_thread(self._open, name, model, place))
         try:
@@ -122,6 +124,8 @@ class Opener:
             self._budget.reserve(name, place.fitted.plan.memory, place.in_turns)
             try:
                 running = self._running(model, place)
+            except DrainError:
+                raise  # the disk may still write to what was reserved
             except BaseException:
                 self._budget.release(name)
                 raise

@@ -19,6 +19,7 @@ from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
+from pipeline.execution.errors import DrainError
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
@@ -35,7 +36,7 @@ from server.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 # What is wrong with one pack, or with the disk or the device under it.
-_FAILURES = (ModelError, LoaderError, PlanError, DeviceError)
+_FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
 # Of the disk and of the system's memory: at the next try these may be gone.
 _MAY_PASS = (LoaderError, NotServingError)
 
@@ -124,6 +125,7 @@ class Repository:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
                 entry.may_pass = isinstance(exc, _MAY_PASS)
+                entry.lost = str(exc) if isinstance(exc, DrainError) else ""
                 if entry.refused:
                     self.refusals[name] = self.refusals.get(name, 0) + 1
                 raise

@@ -81,6 +81,9 @@ class _Order:
         self._stays = {numbers[name] for name in graph.outputs if name in numbers}
         self.nodes = list(range(len(self._all)))
         self._place = list(self.nodes)
+        # In front of each place, and behind the last.
+        self._live = [0]
+        self._live += [after for _, after in self._bytes_of(0, self.nodes)]
 
     def groups(self, first: int) -> Iterator[list[int]]:
         """Yield ``first``, then one more each time of the nodes that need only it and what is before it."""
@@ -131,11 +134,17 @@ class _Order:
         self.nodes[start : start + len(nodes)] = nodes
         for place, node in enumerate(nodes, start):
             self._place[node] = place
+        for place, (_, after) in enumerate(self._bytes_of(start, nodes), start + 1):
+            self._live[place] = after
         return True
 
     def _kept(self, start: int, nodes: Sequence[int]) -> float:
         """Return the sum over ``nodes`` if they stood from the place ``start`` on."""
-        live = self._live(start)
+        return sum(float(during) ** _POWER for during, _ in self._bytes_of(start, nodes))
+
+    def _bytes_of(self, start: int, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield the bytes that live while each of ``nodes`` runs, from place ``start`` on, and after it."""
+        live = self._live[start]
         last = {value: node for node in nodes for value in self._touched(node)}
         end = start + len(nodes)
         inside = set(nodes)
@@ -144,13 +153,12 @@ class _Order:
             outside = (n for n in self._readers[value] if n not in inside)
             if value not in self._stays and all(self._place[n] < end for n in outside):
                 dying.setdefault(node, []).append(value)
-        total = 0.0
         for node in nodes:
             live += sum(self._bytes[value] for value in self._all[node].makes)
             ended = dying.get(node, ())
-            total += float(live - self._shared(node, ended)) ** _POWER
+            during = live - self._shared(node, ended)
             live -= sum(self._bytes[value] for value in ended)
-        return total
+            yield during, live
 
     def _touched(self, node: int) -> tuple[int, ...]:
         return (*self._all[node].reads, *self._all[node].makes)
@@ -162,12 +170,3 @@ class _Order:
             return 0
         freed = sum(self._bytes[value] for value in found.reads if value in ended)
         return min(freed, sum(self._bytes[value] for value in found.makes))
-
-    def _live(self, place: int) -> int:
-        """Return the bytes that live in front of a place."""
-        return sum(
-            self._bytes[value]
-            for node in self.nodes[:place]
-            for value in self._all[node].makes
-            if value in self._stays or any(self._place[n] >= place for n in self._readers[value])
-        )

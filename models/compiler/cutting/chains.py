@@ -86,11 +86,11 @@ def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
 
 
 def _slice_elements(chain: Chain, n_bytes: int) -> int:
-    """Return how many elements a slice of a tensor of ``n_bytes`` has: equal parts, aligned."""
+    """Return how many elements a slice of a tensor of ``n_bytes`` has: equal parts, aligned, or all."""
     total = math.prod(chain.shape)
     count = -(-n_bytes // _SLICE_BYTES)
     unit = TENSOR_ALIGNMENT * total // n_bytes
-    return -(-total // (count * unit)) * unit
+    return min(-(-total // (count * unit)) * unit, total)
 
 
 class _Finder:

@@ -78,13 +78,14 @@ class _Finder:
         self._graph = graph
         self._block = block
         self._blocked: set[str] = set()
+        # Blocked values under other shapes, and what is made of these.
+        self._reshaped: set[str] = set()
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._readers = graph.readers()
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]
-        if (node.domain == NCHWC_DOMAIN and node.op_type != "ReorderOutput") or self._follows(node):
-            self._blocked.update(made(node))
+        self._lay_out(node)
         if self._graph.region(index) is not None:
             return
         row = self._row_node(index, node)
@@ -98,6 +99,18 @@ class _Finder:
             self.found.planes[name] = self._planes(name)
         self.found.nodes.append(row)
 
+    def _lay_out(self, node: onnx.NodeProto) -> None:
+        """Note what of the results of ``node`` is blocked."""
+        if node.domain == NCHWC_DOMAIN:
+            if node.op_type != "ReorderOutput":
+                self._blocked.update(made(node))
+        elif self._follows(node):
+            self._blocked.update(made(node))
+        elif any(name in self._blocked or name in self._reshaped for name in node.input):
+            # ONNX Runtime adds a value a channel to five dimensions, the block the last, and goes back.
+            back = node.op_type == "Reshape" and len(self._graph.array(node.output[0]).shape) == 4
+            (self._blocked if back else self._reshaped).update(made(node))
+
     def _follows(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
         tensors = [name for name in node.input if name in self._graph.values]
@@ -108,7 +121,7 @@ class _Finder:
         return self._shapes.get(name) or self._graph.values[name].shape
 
     def _has_rows(self, name: str) -> bool:
-        if name not in self._graph.values:
+        if name not in self._graph.values or name in self._reshaped:
             return False
         shape = self._shape(name)
         return len(shape) == 4 and shape[0] == 1 and self._graph.array(name).dtype == "float32"
@@ -209,7 +222,7 @@ class _Finder:
                 return None
             if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
                 return None  # it makes the output larger than the tensors
-        # Between the operators of a chain its values are as small as a slice (models/compiler/chains.py).
+        # Between the operators of a chain its values are as small as a slice (chains.py).
         self._shapes[node.output[0]] = shapes.pop()
         in_place = 0 if node.op_type in _IN_PLACE and len(tensors) > 0 else None
         return self._made(index, node, [(name, Window()) for name in tensors], in_place)

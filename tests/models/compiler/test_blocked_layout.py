@@ -159,3 +159,14 @@ def test_a_chain_is_sliced_and_needs_the_memory_of_a_slice(
     inner = [value for value in manifest.values if value.n_bytes == 4096]
     assert len(inner) == 4  # the convolution makes -x
     assert sum(value.parent is None for value in inner) == 1
+
+
+def test_a_slice_is_not_larger_than_a_tensor_that_no_alignment_divides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains_module, "_LEAST_BYTES", 1)
+    b = Builder("odd", 31)
+    soft = node(b, "Softmax", b.conv(b.image, 3, 3), axis=1)
+    manifest = check(head(b, b.mul(soft, node(b, "HardSigmoid", soft))), tmp_path)
+    (inner,) = (value for value in manifest.values if value.name == "hardsigmoid1")
+    assert inner.n_bytes == 3 * 31 * 31 * 4

@@ -82,6 +82,20 @@ CASES = {
         a = Conv<pads=[2,2,2,2], dilations=[2,2]>(x, wa)
         y = Conv<pads=[3,0,0,3], dilations=[3,1]>(a, wb)
     """, {"wa": W3, "wb": W3}),
+    "another name of what was made": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        shape = Constant<value_ints=[1,32,9,13]>()
+        b = Reshape(a, shape)
+        c = HardSigmoid(b)
+        y = Conv<pads=[1,1,1,1]>(c, wb)
+    """, {"wa": W3, "wb": W3}),
+    "a value a channel": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = GlobalAveragePool(a)
+        c = Add(a, b)
+        d = Relu(c)
+        y = Conv<pads=[1,1,1,1]>(d, wb)
+    """, {"wa": W3, "wb": W3}, whole=2),
     "a constant of more channels": Case("""
         a = Mul(x, k)
         b = Conv<pads=[1,1,1,1]>(a, wa)

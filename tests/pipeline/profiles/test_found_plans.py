@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -125,6 +125,20 @@ def test_a_damaged_file_is_as_none(
     assert str(path) in caplog.text
     assert saved(known, "auto 1 None")
     assert opened(path).get("auto 1 None") == KNOWN
+
+
+@pytest.mark.parametrize("field", ["lanes", "depth"])
+def test_a_choice_that_nobody_can_make_is_ignored(
+    field: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sealed or not: without lanes a plan would count less memory than it takes."""
+    path = tmp_path / "plans.json"
+    changes: dict[str, Any] = {field: 0}
+    known = opened(path)
+    known.add("auto 1 None", replace(KNOWN, choice=replace(KNOWN.choice, **changes)))
+    assert known.save()
+    assert opened(path).get("auto 1 None") is None
+    assert "ignored" in caplog.text
 
 
 def test_what_cannot_be_written_is_known_until_the_end(tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loader.errors import ReadError
 from loader.readers.in_memory import MemoryReader
+from models.packs.pack import Pack
 from pipeline.devices.base import KernelError
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import DrainError
+from pipeline.execution.opened import open_engine
 from pipeline.profiles.delay_watch import BoundWatch, Verdict
 from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError
@@ -252,3 +257,26 @@ async def test_a_model_that_cannot_be_closed_keeps_its_memory_and_the_others_ser
 
 def never() -> Running:
     raise AssertionError("the engine before is still there")
+
+
+async def test_a_read_that_never_ends_while_a_model_loads_keeps_its_memory(
+    settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may still write there; the other models are served."""
+    real = open_engine
+
+    def stuck(pack: Pack, *arguments: Any, **options: Any) -> Engine:
+        if pack.name == "pair":
+            raise DrainError("span 0 has not been read")
+        return real(pack, *arguments, **options)
+
+    monkeypatch.setattr("server.repository.opening.open_engine", stuck)
+    async with serving(settings()) as service:
+        inputs = inputs_for("tiny")
+        close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
+        held = service.context.budget.held()
+        assert held["pair"]
+        monkeypatch.setattr("server.repository.opening.open_engine", real)
+        with pytest.raises(NotServingError, match="restart"):
+            await service.context.repository.load("pair")
+        assert service.context.budget.held() == held
