@@ -18,8 +18,9 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.schedule.architectures import Architecture
 
-# Of the variants that promise the least memory so many are planned to see which has it.
-_TRIED = 4
+# Of the variants that promise the least memory so many are planned to see which has it: quickly, and
+# thoroughly.
+_TRIED = (4, 16)
 # Of those that fit in a budget so many are planned in full.
 _PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
@@ -50,8 +51,12 @@ class Within:
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known."""
-        likely = sorted(self._variants, key=lambda item: item.n_bytes)[:_TRIED]
-        return self._judged(min(self._smallest(likely), key=lambda plan: plan.total_bytes))
+        tried = _TRIED[self._wanted.thorough]
+        likely = sorted(self._variants, key=lambda item: item.n_bytes)[:tried]
+        plan = min(self._smallest(likely), key=lambda plan: plan.total_bytes)
+        # The same regions may take less with other chunks.
+        again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
+        return self._judged(min(plan, again, key=lambda plan: plan.total_bytes))
 
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""

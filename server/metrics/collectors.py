@@ -109,7 +109,9 @@ def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
         if entry.worker is None:
             continue
         engine = entry.worker.engine
-        measured[entry.name] = Holding(engine.statistics().memory, engine.takes_turns)
+        # Models share sessions of equal pieces: what one added when it was opened says nothing later.
+        sessions = {"sessions": engine.plan.session_bytes}
+        measured[entry.name] = Holding(engine.statistics().memory | sessions, engine.takes_turns)
         plan = engine.plan
         huge.add_metric([entry.name], entry.worker.engine.huge_page_bytes())
         count = plan.stages[0].ahead

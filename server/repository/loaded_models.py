@@ -88,7 +88,7 @@ class LoadedModels:
             entry.lost = f"it could not be closed: {exc}"
         else:
             # The memory of a broken engine is still the disk's: it stays reserved.
-            entry.lost = worker.engine.broken
+            entry.lost = worker.engine.broken or worker.served.lost
         if not entry.lost:
             self._budget.release(entry.name)
         trim_heap()

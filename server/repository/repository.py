@@ -125,7 +125,9 @@ class Repository:
                 entry.why = str(exc) or "loading was cancelled"
                 entry.refused = isinstance(exc, RefusedError)
                 entry.may_pass = isinstance(exc, _MAY_PASS)
-                entry.lost = str(exc) if isinstance(exc, DrainError) else ""
+                # Where it was another model's read, this one holds nothing.
+                hung = isinstance(exc, DrainError) and name in self._budget.held()
+                entry.lost = str(exc) if hung else ""
                 if entry.refused:
                     self.refusals[name] = self.refusals.get(name, 0) + 1
                 raise

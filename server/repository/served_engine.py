@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.execution.engine import Engine
+from pipeline.execution.errors import DrainError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
@@ -59,6 +60,8 @@ class ServedEngine:
         #: Answered sweeps, and the seconds of the machine that they had.
         self.sweeps, self.sweep_seconds = 0, 0.0
         self._machine_time = machine_time
+        #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
+        self.lost = ""
         self._fault = ""
         self._usual_seconds = math.inf
         self._has_resident_pieces = bool(self.engine.pack.manifest.resident_pieces)
@@ -151,6 +154,10 @@ class ServedEngine:
             raise self.out_of_service()
         try:
             self._go_on_with(make())
+        except DrainError as exc:  # the disk may still write to what was reserved
+            self.lost = str(exc)
+            self.leave(self.lost)
+            raise
         except Exception:
             try:
                 self._go_on_with(back())

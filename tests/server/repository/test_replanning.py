@@ -6,13 +6,18 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ReadError
+from models.packs.pack import Pack
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import DrainError
 from pipeline.fitting.wanted import Fitted
+from server.errors import NotServingError
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, share_out
 from server.repository.replanning import Place, growing, making_room
@@ -239,6 +244,24 @@ async def test_a_model_that_cannot_be_opened_again_says_so(
     for name in ("tiny", "pair"):
         await full.context.repository.load(name)
         await right(full, packs, name)
+
+
+async def test_a_read_that_never_ends_while_a_model_shrinks_keeps_its_memory(
+    full: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(pack: Pack, *arguments: Any, **options: Any) -> Engine:
+        raise DrainError("span 0 has not been read")
+
+    monkeypatch.setattr("server.repository.opening.open_engine", stuck)
+    with pytest.raises(DrainError):
+        await full.context.repository.load("pair")
+    monkeypatch.undo()
+    assert held(full) == {"tiny": packs.smallest("tiny")}  # the disk may still write there
+    assert (await full.infer("tiny", inputs_for("tiny"))).status_code == 503
+    with pytest.raises(NotServingError, match="restart"):
+        await full.context.repository.load("tiny")
+    await full.context.repository.load("pair")
+    await right(full, packs, "pair")
 
 
 async def test_the_end_comes_while_models_grow(
