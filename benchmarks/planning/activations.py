@@ -18,12 +18,11 @@ from typing import Any
 
 from benchmarks.children.planned import checksums
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.engine import Engine
+from pipeline.execution.opened import opened
 from pipeline.fitting.row_variants import row_variants
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
@@ -74,7 +73,10 @@ def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
     seconds: list[list[float]] = [[], []]
     answers: list[str] = []
     with ExitStack() as stack:
-        engines = [_opened(stack, pack, plan, device) for plan in (whole, halved)]
+        pool = stack.enter_context(closing(ReadPool()))
+        engines = [
+            stack.enter_context(opened(pack, plan, device, pool)) for plan in (whole, halved)
+        ]
         for _ in range(blocks):
             for engine, found in zip(engines, seconds, strict=True):
                 answers.append(
@@ -113,14 +115,6 @@ def _resident(manifest: Manifest, regions: tuple[Region, ...] = ()) -> Plan:
 
 def _activations(plan: Plan) -> int:
     return plan.memory["arena"] + plan.memory["scratch"]
-
-
-def _opened(stack: ExitStack, pack: Pack, plan: Plan, device: CpuDevice) -> Engine:
-    pool = stack.enter_context(closing(ReadPool()))
-    engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
-    stack.callback(engine.close)
-    engine.open()
-    return engine
 
 
 def _row(figures: dict[str, Any]) -> str:
