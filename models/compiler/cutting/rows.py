@@ -124,7 +124,12 @@ class _Finder:
         if name not in self._graph.values or name in self._reshaped:
             return False
         shape = self._shape(name)
-        return len(shape) == 4 and shape[0] == 1 and self._graph.array(name).dtype == "float32"
+        return (
+            len(shape) == 4
+            and shape[0] == 1
+            and all(shape)
+            and self._graph.array(name).dtype == "float32"
+        )
 
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.domain == NCHWC_DOMAIN:

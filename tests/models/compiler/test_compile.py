@@ -22,7 +22,7 @@ from models.packs.pack import FILES, Pack, find_pack, open_pack
 from models.packs.target import host_target
 from tests.examples import examples
 from tests.models.chosen import check_dimensions
-from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, residual, written
+from tests.models.nets import CHUNK_BYTES, NETS, answers, inputs_for, parsed, residual, written
 
 SPLIT = ("residual", "gemm", "gemm_by_column", "matmul", "shared_weight")
 
@@ -225,6 +225,18 @@ def test_compiling_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     )
     for name in FILES:
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def test_a_tensor_without_rows_is_on_no_rows(tmp_path: Path) -> None:
+    model = parsed(
+        """empty (float[1,16,4,4] x) => (float[1,16,0,4] y)
+        <int64[1] end = {0}, int64[1] rows = {2}>
+        { c = Conv(x, w)  none = Slice(c, end, end, rows)  y = Relu(none) }""",
+        {"w": (16, 16, 1, 1)},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    pack = open_pack(compile_onnx(tmp_path / "m.onnx", tmp_path / "empty"))
+    assert all(min(value.shape) > 0 for value in pack.manifest.row_values)
 
 
 def test_progress_names_every_step_once(tmp_path: Path) -> None:
