@@ -20,7 +20,7 @@ _LEAK_BYTES = 100 << 20
 _FAULTS = {
     "io error": Fault("io error", times=None),
     "gone": Fault("gone"),
-    "slow": Fault("slow", times=None, factor=400.0),
+    "slow": Fault("slow", times=None, factor=100.0),
 }
 
 _begun = threading.Event()

@@ -61,8 +61,9 @@ def compile_default(folder: Path) -> None:
 
 
 def shortened(rules: str) -> str:
-    """Rules that fire after seconds where ``rules`` ask for minutes."""
+    """Rules that fire after seconds where ``rules`` ask for minutes, and after fewer sweeps."""
     rules = re.sub(r"for: \d+m", "for: 2s", rules)
+    rules = re.sub(r">= 10\b", ">= 2", rules)
     return re.sub(r"\[\d+m\]", "[10s]", rules)
 
 
