@@ -1,8 +1,8 @@
 """How many examples hypothesis draws: few by default, many with ``--hypothesis-profile=many``.
 
 A fault that a change brings in shows in a few examples or hardly at all; those that take thousands are
-looked for by ``.ci/run``, in the folders that the change touches. Both draw the same in every run, so that a
-change is judged by what it does; ``--hypothesis-profile=anew`` draws other ones, as the fuzzers do.
+looked for by ``.ci/run``, in the folders that the change touches. Both draw the same in every run, so that
+a change is judged by what it does; ``--hypothesis-profile=anew`` draws other ones, as the fuzzers do.
 """
 
 from typing import Any
