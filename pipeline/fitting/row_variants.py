@@ -5,11 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
-from pipeline.profiles.profile import Profile, piece_key
+from pipeline.profiles.profile import Profile
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network
@@ -66,6 +65,7 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     checksums = [record.checksum for record in manifest.files.values()]
     checksums += [span.checksum for span in manifest.spans]
     question.update(str(checksums).encode())
+    question.update(repr((manifest.row_operators, manifest.row_values)).encode())
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
@@ -79,18 +79,8 @@ def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tup
         estimated = _Estimated(network)
         seconds = estimated.pieces()
         return tuple(find_variants(manifest, network, estimated, seconds, most_steps))
-    times, seconds = profile.row_times(network), _measured(manifest, profile)
+    times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
     return tuple(find_variants(manifest, network, times, seconds, most_steps))
-
-
-def _measured(manifest: Manifest, profile: Profile) -> Callable[[int], float]:
-    """Return what tells the seconds of pieces: those of a joined kernel at the first of its chunks."""
-    pieces = choose_pieces(manifest, None)
-    seconds = {
-        positions.start: profile.kernel(piece_key(piece)).median
-        for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
-    }
-    return lambda piece: seconds.get(piece, 0.0)
 
 
 @dataclass(frozen=True)

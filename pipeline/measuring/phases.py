@@ -8,7 +8,6 @@ from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
-from models.packs.choice import choose_pieces, finest_positions
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
@@ -17,7 +16,7 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
-from pipeline.profiles.profile import Profile, piece_key
+from pipeline.profiles.profile import Profile
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, regions_of, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -44,13 +43,8 @@ def _variants(pack: Pack, profile: Profile) -> list[Variant]:
     manifest, network = pack.manifest, row_network(pack.manifest)
     if not network.operators:
         return []
-    pieces = choose_pieces(manifest, None)
-    seconds = {
-        positions.start: profile.kernel(piece_key(piece)).median
-        for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
-    }
-    times = profile.row_times(network)
-    return find_variants(manifest, network, times, lambda at: seconds.get(at, 0.0), QUICK_STEPS)
+    times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
+    return find_variants(manifest, network, times, seconds, QUICK_STEPS)
 
 
 def _ratio(pack: Pack, variant: Variant, profile: Profile, device: Device, pool: ReadPool) -> float:

@@ -4,7 +4,7 @@ from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.sizes_apart import apart
+from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
@@ -31,7 +31,7 @@ def smallest_plan(
             manifest, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
         )
     finest = manifest.largest_chunk_bytes
-    sizes = apart([finest, *sorted(chunk_sizes(manifest))], _RATIO)
+    sizes = spaced([finest, *sorted(chunk_sizes(manifest))], _RATIO)
     chosen = sizes if architecture.tuned == "auto" else [finest]
     plans = (
         make_plan(manifest, architecture, choice=Choice(chunk_bytes=size, regions=regions))

@@ -17,7 +17,7 @@ from pipeline.planning.level import Level
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
-from pipeline.planning.sizes_apart import apart
+from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import PAGE_BYTES, READ_BYTES
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -128,7 +128,7 @@ class Tuner:
         sizes = [size for size in chunk_sizes(self._manifest) if size <= self._room]
         usual = chunk_limit(self._manifest, ARCHITECTURES["2s"], Choice(self._room))
         return sorted(
-            {*apart(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
+            {*spaced(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
         )
 
     def _level(self, choice: Choice) -> Level:

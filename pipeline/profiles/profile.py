@@ -4,7 +4,7 @@ pipeline/measuring/profiling.py measures it, pipeline/profiles/profile_file.py k
 folder. Seconds, bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from models.errors import ModelError
 from models.packs.checksum import checksum
-from models.packs.manifest import Checksum, Piece
+from models.packs.choice import choose_pieces, finest_positions
+from models.packs.manifest import Checksum, Manifest, Piece
 from pipeline.devices.tuning import Tuning
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlans, canonical
 from pipeline.planning.plan import Plan
@@ -231,6 +232,19 @@ class Profile(_Record):
     @cached_property
     def _phase_cache(self) -> dict[tuple[RowNetwork, Region, str], list[float]]:
         return {}
+
+    def piece_seconds(self, manifest: Manifest) -> Callable[[int], float]:
+        """Return what tells the usual seconds of finest pieces: a joined kernel's at its first chunk.
+
+        Raises:
+            ProfileError: the profile lacks a kernel.
+        """
+        pieces = choose_pieces(manifest, None)
+        seconds = {
+            positions.start: self.kernel(piece_key(piece)).median
+            for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
+        }
+        return lambda piece: seconds.get(piece, 0.0)
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""

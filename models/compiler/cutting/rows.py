@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.alias import SUM_INPUT
+from models.compiler.analysis.alias import IN_PLACE, SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced
 from models.compiler.optimising.blocked import POINTWISE
@@ -26,9 +26,6 @@ _POOLS = ("MaxPool", "AveragePool")
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS = 1
 _NO_PADS = [0, 0, 0, 0]
-#: Operators whose kernels read an element, compute, and write it: safe on the same memory.
-_IN_PLACE = frozenset(("Add", "Div", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"))
-
 #: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
 #: bits depend on how many elements there are, and on how threads divide them.
 _UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
@@ -229,7 +226,7 @@ class _Finder:
                 return None  # it makes the output larger than the tensors
         # Between the operators of a chain its values are as small as a slice (chains.py).
         self._shapes[node.output[0]] = shapes.pop()
-        in_place = 0 if node.op_type in _IN_PLACE and len(tensors) > 0 else None
+        in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
         return self._made(index, node, [(name, Window()) for name in tensors], in_place)
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.packs.manifest import Manifest
-from pipeline.planning.rows.apart import worth_apart
+from pipeline.planning.rows.joins_apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.ways import Numbers, Way, Ways

@@ -18,7 +18,7 @@ from models.packs.choice import (
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Numbers, Whole
-from pipeline.planning.sizes_apart import apart
+from pipeline.planning.spaced_sizes import spaced
 from pipeline.program.steps import STEP_BYTES
 
 _RINGS = 8
@@ -57,7 +57,7 @@ class WholePieces:
         most = max(min(self.most, sum(s.length for s in self._manifest.spans)), least)
         known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
-        return np.array(apart(sorted(known | ladder | {least}), _RATIO), np.int64)
+        return np.array(spaced(sorted(known | ladder | {least}), _RATIO), np.int64)
 
     @cached_property
     def cost(self) -> Whole:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def apart(sizes: Sequence[int], ratio: float) -> list[int]:
+def spaced(sizes: Sequence[int], ratio: float) -> list[int]:
     """Return the first of ``sizes``, and each that is at least ``ratio`` times the last one returned."""
     kept = list(sizes[:1])
     for size in sizes[1:]:
