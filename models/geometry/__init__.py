@@ -1,0 +1,1 @@
+"""CNNs as the papers write them down: layers, windows and edges, without weights."""

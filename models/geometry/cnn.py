@@ -1,0 +1,115 @@
+"""A CNN as seeds 000 (Section 2.1) and 001 (Section III-A) define it: layers, their windows, and edges.
+
+Nothing here says how it is computed or where its data lie: planners of activation memory start from it.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+class GeometryError(ValueError):
+    """A CNN whose layers do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor's height, width and channels, in elements."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of one row."""
+        return self.width * self.channels
+
+    @property
+    def elements(self) -> int:
+        """Elements of all rows."""
+        return self.height * self.row_elements
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a layer moves down its input: Theta's height, stride, and padding in rows.
+
+    Negative padding crops, as in the paper's Fig. 3. Whatever needs its whole input before its first output
+    (fully connected, global pooling) has a window as high as the input.
+    """
+
+    height: int = 1
+    stride: int = 1
+    above: int = 0
+    below: int = 0
+    dilation: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Rows from the first that an output row needs to the last."""
+        return (self.height - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer. ``output`` is what each of its outgoing edges carries.
+
+    ``seconds``: time of the whole layer where it is known.
+    """
+
+    name: str
+    operator: str
+    output: Shape
+    window: Window = Window()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Layer ``target`` reads what layer ``source`` makes; both are numbers of layers."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Cnn:
+    """Layers in an order in which they can run, and edges from earlier to later ones.
+
+    Raises:
+        GeometryError: an edge leads nowhere or backwards, or is there twice; a layer's name is not its own.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    edges: tuple[Edge, ...]
+
+    def __post_init__(self) -> None:
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise GeometryError(f"{self.name}: two layers are called {twice!r}")
+        for edge in self.edges:
+            if not 0 <= edge.source < edge.target < len(self.layers):
+                raise GeometryError(
+                    f"{self.name}: edge {edge.source} -> {edge.target} does not lead from a layer "
+                    f"to a later one of {len(self.layers)}"
+                )
+        if len(set(self.edges)) < len(self.edges):
+            raise GeometryError(f"{self.name}: an edge is there twice")
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """For each layer those that it reads."""
+        return tuple(
+            tuple(edge.source for edge in self.edges if edge.target == number)
+            for number in range(len(self.layers))
+        )
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each layer those that read it."""
+        return tuple(
+            tuple(edge.target for edge in self.edges if edge.source == number)
+            for number in range(len(self.layers))
+        )

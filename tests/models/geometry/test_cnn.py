@@ -1,0 +1,40 @@
+"""A CNN's layers and edges fit together, or it is refused."""
+
+import pytest
+
+from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape, Window
+
+LAYERS = tuple(Layer(name, "relu", Shape(4, 5, 6)) for name in "abc")
+
+
+def test_shapes_count_elements() -> None:
+    assert (Shape(4, 5, 6).row_elements, Shape(4, 5, 6).elements) == (30, 120)
+
+
+@pytest.mark.parametrize(("height", "dilation", "reach"), [(1, 1, 1), (3, 1, 3), (3, 2, 5)])
+def test_a_window_reaches_over_its_dilation(height: int, dilation: int, reach: int) -> None:
+    assert Window(height, dilation=dilation).reach == reach
+
+
+def test_neighbours() -> None:
+    cnn = Cnn("n", LAYERS, (Edge(0, 1), Edge(0, 2), Edge(1, 2)))
+    assert cnn.inputs == ((), (0,), (0, 1))
+    assert cnn.readers == ((1, 2), (2,), ())
+
+
+@pytest.mark.parametrize(
+    ("layers", "edges", "said"),
+    [
+        (LAYERS, (Edge(1, 0),), "1 -> 0"),
+        (LAYERS, (Edge(1, 1),), "1 -> 1"),
+        (LAYERS, (Edge(0, 3),), "0 -> 3"),
+        (LAYERS, (Edge(-1, 2),), "-1 -> 2"),
+        (LAYERS, (Edge(0, 1), Edge(0, 1)), "twice"),
+        ((*LAYERS, LAYERS[0]), (), "'a'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    layers: tuple[Layer, ...], edges: tuple[Edge, ...], said: str
+) -> None:
+    with pytest.raises(GeometryError, match=said):
+        Cnn("n", layers, edges)
