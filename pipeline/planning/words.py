@@ -1,6 +1,6 @@
 """Sizes as plans and refusals say them."""
 
-from math import ceil, isfinite
+from math import ceil, floor, isfinite, log10
 
 
 def brief(n_bytes: int) -> str:
@@ -17,6 +17,10 @@ def sized(n_bytes: int) -> str:
 
 
 def milliseconds(seconds: float, *, up: bool = False) -> str:
-    """Return 12.3 ms; rounded ``up`` where as much shall be enough."""
-    tenths = 1e4 * seconds
-    return f"{(ceil(tenths) if up and isfinite(tenths) else tenths) / 10:.1f} ms"
+    """Return 12.3 ms, or 0.0012 ms; rounded ``up`` where as much shall be enough."""
+    number = 1e3 * seconds
+    if not isfinite(number):
+        return f"{number} ms"
+    decimals = 1 if number == 0.0 or number >= 0.1 else 1 - floor(log10(number))
+    units = number * 10**decimals
+    return f"{(ceil(units) if up else round(units)) / 10**decimals:.{decimals}f} ms"

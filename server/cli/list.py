@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from models.errors import PackError
+from models.packs.pack import find_pack
 from pipeline.profiles.profile_file import save_found
 from server.cli.arguments import options
 from server.cli.arguments.options import (
@@ -103,7 +105,7 @@ def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     rows, budget_bytes = document["models"], document["budget_bytes"]
     if not rows:
-        say(f"{document['repository']}: no models in it")
+        say(f"{document['repository']}: no models in it{_hint(Path(document['repository']))}")
         return
     planned = (MIB.head("takes"), "served") if budget_bytes else ()
     print_table(
@@ -114,6 +116,15 @@ def _print(document: dict[str, Any]) -> None:
     for note in (note for row in rows for note in _notes(row)):
         say(note)
     _print_shares(document)
+
+
+def _hint(folder: Path) -> str:
+    """Return which repository is meant where ``folder`` is a model of one, or a version of it."""
+    try:
+        pack = find_pack(folder).resolve()
+    except (PackError, OSError):
+        return ""
+    return f"; it is a model, its repository is {pack.parents[1]}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -148,7 +159,7 @@ def _profile(row: dict[str, Any]) -> str:
         return "-"
     if row["profile"]:
         return "yes" if row["profile_exact"] else "no bound"
-    return "not of here" if row["profile_error"] else "none"
+    return "unusable" if row["profile_error"] else "none"
 
 
 def _print_shares(document: dict[str, Any]) -> None:

@@ -76,6 +76,8 @@ def profile(
 
     The profile is written into the folder of the pack.
     """
+    if not bound:
+        _refuse_configuration(context)
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
     _check_writable(opened)
@@ -113,6 +115,21 @@ def profile(
     for line in _sentences(measured):
         say(line)
     say(f"{file}: written; `simulate`, `plan` and `run` use it, `serve` when it loads the model")
+
+
+def _refuse_configuration(context: typer.Context) -> None:
+    """Refuse options of the one configuration that is measured with --bound, where it is not.
+
+    Raises:
+        typer.BadParameter: one is given.
+    """
+    for name in ("architecture_name", "budget", "ring", "weights", "runs"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                "it is of the configuration that --bound measures; give both or neither",
+                param_hint=f"--{name.removesuffix('_name')}",
+            )
 
 
 def _check_writable(pack: Pack) -> None:

@@ -1,23 +1,18 @@
 """``layerstream run``: answer one request on the command line."""
 
 import math
-import zlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
-from zipfile import BadZipFile, ZipFile
+from typing import Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
-from PIL import Image
 
 from models.detection.boxes import Limits
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from pipeline.energy.meter import find_meter
-from pipeline.execution.errors import InputError
 from pipeline.execution.given import Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
@@ -53,15 +48,11 @@ from server.cli.running.answers import (
     report,
     save_drawing,
 )
+from server.cli.running.files import check_output, open_picture, read_inputs, save_outputs
 from server.cli.running.repeats import repeated
-from server.errors import InvalidRequestError
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.repository.pack_profiles import prepared
-from server.requests.pictures import PictureLimits, decode
-
-# The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
-_LIMITS = PictureLimits(max_pixels=178_956_970, max_bytes=1 << 40)
 
 
 def run(
@@ -127,9 +118,9 @@ def run(
     if draw is not None:
         check_drawing(opened, draw, image)
     if output is not None:
-        _check_output(opened, output)
-    picture = None if image is None else _picture(image)
-    inputs = _inputs(opened, picture, input_)
+        check_output(opened, output)
+    picture = None if image is None else open_picture(image)
+    inputs = read_inputs(opened, picture, input_)
     pixels = None if picture is None else picture.size
     if draw is None:
         picture = None  # what is needed of it, its tensor holds
@@ -150,7 +141,7 @@ def run(
             found, statistics = engine.answer(inputs, partial(found_in, opened, pixels, wish))
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
     if output is not None:
-        _save(output, found.tensors)
+        save_outputs(output, found.tensors)
     if draw is not None and picture is not None:
         save_drawing(draw, picture, found.boxes or [])
     document = {**plan.as_dict(), "request_bytes": held, "reads": len(plan.groups)}
@@ -197,64 +188,3 @@ def _fraction(value: float | None) -> float | None:
     if value is not None and math.isnan(value):  # which no range of an option excludes
         raise typer.BadParameter("nan is not a threshold")
     return value
-
-
-def _picture(path: Path) -> Image.Image:
-    if not path.is_file():
-        raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
-    try:
-        return decode(path, _LIMITS).image
-    except InvalidRequestError as exc:
-        raise InputError(f"{path}: {exc}") from exc
-
-
-def _inputs(pack: Pack, picture: Image.Image | None, tensors: Path | None) -> Tensors:
-    name = pack.manifest.inputs[0].name
-    if tensors is not None:
-        return _load(tensors, name)
-    if pack.manifest.preprocess is None:
-        raise InputError(f"{pack.folder}: compiled without --preprocess: give --input X.npy")
-    assert picture is not None
-    return {name: pack.manifest.preprocess.tensor(picture)}
-
-
-def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            return {name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except OSError as exc:
-        raise InputError(f"{path}: {exc.strerror or exc}") from exc
-    except (ValueError, EOFError, BadZipFile, zlib.error) as exc:
-        raise InputError(f"{path}: not a .npy or .npz file: {exc}") from exc
-
-
-def _check_output(pack: Pack, path: Path) -> None:
-    """Refuse, before the model runs, a file that cannot hold its outputs."""
-    count = len(pack.manifest.outputs)
-    if path.suffix != ".npz" and count != 1:
-        raise InputError(f"{path}: the model has {count} outputs; write them to .npz")
-
-
-def _save(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
-    # Objects would be pickled, which no one should have to load.
-    outputs = {
-        name: array.astype(str) if array.dtype.kind == "O" else array
-        for name, array in outputs.items()
-    }
-    try:
-        with path.open("wb") as file:  # so that NumPy puts no .npy behind the name
-            if path.suffix == ".npz":
-                _write_archive(file, outputs)
-            else:
-                np.save(file, next(iter(outputs.values())), allow_pickle=False)
-    except OSError as exc:
-        raise InputError(f"{path}: {exc.strerror or exc}") from exc
-
-
-def _write_archive(file: BinaryIO, outputs: dict[str, NDArray[Any]]) -> None:
-    """Write as numpy.savez, whose own parameters cannot be names of arrays."""
-    with ZipFile(file, "w") as archive:
-        for name, array in outputs.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)

@@ -174,3 +174,5 @@ def test_refusals(cli: Cli, repository: Path, tmp_path: Path) -> None:
     cli("list", repository, "--budget", "1KiB").refuses(BAD, "requests take", "1.0 KiB")
     (tmp_path / "empty").mkdir()
     assert cli("list", tmp_path / "empty").out == f"{tmp_path / 'empty'}: no models in it\n"
+    for inside in (repository / "tiny", repository / "tiny" / "1"):
+        assert cli("list", inside).out.endswith(f"its repository is {repository}\n")

@@ -104,6 +104,13 @@ def test_a_bound_needs_a_profile(cli: Cli, bare: Pack) -> None:
     cli("profile", bare.folder, "--bound").refuses(BAD, "no profile", "layerstream profile")
 
 
+@pytest.mark.parametrize("option", [("--budget", "3MB"), ("--ring", "1MiB"), ("--runs", "3")])
+def test_what_only_a_bound_is_of_is_not_ignored(
+    cli: Cli, bare: Pack, option: tuple[str, str]
+) -> None:
+    cli("profile", bare.folder, *option).refuses(BAD, option[0], "--bound")
+
+
 def test_simulate_needs_a_profile(cli: Cli, bare: Pack) -> None:
     cli("simulate", bare.folder).refuses(BAD, "no profile", f"layerstream profile {bare.folder}")
 
