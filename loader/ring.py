@@ -1,11 +1,14 @@
 """Where each read group lies in the ring, decided once for all sweeps.
 
+Places behind the ring's end are in other memory: groups that lie there wait for it, and nothing in the ring
+for them.
+
 Groups are placed one after the other; one that does not fit before the end starts again at 0, and the
 rest stays a gap. Because places are known beforehand, "is there room?" (seed 003, Eq. 3, target
 buffer constraint) becomes a number: how many groups must have been used up first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from loader.errors import LoaderError
@@ -29,32 +32,37 @@ class Place:
     after: int
 
 
-def group_spans(spans: Sequence[tuple[int, int]], read_bytes: int) -> list[Group]:
+def group_spans(
+    spans: Sequence[tuple[int, int]], read_bytes: int, alone: Collection[int] = ()
+) -> list[Group]:
     """Join spans (offset in the file, length) that follow each other to reads.
 
-    A read has at most ``read_bytes``; a longer span is a read of its own.
+    A read has at most ``read_bytes``; a longer span is a read of its own, and so are those ``alone``.
     """
     groups: list[Group] = []
     end_offset = None
     for number, (offset, length) in enumerate(spans):
-        last = groups[-1] if groups else None
+        last = None if number in alone or not groups else groups[-1]
         if last is not None and offset == end_offset and last.length + length <= read_bytes:
             groups[-1] = Group(last.first_span, number + 1, last.length + length)
         else:
             groups.append(Group(number, number + 1, length))
-        end_offset = offset + length
+        end_offset = None if number in alone else offset + length
     return groups
 
 
-def place(groups: Sequence[Group], ring_bytes: int) -> list[Place]:
-    """Return the place of each group.
+def place(groups: Sequence[Group], ring_bytes: int, elsewhere: Collection[int] = ()) -> list[Place]:
+    """Return the place of each group; those ``elsewhere``, by number, are placed behind the ring's end.
 
     Raises:
         LoaderError: a group is larger than the ring.
     """
     places: list[Place] = []
     position = 0
-    for group in groups:
+    for number, group in enumerate(groups):
+        if number in elsewhere:
+            places.append(Place(ring_bytes, group.length, number))
+            continue
         if group.length > ring_bytes:
             raise LoaderError(
                 f"a ring of {ring_bytes} bytes cannot hold a read of {group.length} bytes"
@@ -85,14 +93,15 @@ def place_in_slots(groups: Sequence[Group], slot_bytes: int, slots: int) -> list
     ]
 
 
-def place_ahead(places: Sequence[Place]) -> list[Place]:
+def place_ahead(places: Sequence[Place], elsewhere: Collection[int] = ()) -> list[Place]:
     """Return places for the first groups of the next sweep, as many as fit before the ring wraps.
 
-    They are the places of this sweep, so each is free once the last group that lies there is used up.
+    What lies ``elsewhere`` is not read before its sweep, nor is what comes after it. They are the places of
+    this sweep, so each is free once the last group that lies there is used up.
     """
     head = []
-    for item in places:
-        if item.after:
+    for number, item in enumerate(places):
+        if item.after or number in elsewhere:
             break
         head.append(
             Place(

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.packs.pack import open_pack
-from pipeline.planning.arena import ALIGNMENT
 from pipeline.planning.offsets import Buffer, Placement, Problem, place
 from pipeline.planning.offsets.validator import violations
-from pipeline.program.lives import lifetimes
+from pipeline.program.lives import ALIGNMENT, lifetimes
 
 _HEAD = (
     "problem",

@@ -63,9 +63,18 @@ class EngineMemory:
 
     def weights(self, operand: Operand) -> Any:
         """Return where weights lie, for kernels."""
-        kept = operand.index in self._plan.resident
-        start = self._plan.spans[operand.index] + operand.offset
-        return (self.resident if kept else self.ring).array(start, operand.dtype, operand.shape)
+        start = self._plan.spans[operand.index]
+        if operand.index in self._plan.resident:
+            memory = self.resident
+        else:
+            memory, start = self.streamed(start)
+        return memory.array(start + operand.offset, operand.dtype, operand.shape)
+
+    def streamed(self, offset: int) -> tuple[Memory, int]:
+        """Return where ``offset`` of the ring is: there, or behind its end, in the arena."""
+        if offset < self._plan.ring_bytes:
+            return self.ring, offset
+        return self.lease.memory, offset - self._plan.ring_bytes
 
     def n_bytes(self) -> dict[str, int]:
         """Return what was allocated, by name; of a shared arena the part that this engine uses."""

@@ -50,6 +50,9 @@ class Lease(ABC):
     def abandon(self) -> None:  # noqa: B027
         """Leave the arena to the others; one's own stays, since a broken device may still use it."""
 
+    def lose(self) -> None:  # noqa: B027  one's own is never used again
+        """The disk may write to it for ever: nobody gets it any more."""
+
     @abstractmethod
     def close(self) -> None:
         """Give it back; the engine computes no more."""
@@ -82,6 +85,7 @@ class SharedArena:
         self._line: deque[object] = deque()
         self._members: dict[Lease, int] = {}
         self._closed = False
+        self._lost = False
 
     @property
     def n_bytes(self) -> int:
@@ -113,7 +117,8 @@ class SharedArena:
     def leave(self, lease: Lease) -> None:
         """Give back what only ``lease`` needed; it holds no turn."""
         with self._resizing:
-            if self._members.pop(lease, None) is not None and not self._closed:
+            used = self._members.pop(lease, None) is not None
+            if used and not (self._closed or self._lost):
                 self._space.resize(max(self._members.values(), default=0))
 
     def acquire(self, deadline: float | None, cancelled: Callable[[], bool]) -> object:
@@ -145,6 +150,12 @@ class SharedArena:
         with self._changed:
             self._changed.notify_all()
 
+    def lose(self) -> None:
+        """Give nobody a turn any more, and never give the memory back: a read into it has not ended."""
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Refuse new turns, turn away those who wait, wait for the turn that runs, give the memory back."""
         with self._changed:
@@ -153,9 +164,14 @@ class SharedArena:
             self._changed.wait_for(lambda: not self._line)
         with self._resizing:
             self._members.clear()
-            self._space.close()
+            if not self._lost:
+                self._space.close()
 
     def _check_open(self) -> None:
+        if self._lost:
+            raise EngineClosedError(
+                "the disk may still write to the arena that models share: a read has not ended"
+            )
         if self._closed:
             raise EngineClosedError("the arena that models share is closed")
 
@@ -189,6 +205,9 @@ class _Membership(Lease):
 
     def abandon(self) -> None:
         self.close()
+
+    def lose(self) -> None:
+        self._arena.lose()
 
     def close(self) -> None:
         self._arena.leave(self)

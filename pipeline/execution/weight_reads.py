@@ -44,16 +44,17 @@ class WeightReads:
     def start_read(self, index: int, done: Done) -> None:
         """Start read ``index`` of a sweep; ``done`` is called once, on another thread."""
         ranges, target = self._reads[index]
-        place, memory = self._plan.read_places[index], self._written
+        length = self._plan.read_places[index].length
+        memory, offset = self._written(index)
 
         def arrived(error: Exception | None, seconds: float) -> None:
             try:
-                memory.reclaim(place.offset, place.length)
+                memory.reclaim(offset, length)
             except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
                 error = error or exc
             done(error, seconds)
 
-        memory.lend(place.offset, place.length)
+        memory.lend(offset, length)
         self._pool.submit(
             ReadJob(
                 self._reader,
@@ -90,15 +91,18 @@ class WeightReads:
 
     def _read(self, index: int) -> tuple[tuple[Range, ...], memoryview]:
         """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
-        place = self._plan.read_places[index]
+        length = self._plan.read_places[index].length
+        memory, offset = self._written(index)
         group = self._plan.groups[index % len(self._plan.groups)]
         spans = self._plan.streamed[group.first_span : group.end_span]
-        return tuple(map(self._range, spans)), self._written.host(place.offset, place.length)
+        return tuple(map(self._range, spans)), memory.host(offset, length)
 
-    @property
-    def _written(self) -> Memory:
-        """Where the disk writes what is streamed."""
-        return self._memory.staging if self._plan.architecture.copies else self._memory.ring
+    def _written(self, index: int) -> tuple[Memory, int]:
+        """Return where the disk writes what read ``index`` brings."""
+        offset = self._plan.read_places[index].offset
+        if self._plan.architecture.copies:
+            return self._memory.staging, offset
+        return self._memory.streamed(offset)
 
     def _range(self, span: int) -> Range:
         record = self._manifest.spans[span]

@@ -12,7 +12,6 @@ from functools import lru_cache
 from pipeline.planning.offsets import Buffer, Problem, place
 from pipeline.program.lives import Lifetime
 
-ALIGNMENT = 64
 # At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
 _NODES = 2000
 
@@ -38,4 +37,6 @@ def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
 
 def arena_problem(values: Sequence[Lifetime]) -> Problem:
     """Return the problem of placing ``values``, in their order."""
-    return Problem(tuple(Buffer(life.n_bytes, life.start, life.end, ALIGNMENT) for life in values))
+    return Problem(
+        tuple(Buffer(life.n_bytes, life.start, life.end, life.alignment) for life in values)
+    )

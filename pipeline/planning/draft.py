@@ -162,7 +162,9 @@ class Drafts:
         starts = tuple(cuts) if kernels else ()
         return stages(
             self._architecture,
-            Steps(joined, len(starts), stream.read_places, stream.copy_places, idle),
+            Steps(
+                joined, len(starts), stream.read_places, stream.copy_places, idle, stream.in_arena
+            ),
         ), starts
 
     def _seconds(self, level: Level, lengths: Sequence[int], depth: int) -> list[tuple[float, ...]]:

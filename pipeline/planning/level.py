@@ -30,7 +30,8 @@ class Level:
 
     @cached_property
     def largest_bytes(self) -> int:
-        return max((unit.length for unit in self.units), default=0)
+        """The least ring."""
+        return max((unit.length for unit in self.units if not unit.in_arena), default=0)
 
 
 def level_of(manifest: Manifest, plan: Plan, durations: Durations) -> Level:

@@ -12,6 +12,7 @@ from pipeline.planning.streaming import PAGE_BYTES, Streaming, needed_bytes, str
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
 from pipeline.program.lives import lifetimes, never_whole, placed
+from pipeline.program.regions import Region
 from pipeline.program.steps import (
     Step,
     choose_steps,
@@ -46,16 +47,30 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
-    steps = choose_steps(manifest, chunk_limit(manifest, architecture, choice), choice.regions)
+    regions = choice.regions if _is_plain(architecture) else tuple(map(_in_ring, choice.regions))
+    steps = choose_steps(manifest, chunk_limit(manifest, architecture, choice), regions)
     kept = _resident_spans(manifest, architecture, choice, steps)
     streamed = streamed_units(manifest, steps, set(kept))
     _check_ring(manifest, architecture, choice, streamed)
     stream = streaming(architecture, choice, streamed)
     read_places, copy_places = stream.read_places, stream.copy_places
-    order = Steps(stream.users, len(steps), read_places, copy_places, choice.ahead == "idle")
+    order = Steps(
+        stream.users,
+        len(steps),
+        read_places,
+        copy_places,
+        choice.ahead == "idle",
+        stream.in_arena,
+    )
     resident_bytes = sum(manifest.spans[i].length for i in kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
-    arena = plan_arena(lifetimes(manifest, steps, apart))
+    arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
+    values = (
+        *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
+        *arena.offsets[len(manifest.values) :],
+    )
+    weights = values[len(values) - len(stream.in_arena) :]
+    stream = stream.with_arena(weights)
     return Plan(
         architecture=architecture,
         choice=choice,
@@ -71,17 +86,23 @@ def make_plan(
         io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
         groups=tuple(_in_spans(stream.groups, streamed)),
-        read_places=read_places,
+        read_places=stream.read_places,
         places=stream.places,
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, stream),
-        values=(
-            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
-            *arena.offsets[len(manifest.values) :],
-        ),
+        values=values[: len(values) - len(weights)],
         users=stream.users,
         stages=stages(architecture, order),
     )
+
+
+def _is_plain(architecture: Architecture) -> bool:
+    """Return whether the disk writes to where kernels read, and wherever there is room."""
+    return not (architecture.copies or architecture.slots)
+
+
+def _in_ring(region: Region) -> Region:
+    return replace(region, in_arena=False)
 
 
 def _arena_bytes(lane_bytes: int, lanes: int) -> int:

@@ -48,7 +48,9 @@ class Plan:
     ``groups`` and ``places`` how; with a copy stage the disk writes to ``read_places`` of the staging
     buffer first. ``resident`` lists the other spans. ``spans[i]`` is the offset of span i in the buffer it
     belongs to, ring or resident; ``values[i]`` that of value i in the arena, then those of the regions'
-    strips; each lane has an arena like that. ``users[g]``: the steps that use what read g brings.
+    strips; each lane has an arena like that. What is placed behind the ring's end lies in the
+    arena, of the first lane: weights of a region while it runs. ``users[g]``: the steps that use what read
+    g brings.
     ``largest_chunk_bytes``: the most streamed weights of one step, s_max of the equations.
     """
 
@@ -73,6 +75,11 @@ class Plan:
     values: tuple[int, ...]
     users: tuple[range, ...]
     stages: tuple[Stage, ...] = field(repr=False)
+
+    @property
+    def reads_into_arena(self) -> bool:
+        """Whether the disk writes to the arena, too."""
+        return any(place.offset >= self.ring_bytes for place in self.places)
 
     @property
     def weight_bytes(self) -> int:

@@ -4,7 +4,8 @@ The one account of it, for plans (make.py) and for the drafts that are judged be
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
 from pipeline.planning.plan import Choice
@@ -23,7 +24,8 @@ class Streaming:
     """A ring of ``n_bytes``, or two where weights are copied: ``read_places``, then ``copy_places``.
 
     ``groups`` of units, each one read; ``users[g]``: the steps that use what read g brings.
-    ``read_places`` has those of the next sweep's head, too.
+    ``read_places`` has those of the next sweep's head, too. Reads ``in_arena`` bring weights that lie
+    there: their places are behind the ring's end, at ``n_bytes`` and what the arena says.
     """
 
     n_bytes: int
@@ -31,16 +33,25 @@ class Streaming:
     users: tuple[range, ...]
     read_places: tuple[Place, ...]
     copy_places: tuple[Place, ...]
+    in_arena: frozenset[int] = frozenset()
 
     @property
     def places(self) -> tuple[Place, ...]:
         """Where kernels find what each read brings."""
         return self.copy_places or self.read_places[: len(self.groups)]
 
+    def with_arena(self, offsets: Sequence[int]) -> Self:
+        """Return this where the reads ``in_arena``, in order, bring weights to these bytes of the arena."""
+        places = list(self.read_places)
+        for read, offset in zip(sorted(self.in_arena), offsets, strict=True):
+            places[read] = replace(places[read], offset=self.n_bytes + offset)
+        return replace(self, read_places=tuple(places))
+
 
 def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
     """Return the least bytes of a ring through which ``units`` can stream."""
-    return (architecture.slots or 1) * max((unit.length for unit in units), default=0)
+    through = (unit.length for unit in units if not unit.in_arena)
+    return (architecture.slots or 1) * max(through, default=0)
 
 
 def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit]) -> Streaming:
@@ -51,15 +62,19 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
     """
     needed = needed_bytes(architecture, units)
     asked = needed if choice.ring_bytes is None else choice.ring_bytes
-    whole = max(sum(unit.length for unit in units), needed)
+    whole = max(sum(unit.length for unit in units if not unit.in_arena), needed)
     n_bytes = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, whole)
     parts = [(unit.offset, unit.length) for unit in units]
-    groups = group_spans(parts, _read_limit(architecture, choice, n_bytes))
+    alone = {number for number, unit in enumerate(units) if unit.in_arena}
+    groups = group_spans(parts, _read_limit(architecture, choice, n_bytes), alone)
+    elsewhere = frozenset(
+        number for number, group in enumerate(groups) if group.first_span in alone
+    )
     if architecture.slots:
         slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES
         places = place_in_slots(groups, slot, architecture.slots)
     else:
-        places = place(groups, n_bytes)
+        places = place(groups, n_bytes, elsewhere)
     ahead = choice.ahead != "never" and not architecture.copies
     users = (
         range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)
@@ -69,8 +84,9 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
         n_bytes,
         tuple(groups),
         tuple(users),
-        (*places, *(place_ahead(places) if ahead else ())),
+        (*places, *(place_ahead(places, elsewhere) if ahead else ())),
         tuple(places if architecture.copies else ()),
+        elsewhere,
     )
 
 

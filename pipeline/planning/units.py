@@ -4,17 +4,21 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from models.packs.manifest import Manifest
-from pipeline.program.steps import Step, units
+from pipeline.program.steps import Step, in_arena, units
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The streamed weights of ``steps``: ``spans``, bytes [offset, offset + length) of the file."""
+    """The streamed weights of ``steps``: ``spans``, bytes [offset, offset + length) of the file.
+
+    ``in_arena``: they lie there while these run, and not in the ring.
+    """
 
     steps: range
     spans: range
     offset: int
     length: int
+    in_arena: bool = False
 
 
 def streamed_units(
@@ -23,7 +27,13 @@ def streamed_units(
     """Return the weights of ``steps`` that are streamed where the spans ``kept`` are resident."""
     spans = manifest.spans
     return tuple(
-        Unit(users, own, spans[own.start].offset, sum(spans[i].length for i in own))
+        Unit(
+            users,
+            own,
+            spans[own.start].offset,
+            sum(spans[i].length for i in own),
+            in_arena(steps[users.start]),
+        )
         for users, own in units(steps)
         if own and not all(span in kept for span in own)
     )

@@ -5,23 +5,26 @@ are the same moments: what a phase keeps for the next one lives through all of t
 from its maker to its last reader.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from models.packs.manifest import Manifest, Piece
-from pipeline.program.regions import RegionPlan
 from pipeline.program.shared_memory import roots
-from pipeline.program.steps import Phase, Step
+from pipeline.program.steps import Phase, Step, in_arena, spans_of
+
+#: Of values and strips; what the disk writes to is aligned to pages.
+ALIGNMENT, PAGE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Something of ``n_bytes`` that must be kept during moments [start, end)."""
+    """Something of ``n_bytes`` that must be kept during moments [start, end), aligned."""
 
     n_bytes: int
     start: int
     end: int
+    alignment: int = ALIGNMENT
 
 
 def never_whole(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
@@ -60,21 +63,22 @@ def lifetimes(
     manifest: Manifest,
     steps: Sequence[Step] | None = None,
     apart: frozenset[int] = frozenset(),
+    kept: Collection[int] = (),
 ) -> tuple[Lifetime, ...]:
-    """Return the life of each value's memory, then that of the strips of all regions, in moments.
+    """Return the lives of each value's memory, of all regions' strips, and of weights in the arena.
 
     Graph inputs live from the first moment, outputs until after the last one. Values that lie in another
     one have no life of their own (start == end); their root lives for all of them. Nor has what exists
     only as rows, and what is ``taken_by_rows``. ``apart``: what exists only as
-    its parts, as ``roots`` have it.
+    its parts, as ``roots`` have it. ``kept``: spans that are resident.
     """
     steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, steps, apart)
+    lives = _Lives(manifest, steps, apart, kept)
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
         elif step.number == 0:
-            lives.add_region(step.region.plan)
+            lives.add_region(step)
     return lives.found()
 
 
@@ -117,14 +121,22 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
 class _Lives:
     """Collects the first and the last moment of each root."""
 
-    def __init__(self, manifest: Manifest, steps: Sequence[Step], apart: frozenset[int]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        steps: Sequence[Step],
+        apart: frozenset[int],
+        kept: Collection[int],
+    ) -> None:
         self._manifest = manifest
+        self._kept = kept
         self._taken = taken_by_rows(manifest, steps)
         self._places = placed(manifest, steps, apart)
         inside = joins(manifest) if apart else {}
         self._parts = {whole: inside[whole] for whole in apart}
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
+        self._weights: list[Lifetime] = []
         self._now = 0
         for port in manifest.inputs:
             self._use(port.value, 0, 1)
@@ -135,9 +147,13 @@ class _Lives:
                 self._use(operand.index, self._now, self._now + 1)
         self._now += 1
 
-    def add_region(self, plan: RegionPlan) -> None:
+    def add_region(self, phase: Phase) -> None:
         """Add all phases of a region: what it reads and writes whole lives through all of it."""
+        plan = phase.region.plan
         count = len(plan.operators)
+        if in_arena(phase) and not all(span in self._kept for span in spans_of(phase)):
+            n_bytes = sum(self._manifest.spans[span].length for span in spans_of(phase))
+            self._weights.append(Lifetime(n_bytes, self._now, self._now + count, PAGE_BYTES))
         for row_value in plan.read | plan.written:
             self._use(self._manifest.row_values[row_value].value, self._now, self._now + count)
         for strip in plan.strips:
@@ -155,7 +171,7 @@ class _Lives:
             else Lifetime(0, 0, 0)
             for index in range(len(values))
         ]
-        return (*lives, *self._strips)
+        return (*lives, *self._strips, *self._weights)
 
     def _use(self, value: int, start: int, end: int) -> None:
         if value in self._taken:

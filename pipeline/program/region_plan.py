@@ -9,11 +9,16 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time."""
+    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time.
+
+    ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
+    in the ring.
+    """
 
     first_piece: int
     end_piece: int
     rows: int
+    in_arena: bool = False
 
     @property
     def pieces(self) -> range:

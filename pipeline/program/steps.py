@@ -168,6 +168,11 @@ def spans_of(step: Step) -> range:
     return range(0) if step.span is None else range(step.span, step.span + step.n_spans)
 
 
+def in_arena(step: Step) -> bool:
+    """Return whether the weights of ``step`` lie in the arena while it, or all of its region, runs."""
+    return isinstance(step, Phase) and step.region.plan.region.in_arena
+
+
 def units(steps: Sequence[Step]) -> Iterator[tuple[range, range]]:
     """Yield the steps that need the same streamed weights, and these: one piece, or all of a region."""
     position = 0

@@ -4,7 +4,7 @@ Invariant: every constraint points backwards in the order "operations of step g 
 g + 1", so there is always an operation that may run (no deadlock).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from loader.ring import Place
@@ -19,7 +19,8 @@ class Steps:
     ``users[g]``: the kernels [start, stop) that use what read g brings. ``read_places`` and
     ``copy_places``: where read and copy g write. ``copy_places`` is empty where kernels use what the
     disk wrote. Places beyond the G-th belong to reads for the next sweep; ``idle``: they wait for all
-    kernels of this one.
+    kernels of this one. ``in_arena``: reads that wait for all kernels before their users, since they write
+    where activations lay.
     """
 
     users: Sequence[range]
@@ -27,11 +28,18 @@ class Steps:
     read_places: Sequence[Place]
     copy_places: Sequence[Place] = ()
     idle: bool = False
+    in_arena: Collection[int] = ()
 
     def blocks(self) -> list[int]:
         """Return b with kernels [b[g], b[g + 1]) in cycle g: users of g and what follows them."""
         starts = [users.start for users in self.users]
         return [0, *starts[1:], self.kernels] if starts else [0, self.kernels]
+
+    def free_after(self, read: int) -> int:
+        """Return how many kernels must be complete before ``read`` may write to its place."""
+        if read in self.in_arena:
+            return self.users[read].start
+        return self.used_up(self.read_places[read].after)
 
     def used_up(self, groups: int) -> int:
         """Return how many kernels use what the first ``groups`` reads bring."""
@@ -50,7 +58,7 @@ def stages(architecture: Architecture, steps: Steps) -> tuple[Stage, ...]:
 def _two_stages(steps: Steps) -> tuple[Stage, ...]:
     """R_i ~> ring(s_i), R_i |-> K_i."""
     count = len(steps.users)
-    room = [(0, steps.used_up(place.after)) for place in steps.read_places]
+    room = [(0, steps.free_after(read)) for read in range(len(steps.read_places))]
     head = [(0, steps.kernels) for _ in room[count:]] if steps.idle else room[count:]
     kernels = tuple((needed, 0) for needed in _needs(steps))
     return (

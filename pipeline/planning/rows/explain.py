@@ -29,12 +29,13 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
         manifest.values[value].n_bytes
         for value in {manifest.row_values[number].value for number in _inner(region)}
     )
+    where = "in the arena" if held.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     return (
         f"on rows, {_layers(manifest, held.pieces)}: {held.rows} {_plural('row', held.rows)} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
-        f"{brief(weights)} of weights at once{cost}"
+        f"{brief(weights)} of weights {where}{cost}"
     )
 
 

@@ -1,8 +1,9 @@
 """Ways through a network: between two places its pieces run whole, or as a region on rows.
 
 All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
-any of its parts needs of either, and the sum of their seconds and of what they bind. For many limits of
-arena and ring at once, dynamic programming over the places finds the way of the least sum.
+any of its parts needs of either, and the sum of their seconds and of what they bind. Weights of a region
+that the ring cannot hold lie in the arena while it runs. For many limits of arena and ring at once, dynamic
+programming over the places finds the way of the least sum.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.program.lives import PAGE_BYTES
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
 
@@ -26,7 +28,7 @@ class Edges:
     """Ways on rows that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these; ``bound``: bytes of kernels and copies that they bind.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind.
     """
 
     start: Numbers
@@ -35,6 +37,11 @@ class Edges:
     ring: Numbers
     bound: Numbers
     seconds: Times
+
+    def arena_within(self, rings: Numbers) -> Numbers:
+        """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
+        outside = self.ring > rings[:, None]
+        return self.arena + np.where(outside, self.ring + PAGE_BYTES, 0)
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,7 @@ class Ways:
             best[:, place] = np.maximum(best[:, place - 1], self._whole.arena[place - 1])
             edges = self._edges.get(place)
             if edges is not None:
-                through = np.maximum(best[:, edges.start], edges.arena)
-                through[edges.ring > rings[:, None]] = np.iinfo(np.int64).max
+                through = np.maximum(best[:, edges.start], edges.arena_within(rings))
                 best[:, place] = np.minimum(best[:, place], through.min(axis=1))
         least: Numbers = best[:, -1]
         return least
@@ -119,17 +125,19 @@ class Ways:
             if edges is None:
                 continue
             each = cost[:, edges.start] + edges.seconds + seconds_a_byte[:, None] * edges.bound
-            each[(edges.ring > rings[:, None]) | (edges.arena > arenas[:, None])] = np.inf
+            each[edges.arena_within(rings) > arenas[:, None]] = np.inf
             choice = each.argmin(axis=1)
             found = each[np.arange(count), choice]
             better = found < cost[:, place]
             taken[better, place] = choice[better]
             cost[better, place] = found[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
-        return [self._way(taken[index], int(levels[index])) for index in possible]
+        return [
+            self._way(taken[index], int(levels[index]), int(rings[index])) for index in possible
+        ]
 
-    def _way(self, taken: NDArray[np.int32], level: int) -> Way:
-        """Return the way that was taken to each place, from the last one back."""
+    def _way(self, taken: NDArray[np.int32], level: int, most_ring: int) -> Way:
+        """Return the way that was taken to each place, from the last one back, in such a ring."""
         regions: list[Region] = []
         arena, ring, bound, seconds = 0, 0, 0, 0.0
         place, whole = len(self._places) - 1, self._whole
@@ -143,11 +151,13 @@ class Ways:
                 continue
             edges, number = self._edges[place], int(taken[place])
             start = int(edges.start[number])
-            regions.append(
-                Region(self._places[start], self._places[place], int(edges.rows[number]))
-            )
-            arena = max(arena, int(edges.arena[number]))
-            ring = max(ring, int(edges.ring[number]))
+            weights = int(edges.ring[number])
+            in_arena = weights > most_ring
+            rows = int(edges.rows[number])
+            regions.append(Region(self._places[start], self._places[place], rows, in_arena))
+            beside = weights + PAGE_BYTES if in_arena else 0
+            arena = max(arena, int(edges.arena[number]) + beside)
+            ring = max(ring, 0 if in_arena else weights)
             bound += int(edges.bound[number])
             seconds += float(edges.seconds[number])
             place = start

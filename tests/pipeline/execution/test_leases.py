@@ -206,6 +206,31 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
     other.close()
 
 
+def test_a_lost_arena_is_nobodys_and_its_memory_stays() -> None:
+    space = Space(MIB)
+    arena = SharedArena(space)
+    one, other = arena.join(4096), arena.join(8192)
+    said: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(EngineClosedError) as error, other.turn():
+            raise AssertionError
+        said.append(str(error.value))
+
+    with one.turn():
+        waits = in_thread(wait)
+        until_waiting(arena, 1)
+        one.lose()
+        waits.join(LIMIT_SECONDS)
+    assert len(said) == 1
+    assert "has not ended" in said[0]
+    other.abandon()
+    one.abandon()
+    arena.close()
+    assert space.n_bytes == 8192
+    space.close()
+
+
 class SlowSpace(Space):
     """The system takes as long to give pages, or to take them back, as a test wants."""
 

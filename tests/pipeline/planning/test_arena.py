@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.manifest import Port
-from pipeline.planning.arena import ALIGNMENT, arena_problem, plan_arena
+from pipeline.planning.arena import arena_problem, plan_arena
 from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations
-from pipeline.program.lives import Lifetime, lifetimes
+from pipeline.program.lives import ALIGNMENT, Lifetime, lifetimes
 from tests.examples import examples
 from tests.pipeline.synthetic import chain
 

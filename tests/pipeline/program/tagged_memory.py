@@ -16,7 +16,7 @@ from pipeline.program.steps import Phase, RegionSteps
 Tags = NDArray[np.int64]
 _ELEMENT = 4
 _PLANES, _ROWS = 1 << 10, 1 << 10
-_GARBAGE, _ZERO, _LOWEST = -1, -2, -3
+_GARBAGE, _ZERO, _LOWEST, _WEIGHTS = -1, -2, -3, -4
 
 
 class WrongError(AssertionError):
@@ -49,6 +49,7 @@ class TaggedMemory:
             if port.value not in self._taken:
                 self._at(port.value, port.n_bytes)[:] = self._content(port.value)
         for number, step in enumerate(self._plan.steps):
+            self._weights(number)
             if isinstance(step, Piece):
                 self._piece(f"step {number}", step)
                 continue
@@ -62,6 +63,18 @@ class TaggedMemory:
                 self._at(port.value, port.n_bytes),
                 self._content(port.value),
             )
+
+    def _weights(self, number: int) -> None:
+        """Bring weights into the arena as early as the schedule may, and check those that are needed."""
+        plan = self._plan
+        for read, (place, users) in enumerate(zip(plan.places, plan.users, strict=True)):
+            if place.offset < plan.ring_bytes:
+                continue
+            memory = self._bytes(place.offset - plan.ring_bytes, place.length)
+            if number == plan.stages[0].after[read][-1]:
+                memory[:] = _WEIGHTS
+            if number in users and (memory != _WEIGHTS).any():
+                raise WrongError(f"step {number}: its weights were overwritten in the arena")
 
     # What should be where
 
@@ -96,8 +109,10 @@ class TaggedMemory:
     # Memory
 
     def _at(self, value: int, n_bytes: int, offset: int = 0) -> Tags:
-        start = (self._plan.values[value] + offset) // _ELEMENT
-        return self._arena[start : start + n_bytes // _ELEMENT]
+        return self._bytes(self._plan.values[value] + offset, n_bytes)
+
+    def _bytes(self, start: int, n_bytes: int) -> Tags:
+        return self._arena[start // _ELEMENT : (start + n_bytes) // _ELEMENT]
 
     def _operand(self, operand: Operand) -> Tags:
         return self._at(operand.index, operand.n_bytes, operand.offset)
@@ -231,7 +246,9 @@ def _check(where: str, found: Tags, expected: Tags) -> None:
 def _said(tag: np.int64) -> str:
     """Return a tag in words."""
     if tag < 0:
-        return {_GARBAGE: "nothing", _ZERO: "zeros", _LOWEST: "lowest"}[int(tag)]
+        return {_GARBAGE: "nothing", _ZERO: "zeros", _LOWEST: "lowest", _WEIGHTS: "weights"}[
+            int(tag)
+        ]
     rest, row = divmod(int(tag), _ROWS)
     value, plane = divmod(rest, _PLANES)
     return f"row {row} of plane {plane} of row value {value}"

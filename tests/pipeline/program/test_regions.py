@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 
+from loader.ring import Place
 from models.packs.manifest import (
     Manifest,
     Operand,
@@ -59,14 +60,36 @@ def check(number: int) -> int:
         violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
     )
     apart = never_whole(manifest, plan.steps) if plan.choice.regions else frozenset()
-    lives = lifetimes(manifest, plan.steps, apart)
+    lives = lifetimes(manifest, plan.steps, apart, plan.resident)
+    behind = [place.offset - plan.ring_bytes for place in plan.places]
+    offsets = (*plan.values, *(offset for offset in behind if offset >= 0))
     placed = tuple(
-        offset if life.n_bytes else 0 for offset, life in zip(plan.values, lives, strict=True)
+        offset if life.n_bytes else 0 for offset, life in zip(offsets, lives, strict=True)
     )
     placement = Placement(placed, plan.arena_bytes, 0, "heuristic")
     assert overlaps(arena_problem(lives), placement) == []
     TaggedMemory(manifest, plan).run()
     return len(plan.choice.regions)
+
+
+def test_programs_have_weights_in_the_arena() -> None:
+    """Most do where any region may, and memory that is used at once by mistake is noticed."""
+    plans = [drawn(number) for number in range(60)]
+    brought = [(manifest, plan) for manifest, plan in plans if plan.reads_into_arena]
+    assert len(brought) > 5
+    moved = [replace(plan, places=_at_the_end(plan)) for _, plan in brought]
+    assert any(
+        _is_wrong(manifest, plan) for (manifest, _), plan in zip(brought, moved, strict=True)
+    )
+
+
+def _at_the_end(plan: Plan) -> tuple[Place, ...]:
+    """Return the places of ``plan`` where what lies in the arena lies at its end."""
+    end = plan.ring_bytes + plan.arena_bytes
+    return tuple(
+        place if place.offset < plan.ring_bytes else replace(place, offset=end - place.length)
+        for place in plan.places
+    )
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -6,7 +6,7 @@ from onnx import helper, numpy_helper
 
 from pipeline.devices.cuda.call import Pointer
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, describe, lower
-from pipeline.planning.arena import ALIGNMENT
+from pipeline.program.lives import ALIGNMENT
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, same
 from tests.pipeline.devices.nodes import MICROSOFT, numbers
