@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from pipeline.dataflow.csdf import Capacities, Graph
 from pipeline.dataflow.lives import Life, buffer_lives, peak, token_lives
-from pipeline.planning.offsets import Buffer, Problem, place
+from pipeline.planning.offsets.problem import Buffer, Problem
+from pipeline.planning.offsets.solve import place
 
 
 @dataclass(frozen=True, slots=True)
