@@ -4,6 +4,7 @@ Batch normalisation and activations are parts of the convolutions there, and chu
 Who reads whom is found in memory: a reader depends on whoever last wrote the bytes that it reads.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,14 +47,15 @@ def cnn_of_pack(manifest: Manifest) -> PackCnn:
 
 
 def shape_of(array: Array) -> Shape:
-    """Return [1, channels, height, width] as such, anything else as one row of one column."""
-    if len(array.shape) == 4 and array.shape[0] == 1 and not array.is_loose:
-        _, channels, height, width = (max(length, 1) for length in array.shape)
-        return Shape(height, width, channels)
-    elements = 1
-    for length in array.shape:
-        elements *= max(length, 1)
-    return Shape(1, 1, elements)
+    """Return [1, channels, height, width] as such, anything else as one row of one column.
+
+    [1, blocks, height, width, channels of a block] is the former in ONNX Runtime's blocked layout.
+    """
+    lengths = [max(length, 1) for length in array.shape]
+    if lengths[:1] == [1] and len(lengths) in {4, 5}:
+        _, channels, height, width, *block = lengths
+        return Shape(height, width, channels * math.prod(block))
+    return Shape(1, 1, math.prod(lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class _Reading:
         self.writers = Writers(manifest)
         self._manifest = manifest
         self._makers: dict[int, int] = {}  # layers, by the row value that they make
+        # By row value that pieces put together: from which plane on there are planes of which layer.
+        self._copied: dict[int, list[tuple[int, int, int]]] = {}
         self._names: set[str] = set()
 
     def units(self) -> Iterator[tuple[int, _Unit]]:
@@ -166,49 +170,72 @@ class _Reading:
     def _read_operator(self, number: int) -> None:
         item = self._manifest.row_operators[number]
         value = self._manifest.row_values[item.output]
-        output = shape_of(value)
+        made = shape_of(value)
         taken: dict[int, _Taken] = {}
         for row_input in item.inputs:
             read = self._manifest.row_values[row_input.row_value]
-            window = _window(row_input.window, output.height, read.height)
-            for source, channels in self._sources(row_input.row_value, 0, read.planes):
-                taken[source] = _joined(taken.get(source), _Taken(window, channels))
+            window = _window(row_input.window, made.height, read.height)
+            for source, channels in self._sources(row_input.row_value):
+                output = self.layers[source].output
+                in_rows = output.height == read.height
+                part = _Taken(window, channels if in_rows else output.channels)
+                taken[source] = _joined(taken.get(source), part)
         first = _window(
             item.inputs[0].window,
-            output.height,
+            made.height,
             self._manifest.row_values[item.inputs[0].row_value].height,
         )
         name, kind = self._called(number)
-        layer = self.add(Layer(name, kind, output, first), taken, number)
+        layer = self.add(Layer(name, kind, made, first), taken, number)
         self._makers[item.output] = layer
         if self._manifest.values[value.value].n_bytes == value.n_bytes:
             self.writers.write(self.writers.place(value.value), layer)
 
     def _read_copy(self, number: int) -> None:
+        """Remember who made what is copied now: later it may be written over."""
         value = self._manifest.row_values[number]
         plane_bytes = value.row_bytes * value.height
-        offset = 0
+        copied: list[tuple[int, int, int]] = []
+        end = 0
         for part in value.parts:
-            n_bytes = part.planes * plane_bytes
-            for source, _ in self._sources(part.row_value, part.first_plane, part.planes):
-                self.writers.write(self.writers.place(value.value, offset, n_bytes), source)
-            offset += n_bytes
+            start, end = end, end + part.planes
+            for source, planes in self._planes(part.row_value, part.first_plane, part.planes):
+                copied.append((start, planes, source))
+                place = self.writers.place(value.value, start * plane_bytes, planes * plane_bytes)
+                self.writers.write(place, source)
+                start += planes
+        self._copied[number] = copied
 
-    def _sources(self, row_value: int, first_plane: int, planes: int) -> Iterator[tuple[int, int]]:
-        """Yield who made these planes of a row value, and how many channels of it they are."""
+    def _sources(self, row_value: int) -> Iterator[tuple[int, int]]:
+        """Yield who made the planes of a row value, and how many channels of it they are."""
         value = self._manifest.row_values[row_value]
-        end_plane, start = first_plane + planes, 0
-        channels = planes * (value.shape[1] // value.planes)
+        for source, planes in self._planes(row_value, 0, value.planes):
+            yield source, planes * (value.shape[1] // value.planes)
+
+    def _planes(self, row_value: int, first: int, planes: int) -> Iterator[tuple[int, int]]:
+        """Yield who made planes from ``first`` on of a row value, and how many of them."""
+        value = self._manifest.row_values[row_value]
         if row_value in self._makers:
-            yield self._makers[row_value], channels
-        elif not value.parts:
-            for source in self.writers.read(self.writers.place(value.value)):
-                yield source, channels
-        for part in () if row_value in self._makers else value.parts:
-            low, high = max(start, first_plane), min(start + part.planes, end_plane)
-            if low < high:
-                yield from self._sources(part.row_value, part.first_plane + low - start, high - low)
-            start += part.planes
+            yield self._makers[row_value], planes
+        elif row_value in self._copied:
+            for start, count, source in self._copied[row_value]:
+                common = min(start + count, first + planes) - max(start, first)
+                if common > 0:
+                    yield source, common
+        elif value.parts:
+            start = 0
+            for part in value.parts:
+                low, high = max(start, first), min(start + part.planes, first + planes)
+                if low < high:
+                    within = part.first_plane + low - start
+                    yield from self._planes(part.row_value, within, high - low)
+                start += part.planes
+        else:
+            plane_bytes = value.row_bytes * value.height
+            place = self.writers.place(value.value, first * plane_bytes, planes * plane_bytes)
+            sources = self.writers.read(place)
+            for source in sources:
+                yield source, planes // len(sources) or 1
 
     def _called(self, number: int) -> tuple[str, str]:
         """Return the name and kind of a row operator: its layer's, where its pieces are one for each."""

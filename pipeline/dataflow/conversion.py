@@ -70,23 +70,36 @@ def row_phases(cnn: Cnn, rows: int | Sequence[int] = 1) -> list[list[tuple[int, 
 
 
 def _is_whole(cnn: Cnn, number: int) -> bool:
-    """Return whether a layer needs all of an input before it can make its first row (H = H^X)."""
+    """Return whether a layer needs all of its highest input for its first row (H = H^X)."""
     edges = [edge for edge in cnn.edges if edge.target == number]
     heights = [cnn.layers[edge.source].output.height for edge in edges]
     windows = [edge.window or cnn.layers[number].window for edge in edges]
+    highest = max(heights, default=0)
     return any(
-        height > 1 and window.reach >= height
+        height == highest and window.reach >= height
         for height, window in zip(heights, windows, strict=True)
     )
 
 
-def graph_of(cnn: Cnn, phases: Phases, overlap: Overlap) -> Graph:
-    """Return ``cnn`` with the given phases; those of a layer follow each other and make all of its rows."""
+def graph_of(cnn: Cnn, phases: Phases, overlap: Overlap, cropped: bool = False) -> Graph:
+    """Return ``cnn`` with the given phases; those of a layer follow each other.
+
+    ``cropped``: rows below the last window of a layer never come into its channel. Else its last phase
+    takes them, as the paper's do, and a layer's phases must make all of its rows.
+    """
     actors = tuple(
         _actor(layer, len(of_layer)) for layer, of_layer in zip(cnn.layers, phases, strict=True)
     )
-    channels = (channel for edge in cnn.edges for channel in _channels(cnn, phases, edge, overlap))
+    channels = (
+        channel for edge in cnn.edges for channel in _channels(cnn, phases, edge, overlap, cropped)
+    )
     return Graph(cnn.name, actors, tuple(channels))
+
+
+def row_elements(cnn: Cnn, edge: Edge) -> int:
+    """Return the elements of a row that an edge carries."""
+    output = cnn.layers[edge.source].output
+    return output.width * (edge.channels or output.channels)
 
 
 def _actor(layer: Layer, phases: int) -> Actor:
@@ -94,15 +107,23 @@ def _actor(layer: Layer, phases: int) -> Actor:
     return Actor(layer.name, (max(round(layer.seconds * 1e9 / phases), 1),) * phases)
 
 
-def _channels(cnn: Cnn, phases: Phases, edge: Edge, overlap: Overlap) -> Iterator[Channel]:
+def _channels(
+    cnn: Cnn, phases: Phases, edge: Edge, overlap: Overlap, cropped: bool
+) -> Iterator[Channel]:
     source, target = cnn.layers[edge.source], cnn.layers[edge.target]
-    width = source.output.width * (edge.channels or source.output.channels)
-    made = tuple((end - first) * width for first, end in phases[edge.source])
-    height = source.output.height
-    rows = _rows_of(edge.window or target.window, height, phases[edge.target])
-    taken = tuple(count * width for count in rows.taken)
-    freed = tuple(count * width for count in rows.freed)
-    kept = tuple(count * width for count in rows.kept)
+    elements = row_elements(cnn, edge)
+    rows = _rows_of(
+        edge.window or target.window, source.output.height, phases[edge.target], cropped
+    )
+    most = sum(rows.taken)
+    if not most:
+        return
+    made = tuple(
+        (min(end, most) - min(first, most)) * elements for first, end in phases[edge.source]
+    )
+    taken = tuple(count * elements for count in rows.taken)
+    freed = tuple(count * elements for count in rows.freed)
+    kept = tuple(count * elements for count in rows.kept)
     name = f"{source.name} -> {target.name}"
     if overlap is Overlap.CHANNEL and taken != freed:
         yield Channel(name, edge.source, edge.target, made, freed)
@@ -118,15 +139,18 @@ def _inputs(cnn: Cnn, number: int) -> list[Edge]:
     return [edge for edge in cnn.edges if edge.target == number]
 
 
-def _rows_of(window: Window, height: int, phases: Sequence[tuple[int, int]]) -> _Rows:
+def _rows_of(
+    window: Window, height: int, phases: Sequence[tuple[int, int]], cropped: bool
+) -> _Rows:
     """Return the rows of an input of ``height`` that each phase takes, and those that it keeps."""
     needs = [_needed(window, height, *rows) for rows in phases]
-    needs[-1] = (needs[-1][0], height)
+    if not cropped:
+        needs[-1] = (needs[-1][0], height)
     ends = [0]
     for _, end in needs:
         ends.append(max(ends[-1], end))
     taken = tuple(end - before for before, end in pairwise(ends))
-    firsts = [first for first, _ in needs[1:]] + [height]
+    firsts = [first for first, _ in needs[1:]] + [ends[-1]]
     kept = tuple(max(end - first, 0) for end, first in zip(ends[1:], firsts, strict=True))
     return _Rows(taken, kept)
 

@@ -31,17 +31,17 @@ def peak(lives: Sequence[Life]) -> int:
     return max(accumulate(changes), default=0)
 
 
-def token_lives(graph: Graph, order: Sequence[int]) -> list[Life]:
+def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[Life]:
     """Return the lives of what each firing of ``order``, a schedule of an iteration, puts down.
 
-    Initial tokens, and what is left for the next iteration, live all the time.
+    A channel with tokens from the iteration before is one thing that lives all the time.
     """
     lives: list[Life] = []
-    queues: list[deque[tuple[int, int]]] = [
-        deque([(channel.initial, 0)] * (channel.initial > 0)) for channel in graph.channels
-    ]
+    queues: list[deque[tuple[int, int]]] = [deque() for _ in graph.channels]
     for number, moment, taken, put in _changes(graph, order):
         size, queue = graph.channels[number].token_size, queues[number]
+        if not size or graph.channels[number].initial:
+            continue
         if put:
             queue.append((put, moment))
         left = taken
@@ -51,11 +51,11 @@ def token_lives(graph: Graph, order: Sequence[int]) -> list[Life]:
             left -= used
             if used < tokens:
                 queue.appendleft((tokens - used, start))
-            if size:
-                lives.append(Life(used * size, start, moment + 1))
-    for channel, queue in zip(graph.channels, queues, strict=True):
-        lives += [Life(tokens * channel.token_size, 0, len(order)) for tokens, _ in queue]
-    return lives
+            lives.append(Life(used * size, start, moment + 1))
+    whole = buffer_lives(graph, capacities, order)
+    return lives + [
+        life for life, channel in zip(whole, graph.channels, strict=True) if channel.initial
+    ]
 
 
 def buffer_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[Life]:

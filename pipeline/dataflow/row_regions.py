@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from models.geometry.cnn import Cnn, Edge
 from models.geometry.of_pack import PackCnn
 from models.packs.manifest import Manifest
-from pipeline.dataflow.conversion import Overlap, graph_of
-from pipeline.dataflow.csdf import Channel, Graph
+from pipeline.dataflow.conversion import Overlap, graph_of, row_elements
+from pipeline.dataflow.csdf import Graph
 from pipeline.dataflow.schedules import Moment, moments
 from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan
 from pipeline.program.steps import planned_region, row_network
@@ -85,15 +85,14 @@ def region_schedule(manifest: Manifest, pack_cnn: PackCnn, region: Region) -> Re
         first = phases[layer][-1][1] if phases[layer] else 0
         phases[layer].append((first, first + call.output.rows))
         order.append(layer)
-    graph = graph_of(cnn, phases, Overlap.CHANNEL)
+    graph = graph_of(cnn, phases, Overlap.CHANNEL, cropped=True)
     held = _held_rows(manifest, plan)
     rows = [cnn.layers[number].output.height for number in range(len(cnn.layers))]
     for operator, layer in layer_of.items():
         rows[layer] = held[manifest.row_operators[operator].output]
-    passed_over = {(edge.source, edge.target): _passed_over(cnn, edge) for edge in cnn.edges}
+    edge_of = {(edge.source, edge.target): edge for edge in cnn.edges}
     capacities = tuple(
-        (rows[channel.source] + passed_over[channel.source, channel.target])
-        * _row_tokens(cnn, channel)
+        _room(cnn, edge_of[channel.source, channel.target], rows[channel.source])
         if channel.token_size
         else None
         for channel in graph.channels
@@ -101,15 +100,13 @@ def region_schedule(manifest: Manifest, pack_cnn: PackCnn, region: Region) -> Re
     return RegionSchedule(graph, tuple(map(len, phases)), capacities, tuple(order))
 
 
-def _row_tokens(cnn: Cnn, channel: Channel) -> int:
-    """Return the tokens of one row in ``channel``."""
-    return sum(channel.production) // cnn.layers[channel.source].output.height
+def _room(cnn: Cnn, edge: Edge, rows: int) -> int:
+    """Return the elements of ``rows`` rows that the engine holds for an edge.
 
-
-def _passed_over(cnn: Cnn, edge: Edge) -> int:
-    """Return the rows between two windows: in a channel until the next firing, nowhere in the engine."""
+    Rows between two windows are in the channel until the next firing takes them, in the engine nowhere.
+    """
     window = edge.window or cnn.layers[edge.target].window
-    return max(window.stride - window.reach, 0)
+    return (rows + max(window.stride - window.reach, 0)) * row_elements(cnn, edge)
 
 
 def _part(pack_cnn: PackCnn, operators: range) -> tuple[Cnn, dict[int, int]]:

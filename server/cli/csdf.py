@@ -10,7 +10,7 @@ from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import read_pack
 from pipeline.dataflow.buffers import Buffers
 from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.csdf import Capacities, Graph
+from pipeline.dataflow.csdf import Capacities, DataflowError, Graph
 from pipeline.dataflow.deadlock import firings
 from pipeline.dataflow.heuristic import small_buffers
 from pipeline.dataflow.schedules import schedule
@@ -49,8 +49,7 @@ def csdf(
     as_json: Json = False,
 ) -> None:
     """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
-    graph = _graph(source, Overlap(overlap), rows)
-    counts = firings(graph)
+    graph, counts = _graph(source, Overlap(overlap), rows)
     buffers = small_buffers(graph, counts)
     summary = _summary(graph, counts, buffers)
     if throughput:
@@ -70,11 +69,20 @@ def csdf(
         _print_channels(table)
 
 
-def _graph(source: Path, overlap: Overlap, rows: int) -> Graph:
-    """Return the graph in a file of SDF3, or of a pack."""
-    if source.suffix.lower() == _XML:
-        return read_sdf3(source)
-    return convert(cnn_of_pack(read_pack(source).manifest).cnn, overlap, rows)
+def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...]]:
+    """Return the graph in a file of SDF3, or of a pack, and how often its actors fire.
+
+    Raises:
+        DataflowError: the file is none, or its graph is inconsistent or stops.
+    """
+    if source.suffix.lower() != _XML:
+        graph = convert(cnn_of_pack(read_pack(source).manifest).cnn, overlap, rows)
+        return graph, firings(graph)
+    graph = read_sdf3(source)
+    try:
+        return graph, firings(graph)
+    except DataflowError as exc:
+        raise DataflowError(f"{source}: {exc}") from exc
 
 
 def _summary(graph: Graph, counts: tuple[int, ...], buffers: Buffers) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class DataflowArena:
 
 def dataflow_arena(graph: Graph, capacities: Capacities, order: Sequence[int]) -> DataflowArena:
     """Return an arena for ``order``, a schedule of an iteration within ``capacities``."""
-    tokens = token_lives(graph, order)
+    tokens = token_lives(graph, capacities, order)
     size = min(_placed(tokens), _placed(buffer_lives(graph, capacities, order)))
     return DataflowArena(size, peak(tokens))
 
