@@ -59,6 +59,11 @@ COMMANDS = {
         "darknet",
         "export_darknet",
     ),
+    "csdf": _Command(
+        "Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers.",
+        "csdf",
+        "csdf",
+    ),
     "device": _Command(
         "Show a device: what the driver says of it, and which memory kinds the disk can write to.",
         "device",

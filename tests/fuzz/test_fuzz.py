@@ -12,6 +12,7 @@ from tests.fuzz import infer as infer_fuzzer
 from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
+from tests.fuzz import sdf3 as sdf3_fuzzer
 
 EXAMPLES = 300
 
@@ -31,6 +32,12 @@ def test_onnx_reader(tmp_path: Path) -> None:
 
 def test_cfg_reader(tmp_path: Path) -> None:
     fuzzer = cfg_fuzzer.CfgFuzzer(tmp_path)
+    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_sdf3_reader(tmp_path: Path) -> None:
+    fuzzer = sdf3_fuzzer.Sdf3Fuzzer(tmp_path)
     accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
@@ -81,6 +88,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
         onnx_fuzzer.main,
         cfg_fuzzer.main,
         infer_fuzzer.main,
+        sdf3_fuzzer.main,
         network_fuzzer.main,
     ],
 )

@@ -1,0 +1,142 @@
+"""``layerstream csdf``: a pack as a cyclo-static dataflow graph, SDF3's files, and the smallest buffers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from models.geometry.of_pack import cnn_of_pack
+from models.packs.pack import read_pack
+from pipeline.dataflow.buffers import Buffers
+from pipeline.dataflow.conversion import Overlap, convert
+from pipeline.dataflow.csdf import Capacities, DataflowError, Graph
+from pipeline.dataflow.deadlock import firings
+from pipeline.dataflow.heuristic import small_buffers
+from pipeline.dataflow.schedules import schedule
+from pipeline.dataflow.sdf3 import read_sdf3, sdf3_text
+from pipeline.dataflow.throughput import full_throughput
+from pipeline.planning.offsets.of_dataflow import dataflow_arena
+from server.cli.arguments.options import Json
+from server.cli.printing.output import print_facts, print_json, print_table, say, write_text
+from server.cli.printing.sentences import counted
+
+_XML = ".xml"
+
+
+def csdf(
+    source: Annotated[
+        Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION; or an SDF3 file, F.xml.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The SDF3 file to write.")
+    ] = None,
+    overlap: Annotated[
+        Literal["ring", "channel", "loop"],
+        typer.Option(
+            help="Of a pack: rows that windows share are in the consumer's ring and not counted, in "
+            "the channel that brings them, or in channels of their own (the paper's Algorithm 1)."
+        ),
+    ] = "ring",
+    rows: Annotated[
+        int, typer.Option(min=0, help="Of a pack: rows that a layer makes in a phase; 0: all.")
+    ] = 1,
+    throughput: Annotated[
+        bool,
+        typer.Option("--throughput", help="Find the smallest buffers at full throughput, too."),
+    ] = False,
+    channels: Annotated[bool, typer.Option("--channels", help="List every buffer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
+    graph, counts = _graph(source, Overlap(overlap), rows)
+    buffers = small_buffers(graph, counts)
+    summary = _summary(graph, counts, buffers)
+    if throughput:
+        fastest = full_throughput(graph, counts)
+        summary["full_throughput_buffers"] = fastest.size
+    if output is not None:
+        write_text(output, sdf3_text(graph))
+        summary["file"] = str(output)
+    table = _table(graph, buffers.capacities) if channels else []
+    if as_json:
+        print_json({**summary, "channel_table": table} if channels else summary)
+        return
+    if output is not None:
+        say(f"{output}: written")
+    print_facts(_facts(summary))
+    if channels:
+        _print_channels(table)
+
+
+def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...]]:
+    """Return the graph in a file of SDF3, or of a pack, and how often its actors fire.
+
+    Raises:
+        DataflowError: the file is none, or its graph is inconsistent or stops.
+    """
+    if source.suffix.lower() != _XML:
+        graph = convert(cnn_of_pack(read_pack(source).manifest).cnn, overlap, rows)
+        return graph, firings(graph)
+    graph = read_sdf3(source)
+    try:
+        return graph, firings(graph)
+    except DataflowError as exc:
+        raise DataflowError(f"{source}: {exc}") from exc
+
+
+def _summary(graph: Graph, counts: tuple[int, ...], buffers: Buffers) -> dict[str, Any]:
+    """Return what is known of ``graph``; sizes are tokens by their size: elements, of a pack."""
+    arena = dataflow_arena(graph, buffers.capacities, schedule(graph, counts, buffers.capacities))
+    return {
+        "name": graph.name,
+        "actors": len(graph.actors),
+        "channels": len(graph.channels),
+        "firings": sum(counts),
+        "minimum_buffers": buffers.size,
+        "lower_bound": buffers.lower_bound,
+        "proven": buffers.proven,
+        "arena": arena.size,
+        "live": arena.live,
+    }
+
+
+def _table(graph: Graph, capacities: Capacities) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": channel.name,
+            "source": graph.actors[channel.source].name,
+            "target": graph.actors[channel.target].name,
+            "tokens": tokens,
+            "token_size": channel.token_size,
+        }
+        for channel, tokens in zip(graph.channels, capacities, strict=True)
+    ]
+
+
+def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield (
+        "graph",
+        f"{summary['name']}: {counted(summary['actors'], 'actor')}, "
+        f"{counted(summary['channels'], 'channel')}, "
+        f"{counted(summary['firings'], 'firing')} in an iteration",
+    )
+    least = summary["minimum_buffers"]
+    bound = (
+        "none are smaller" if summary["proven"] else f"none are below {summary['lower_bound']:,}"
+    )
+    yield "smallest buffers", f"{counted(least, 'element')}; {bound}"
+    if "full_throughput_buffers" in summary:
+        fastest = summary["full_throughput_buffers"]
+        yield "at full throughput", counted(fastest, "element")
+    yield "in one arena", counted(summary["arena"], "element")
+    yield "live at once", counted(summary["live"], "element")
+
+
+def _print_channels(table: list[dict[str, Any]]) -> None:
+    rows = (
+        (row["name"], f"{row['tokens']:,}", f"{row['token_size']}")
+        for row in table
+        if row["tokens"] is not None
+    )
+    print_table("Buffers", ("channel", "tokens", "size of each"), rows)

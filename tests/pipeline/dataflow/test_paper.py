@@ -1,0 +1,120 @@
+"""Seed 001: its worked example to the digit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from pipeline.dataflow.conversion import Overlap, convert
+from pipeline.dataflow.csdf import Actor, Channel, Graph
+from pipeline.dataflow.deadlock import firings
+from pipeline.dataflow.heuristic import small_buffers
+from pipeline.dataflow.schedules import schedule
+from pipeline.dataflow.throughput import full_throughput
+from tests.pipeline.dataflow.cnns import figure_1
+
+
+def sequences(graph: Graph) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    return {c.name: (c.production, c.consumption) for c in graph.channels}
+
+
+def test_algorithm_1_gives_figure_1() -> None:
+    graph = convert(figure_1(), Overlap.LOOP)
+    assert [actor.phases for actor in graph.actors] == [32, 16, 4, 1, 1]
+    found = sequences(graph)
+    assert found == {
+        "n1 -> n2": ((32,) * 32, (544, *(32,) * 15)),
+        "n2 -> n2": ((*(512,) * 15, 0), (0, *(512,) * 15)),
+        "n2 -> n3": ((64,) * 16, (384, 192, 192, 256)),
+        "n3 -> n3": ((128, 128, 128, 0), (0, 128, 128, 128)),
+        "n3 -> n4": ((12,) * 4, (48,)),
+        "n4 -> n5": ((2,), (2,)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("overlap", "rows", "buffers"),
+    [
+        (Overlap.RING, 1, (544, 384, 48, 2)),  # Ex4: 978
+        (Overlap.CHANNEL, 1, (544, 384, 48, 2)),
+        (Overlap.LOOP, 1, (544, 1024, 384, 256, 48, 2)),  # 2258
+        (Overlap.CHANNEL, 0, (1024, 1024, 48, 2)),  # Ex1: 2098
+        (Overlap.CHANNEL, (1, 1, 0, 1, 1), (544, 1024, 48, 2)),  # Ex3: 1618
+    ],
+)
+def test_minimum_buffers(
+    overlap: Overlap, rows: int | tuple[int, ...], buffers: tuple[int, ...]
+) -> None:
+    graph = convert(figure_1(), overlap, rows)
+    found = small_buffers(graph, firings(graph))
+    assert tuple(room for room in found.capacities if room is not None) == buffers
+    assert found.size == found.lower_bound == sum(buffers)
+
+
+def test_example_2_makes_the_overlap_twice() -> None:
+    """n1 in two phases of 24 rows, so that n2 needs nothing of its first phase in its second."""
+    whole = convert(figure_1(), rows=0)
+    actors = (Actor("n1", (1, 1)), Actor("n2", (1, 1)), *whole.actors[2:])
+    first = Channel("n1 -> n2", 0, 1, (768, 768), (768, 768))
+    second = replace(whole.channels[1], production=(512, 512))
+    graph = Graph("Ex2", actors, (first, second, *whole.channels[2:]))
+    found = small_buffers(graph, firings(graph))
+    assert (found.size, found.proven) == (1842, True)
+
+
+def test_the_order_of_example_4() -> None:
+    """n1 17 times, then n2, then in turns; n3 when six rows of n2 are there."""
+    graph = convert(figure_1(), Overlap.CHANNEL)
+    counts = firings(graph)
+    order = schedule(graph, counts, small_buffers(graph, counts).capacities)
+    expected = [0] * 17 + [1]
+    expected += [0, 1] * 5 + [2] + [0, 1] * 3 + [2] + [0, 1] * 3 + [2] + [0, 1] * 4 + [2, 3, 4]
+    assert order == expected
+
+
+@pytest.mark.parametrize(
+    ("overlap", "input_time", "size"),
+    [
+        (Overlap.RING, 1, 1010),  # every phase takes as long
+        (Overlap.RING, 2, 1010),
+        (Overlap.CHANNEL, 2, 1010),  # the camera is slower than the layers
+        (Overlap.CHANNEL, 1, 1042),
+    ],
+)
+def test_minimum_buffers_at_full_throughput(overlap: Overlap, input_time: int, size: int) -> None:
+    graph = convert(figure_1(), overlap)
+    camera = replace(graph.actors[0], times=(input_time,) * 32)
+    timed = replace(graph, actors=(camera, *graph.actors[1:]))
+    assert full_throughput(timed, firings(timed)).size == size
+
+
+@given(
+    st.builds(
+        Window,
+        height=st.integers(1, 7),
+        stride=st.integers(1, 4),
+        above=st.integers(-2, 3),
+        below=st.integers(-2, 3),
+    ),
+    st.integers(8, 30),
+)
+def test_line_12_counts_the_phases(window: Window, height: int) -> None:
+    rows = (height + window.above + window.below - window.height) // window.stride + 1
+    layers = (
+        Layer("x", "input", Shape(height, 5, 2)),
+        Layer("y", "conv", Shape(rows, 5, 3), window),
+    )
+    for overlap in Overlap:
+        graph = convert(Cnn("one", layers, (Edge(0, 1),)), overlap)
+        assert graph.actors[1].phases == rows
+        counts = firings(graph)
+        assert counts == (height, rows)
+        channel = graph.channels[0]
+        assert sum(channel.production) == sum(channel.consumption) == 10 * height
+        kept = max(window.height - window.stride, 0)
+        for loop in graph.channels:
+            if loop.source == loop.target:
+                assert max(loop.production) <= 10 * kept
+                assert loop.production[-1] == loop.consumption[0] == 0
