@@ -114,7 +114,9 @@ class Application:
         for edge in cnn.edges:
             if place[edge.source] > place[edge.target]:
                 source, target = cnn.layers[edge.source].name, cnn.layers[edge.target].name
-                raise ApplicationError(f"{cnn.name}: {target!r} runs before {source!r}, which it reads")
+                raise ApplicationError(
+                    f"{cnn.name}: {target!r} runs before {source!r}, which it reads"
+                )
 
     def _check_pipeline(self, number: int) -> None:
         own = self.of_cnn(number)
@@ -154,7 +156,14 @@ class Application:
 
     def elements(self, held: Held) -> int:
         """Return |e_ij.data|: of the whole tensor."""
-        return self.cnns[held.cnn].layers[self.edge(held).source].output.elements
+        source = self.cnns[held.cnn].layers[self.edge(held).source].output
+        return source.height * self.row_elements(held)
+
+    def row_elements(self, held: Held) -> int:
+        """Return the elements of one row of an edge."""
+        edge = self.edge(held)
+        source = self.cnns[held.cnn].layers[edge.source].output
+        return source.width * (edge.channels or source.channels)
 
     def label(self, held: Held) -> str:
         """Return how an edge is called: ``CNN2:l2-l3(1)``."""
@@ -167,7 +176,7 @@ class Application:
         """What needs buffers, partition by partition (P_m.E): every edge, double ones more than once.
 
         An edge from one pipelined partition to the next holds two frames, one that is written and one that
-        is read; past d partitions it holds d + 1. Copy c stands with the partition c - 1 after the source's.
+        is read; past d partitions it holds d + 1. Copy c stands with partition c - 1 after the source's.
         """
         found: list[tuple[int, int, int, Held]] = []
         for number, cnn in enumerate(self.cnns):
@@ -178,8 +187,10 @@ class Application:
                 start = order[self.first_step(number, edge.source)[0]]
                 end = order[self.first_step(number, edge.target)[0]]
                 copies = end - start + 1 if pipelined and end > start else 0
-                for copy in range(1, copies + 1):
-                    found.append((own[start + copy - 1], *_key(edge), Held(number, index, copy)))
+                found += [
+                    (own[start + copy - 1], *_key(edge), Held(number, index, copy))
+                    for copy in range(1, copies + 1)
+                ]
                 if not copies:
                     found.append((own[start], *_key(edge), Held(number, index)))
         return tuple(item[-1] for item in sorted(found, key=lambda item: item[:-1]))
@@ -215,10 +226,10 @@ def one_by_one(cnn: int, layers: Iterable[int]) -> Partition:
     return Partition(cnn, tuple((layer,) for layer in layers))
 
 
-def whole(name: str, cnns: Sequence[Cnn], **sizes: int) -> Application:
+def whole(name: str, cnns: Sequence[Cnn]) -> Application:
     """Return the application of ``cnns``, each one partition, that run one CNN at a time."""
     partitions = tuple(one_by_one(i, range(len(cnn.layers))) for i, cnn in enumerate(cnns))
-    return Application(name, tuple(cnns), partitions, **sizes)
+    return Application(name, tuple(cnns), partitions)
 
 
 def naive(application: Application) -> tuple[Buffer, ...]:

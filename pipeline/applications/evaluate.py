@@ -62,12 +62,17 @@ class Evaluator:
         self.application = application
         self._times = times or Estimated(application)
         self._parts = [Parts(application.cnns[p.cnn], p.layers) for p in application.partitions]
-        firsts = [sum(len(cnn.layers) for cnn in application.cnns[:n]) for n in range(len(application.cnns))]
-        self._genes = [[firsts[p.cnn] + layer for layer in p.layers] for p in application.partitions]
+        firsts = [
+            sum(len(cnn.layers) for cnn in application.cnns[:n])
+            for n in range(len(application.cnns))
+        ]
+        self._genes = [
+            [firsts[p.cnn] + layer for layer in p.layers] for p in application.partitions
+        ]
         self._firsts = firsts
         self._lives = Lives(application)
         self._whole = [application.elements(held) for held in application.held]
-        self._rows = [self._row(held.cnn, held.edge) for held in application.held]
+        self._rows = [application.row_elements(held) for held in application.held]
         self._index = self._inner_edges()
 
     @property
@@ -84,10 +89,6 @@ class Evaluator:
         """For each gene whether its layer has more than one row."""
         layers = [layer for cnn in self.application.cnns for layer in cnn.layers]
         return [layer.output.height > 1 for layer in layers]
-
-    def _row(self, cnn: int, edge: int) -> int:
-        item = self.application.cnns[cnn]
-        return item.layers[item.edges[edge].source].output.row_elements
 
     def _inner_edges(self) -> list[dict[tuple[int, int], int]]:
         """Return, for each partition, which of what is held is the edge between two places of it."""
@@ -108,23 +109,22 @@ class Evaluator:
 
     def throughputs(self, genes: Sequence[int]) -> tuple[float, ...]:
         """EvalThroughput of each CNN, frames a second: of its slowest partition where it is pipelined."""
-        application = self.application
-        found = []
-        for number in range(len(application.cnns)):
-            own = [
-                sum(
-                    self._seconds(number, layer, genes[gene])
-                    for layer, gene in zip(part.order, self._genes[p], strict=True)
-                )
-                for p, part in enumerate(self._parts)
-                if application.partitions[p].cnn == number
-            ]
-            seconds = max(own) if application.is_pipelined(number) else sum(own)
-            found.append(1 / seconds)
-        return tuple(found)
+        return tuple(
+            1 / (max(own) if self.application.is_pipelined(number) else sum(own))
+            for number, own in enumerate(self._partition_seconds(genes))
+        )
 
-    def _seconds(self, cnn: int, layer: int, rows: int) -> float:
-        return self._tables[self._firsts[cnn] + layer][rows]
+    def sequential_throughputs(self, genes: Sequence[int]) -> tuple[float, ...]:
+        """Return the same where partitions run one after the other."""
+        return tuple(1 / sum(own) for own in self._partition_seconds(genes))
+
+    def _partition_seconds(self, genes: Sequence[int]) -> list[list[float]]:
+        """Return, for each CNN, what its partitions take."""
+        tables = self._tables
+        found: list[list[float]] = [[] for _ in self.application.cnns]
+        for partition, own in zip(self.application.partitions, self._genes, strict=True):
+            found[partition.cnn].append(sum([tables[gene][genes[gene]] for gene in own]))
+        return found
 
     @cached_property
     def _tables(self) -> list[dict[int, float]]:

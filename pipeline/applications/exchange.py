@@ -49,7 +49,9 @@ def _exchange(
 
 def _rate(now: Evaluated, then: Evaluated) -> float:
     """Return bytes saved for each second that frames take longer, all CNNs together."""
-    longer = sum(1 / new - 1 / old for new, old in zip(then.throughputs, now.throughputs, strict=True))
+    longer = sum(
+        1 / new - 1 / old for new, old in zip(then.throughputs, now.throughputs, strict=True)
+    )
     return (now.memory_bytes - then.memory_bytes) / max(longer, 1e-9)
 
 

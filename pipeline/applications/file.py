@@ -39,6 +39,7 @@ class LayerRecord(_Record):
     above: int = 0
     below: int = 0
     dilation: PositiveInt = 1
+    factor: PositiveInt = 1
     seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
     parameters: NonNegativeInt = 0
 
@@ -112,9 +113,7 @@ class _FieldError(ValueError):
     """A field says what cannot be; the message names it."""
 
 
-def _check_packs(
-    path: Path, record: ApplicationRecord, packs: Sequence[Path | None]
-) -> None:
+def _check_packs(path: Path, record: ApplicationRecord, packs: Sequence[Path | None]) -> None:
     seen: set[Path] = set()
     for item, pack in zip(record.model, packs, strict=True):
         if (pack is None) == (not item.layers):
@@ -141,7 +140,7 @@ def _written(item: ModelRecord) -> Cnn:
             each.name,
             each.operator,
             Shape(each.output[1], each.output[2], each.output[0]),
-            Window(each.kernel, each.stride, each.above, each.below, each.dilation),
+            Window(each.kernel, each.stride, each.above, each.below, each.dilation, each.factor),
             each.seconds,
             each.parameters,
         )
@@ -212,11 +211,13 @@ def written_application(file: ApplicationFile) -> str:
     lines += [f"together = {_text(groups)}"] if groups else []
     for number, (cnn, pack) in enumerate(zip(application.cnns, file.packs, strict=True)):
         lines += ["", "[[model]]", f"name = {_text(cnn.name)}"]
-        lines += ["layers = [", *_layer_lines(cnn), "]"] if pack is None else [f"pack = {_text(str(pack))}"]
+        lines += (
+            ["layers = [", *_layer_lines(cnn), "]"]
+            if pack is None
+            else [f"pack = {_text(str(pack))}"]
+        )
         own = [application.partitions[at] for at in application.of_cnn(number)]
-        partitions = [
-            [_step(cnn, step) for step in partition.schedule] for partition in own
-        ]
+        partitions = [[_step(cnn, step) for step in partition.schedule] for partition in own]
         lines += [f"partitions = {_text(partitions)}"]
     return "\n".join(lines) + "\n"
 
@@ -244,6 +245,7 @@ def _layer_lines(cnn: Cnn) -> Iterator[str]:
             "above": window.above,
             "below": window.below,
             "dilation": window.dilation,
+            "factor": window.factor,
             "seconds": layer.seconds,
             "parameters": layer.parameters,
         }

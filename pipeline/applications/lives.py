@@ -65,7 +65,9 @@ class Lives:
 def _ends(application: Application, held: Held) -> tuple[int, int, int, int, int]:
     """Return partition and place of a held edge's source, those of its target, and its copy."""
     edge = application.edge(held)
-    start, end = (application.first_step(held.cnn, layer)[0] for layer in (edge.source, edge.target))
+    start, end = (
+        application.first_step(held.cnn, layer)[0] for layer in (edge.source, edge.target)
+    )
     source = application.partitions[start].layers.index(edge.source)
     target = application.partitions[end].layers.index(edge.target)
     return start, source, end, target, held.copy

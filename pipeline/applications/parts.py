@@ -7,11 +7,11 @@ How far a layer runs ahead depends on what lies between it and the layer that al
 So rows are counted by the phases of that layer, and known for as long as the genes in between stay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.geometry.cnn import Cnn
+from models.geometry.cnn import Cnn, Edge
 from pipeline.applications.rows import WHOLE, done, made, needed, phases
 from pipeline.applications.schedule import sink_rows
 
@@ -39,8 +39,10 @@ class Parts:
             [self._place[reader] for reader in cnn.readers[layer] if reader in self._place]
             for layer in self.order
         ]
+        self._edges = {(edge.source, edge.target): edge for edge in cnn.edges}
         self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._targets: dict[tuple[int, ...], list[list[int]]] = {}
+        self._ends_known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._reached: dict[tuple[int, int], list[int]] = {}
 
     @cached_property
     def _meetings(self) -> list[int]:
@@ -120,32 +122,45 @@ class Parts:
 
         ``meeting``: whose phases are counted; ``end``: the end of the run, where nothing meets in it.
         """
-        after = self._after(place, meeting, end)
-        ends: dict[int, list[int]] = {}
-        for each in reversed(after):
-            ends[each] = self._ends(each, meeting, end, rounds, genes, ends)
+        ends: dict[int, tuple[int, ...]] = {}
+        last = min(meeting + 1, end)
+        for each in reversed(self._after(place, meeting, end)):
+            # What lies between a place and the meeting decides, whoever asks.
+            key = (each, meeting, rounds if meeting == end else 0, *genes[each:last])
+            known = self._ends_known.get(key)
+            if known is None:
+                known = tuple(self._ends(each, meeting, end, rounds, genes, ends))
+                if len(self._ends_known) >= _MOST_KNOWN:
+                    self._ends_known.clear()
+                self._ends_known[key] = known
+            ends[each] = known
         own = ends[place]
-        source = self.order[place]
         most = []
         for reader in readers:
-            target = self.order[reader]
-            before = [0, *ends[reader][:-1]]
+            edge = self._edge(place, reader)
+            before = (0, *ends[reader][:-1])
             most.append(
                 max(
-                    rows - done(self.cnn, source, target, earlier)
+                    rows - done(self.cnn, edge, earlier)
                     for rows, earlier in zip(own, before, strict=True)
                 )
             )
         return tuple(most)
 
+    def _edge(self, place: int, reader: int) -> Edge:
+        return self._edges[self.order[place], self.order[reader]]
+
     def _after(self, place: int, meeting: int, end: int) -> list[int]:
         """Return the places from ``place`` to its meeting, or the end of the run, that it leads to."""
+        if (place, meeting) in self._reached:
+            return self._reached[place, meeting]
         last = meeting + 1 if meeting < end else end
         reached = {place}
         for each in range(place, last):
             if each in reached and each != meeting:
                 reached.update(reader for reader in self.readers[each] if reader < last)
-        return sorted(reached)
+        self._reached[place, meeting] = sorted(reached)
+        return self._reached[place, meeting]
 
     def _ends(
         self,
@@ -154,7 +169,7 @@ class Parts:
         end: int,
         rounds: int,
         genes: Sequence[int],
-        ends: dict[int, list[int]],
+        ends: Mapping[int, Sequence[int]],
     ) -> list[int]:
         """Return how many rows ``place`` has made after each phase of the meeting, or each round."""
         layer, rows = self.cnn.layers[self.order[place]], genes[place]
@@ -166,7 +181,6 @@ class Parts:
             number = self.order[place]
             return [sink_rows(self.cnn, number, rows, n, rounds) for n in range(1, rounds + 1)]
         wanted = [
-            [needed(self.cnn, self.order[place], self.order[each], n) for n in ends[each]]
-            for each in asked
+            [needed(self.cnn, self._edge(place, each), n) for n in ends[each]] for each in asked
         ]
         return [made(layer, rows, max(several)) for several in zip(*wanted, strict=True)]

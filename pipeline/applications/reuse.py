@@ -37,13 +37,14 @@ def reuse(
     sizes = [application.elements(item) for item in held] if sizes is None else sizes
     lives = Lives(application).all() if lives is None else lives
     buffers: list[_Shared] = []
-    # Edges inside a run of parts all live in its one step: who is free then is not asked for each anew.
-    step, free = 0, list[_Shared]()
+    # Edges of one layer begin in the same step: who is in use then is not asked for each of them anew.
+    first, free = 0, list[_Shared]()
     for item, size, life in zip(held, sizes, lives, strict=True):
-        if life.used != step:
-            step = life.used
-            free = [each for each in buffers if not each.blocks & step]
-        best = _cheapest(free, size)
+        used = life.used
+        if first != used & -used:
+            first = used & -used
+            free = [each for each in buffers if not each.blocks & first]
+        best = _cheapest(free, used, size)
         if best is None:
             buffers.append(_Shared(size, item, life))
             continue
@@ -52,15 +53,15 @@ def reuse(
     return tuple(Buffer(each.size, tuple(each.edges)) for each in buffers)
 
 
-def _cheapest(free: Sequence[_Shared], size: int) -> _Shared | None:
-    """Return the first of those that grow least (lines 26 to 33)."""
+def _cheapest(free: Sequence[_Shared], used: int, size: int) -> _Shared | None:
+    """Return the first of those that grow least (lines 26 to 33) and are free in all steps ``used``."""
     best, least = None, 0
     for each in free:
-        cost = size - each.size
-        if cost <= 0:
-            return each
-        if best is None or cost < least:
+        cost = max(size - each.size, 0)
+        if (best is None or cost < least) and not each.blocks & used:
             best, least = each, cost
+            if not cost:
+                break
     return best
 
 
@@ -84,7 +85,9 @@ def check(
         raise ApplicationError(f"{application.name}: not every edge has one buffer")
     for number, buffer in enumerate(buffers, 1):
         if buffer.size != max(size_of[item] for item in buffer.edges):
-            raise ApplicationError(f"{application.name}: B{number} is not as large as its largest edge")
+            raise ApplicationError(
+                f"{application.name}: B{number} is not as large as its largest edge"
+            )
         for place, one in enumerate(buffer.edges):
             for other in buffer.edges[:place]:
                 if lives[one].meets(lives[other]):

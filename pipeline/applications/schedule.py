@@ -28,10 +28,11 @@ class Firing:
     def __init__(self, cnn: Cnn, run: Sequence[int], rows: Sequence[int]) -> None:
         self._cnn, self._run, self._rows = cnn, run, rows
         inside = set(run)
-        self._inputs = {each: [i for i in cnn.inputs[each] if i in inside] for each in run}
-        self._readers = {each: [i for i in cnn.readers[each] if i in inside] for each in run}
+        edges = [edge for edge in cnn.edges if edge.source in inside and edge.target in inside]
+        self._inputs = {each: [edge for edge in edges if edge.target == each] for each in run}
+        self._outputs = {each: [edge for edge in edges if edge.source == each] for each in run}
         self._made = dict.fromkeys(run, 0)
-        self.most = {(i, each): 0 for each in run for i in self._inputs[each]}
+        self.most = {(edge.source, edge.target): 0 for edge in edges}
 
     def order(self) -> Iterator[int]:
         """Yield which layer fires, phase by phase."""
@@ -39,20 +40,20 @@ class Firing:
             for layer, rows in targets.items():
                 while self._made[layer] < rows:
                     yield from self._fire(layer)
-        for layer in self._run:  # rows that no window reaches
+        for layer in reversed(self._run):  # rows that no window reaches
             while self._made[layer] < self._cnn.layers[layer].output.height:
                 yield from self._fire(layer)
 
     def _fire(self, layer: int) -> Iterator[int]:
         item = self._cnn.layers[layer]
         rows = made(item, self._rows[layer], self._made[layer] + 1)
-        for source in self._inputs[layer]:
-            while self._made[source] < needed(self._cnn, source, layer, rows):
-                yield from self._fire(source)
+        for edge in self._inputs[layer]:
+            while self._made[edge.source] < needed(self._cnn, edge, rows):
+                yield from self._fire(edge.source)
         self._made[layer] = rows
-        for reader in self._readers[layer]:
-            held = rows - done(self._cnn, layer, reader, self._made[reader])
-            self.most[layer, reader] = max(self.most[layer, reader], held)
+        for edge in self._outputs[layer]:
+            held = rows - done(self._cnn, edge, self._made[edge.target])
+            self.most[layer, edge.target] = max(self.most[layer, edge.target], held)
         yield layer
 
 

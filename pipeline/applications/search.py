@@ -191,9 +191,7 @@ def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) 
     minimize(_Chromosomes(), algorithm, ("n_gen", settings.generations), seed=settings.seed)
 
 
-def _filled(
-    archive: _Archive, start: Sequence[Chromosome], settings: Settings
-) -> list[Chromosome]:
+def _filled(archive: _Archive, start: Sequence[Chromosome], settings: Settings) -> list[Chromosome]:
     """Return the first population: ``start``, and changed ones of these where they are too few."""
     random = np.random.default_rng(settings.seed)
     found = list(start)
