@@ -35,7 +35,8 @@ class Window:
     """How a layer moves down its input: Theta's height, stride, and padding in rows.
 
     Negative padding crops, as in the paper's Fig. 3. Whatever needs its whole input before its first output
-    (fully connected, global pooling) has a window as high as the input.
+    (fully connected, global pooling) has a window as high as the input. ``factor``: rows that each row of
+    input becomes (upsampling).
     """
 
     height: int = 1
@@ -43,6 +44,7 @@ class Window:
     above: int = 0
     below: int = 0
     dilation: int = 1
+    factor: int = 1
 
     @property
     def reach(self) -> int:
@@ -67,10 +69,16 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Layer ``target`` reads what layer ``source`` makes; both are numbers of layers."""
+    """Layer ``target`` reads what layer ``source`` makes; both are numbers of layers.
+
+    ``window``: where the target reads this input otherwise than its own window says (the sum that a fused
+    convolution adds). ``channels``: where it reads only so many of the source's.
+    """
 
     source: int
     target: int
+    window: Window | None = None
+    channels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Cnn:
                     f"{self.name}: edge {edge.source} -> {edge.target} does not lead from a layer "
                     f"to a later one of {len(self.layers)}"
                 )
-        if len(set(self.edges)) < len(self.edges):
+        if len({(edge.source, edge.target) for edge in self.edges}) < len(self.edges):
             raise GeometryError(f"{self.name}: an edge is there twice")
 
     @cached_property

@@ -1,0 +1,251 @@
+"""The CNN that a pack computes: row operators as layers with windows, what runs whole as layers without.
+
+Batch normalisation and activations are parts of the convolutions there, and chunks of a layer are one.
+Who reads whom is found in memory: a reader depends on whoever last wrote the bytes that it reads.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.writers import Place, Writers
+from models.packs.manifest import Array, Manifest, Operand
+from models.packs.manifest import Window as RowWindow
+
+
+@dataclass(frozen=True)
+class PackCnn:
+    """``cnn``, and for each of its layers the row operator that it is, None where it runs whole."""
+
+    cnn: Cnn
+    operators: tuple[int | None, ...]
+
+    @cached_property
+    def layer_of(self) -> dict[int, int]:
+        """The layer of each row operator."""
+        pairs = enumerate(self.operators)
+        return {operator: layer for layer, operator in pairs if operator is not None}
+
+
+def cnn_of_pack(manifest: Manifest) -> PackCnn:
+    """Return the CNN that ``manifest`` describes; its inputs and outputs are layers of their own."""
+    reading = _Reading(manifest)
+    for port in manifest.inputs:
+        layer = reading.add(Layer(port.name, "input", shape_of(port)), {})
+        reading.writers.write(reading.writers.place(port.value), layer)
+    for _, read in sorted(reading.units(), key=lambda unit: unit[0]):
+        reading.read(read)
+    for port in manifest.outputs:
+        sources = reading.writers.read(reading.writers.place(port.value))
+        reading.add_whole(port.name, "output", shape_of(port), sources)
+    return PackCnn(
+        Cnn(manifest.name, tuple(reading.layers), tuple(reading.edges)), tuple(reading.operators)
+    )
+
+
+def shape_of(array: Array) -> Shape:
+    """Return [1, channels, height, width] as such, anything else as one row of one column."""
+    if len(array.shape) == 4 and array.shape[0] == 1 and not array.is_loose:
+        _, channels, height, width = (max(length, 1) for length in array.shape)
+        return Shape(height, width, channels)
+    elements = 1
+    for length in array.shape:
+        elements *= max(length, 1)
+    return Shape(1, 1, elements)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a layer takes of another: through which window, how many channels."""
+
+    window: Window
+    channels: int
+
+
+#: A row operator, a row value that pieces put together, or pieces that run whole.
+_Unit = tuple[str, int] | range
+
+
+class _Reading:
+    """The layers of ``manifest`` found so far."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.layers: list[Layer] = []
+        self.operators: list[int | None] = []
+        self.edges: list[Edge] = []
+        self.writers = Writers(manifest)
+        self._manifest = manifest
+        self._makers: dict[int, int] = {}  # layers, by the row value that they make
+        self._names: set[str] = set()
+
+    def units(self) -> Iterator[tuple[int, _Unit]]:
+        """Yield what there is to read, with its first piece."""
+        pieces = set(range(len(self._manifest.pieces)))
+        for number, item in enumerate(self._manifest.row_operators):
+            pieces -= {*range(item.first_piece, item.end_piece)}
+            yield item.first_piece, ("operator", number)
+        for number, value in enumerate(self._manifest.row_values):
+            if value.first_piece < value.end_piece:
+                pieces -= {*range(value.first_piece, value.end_piece)}
+                yield value.first_piece, ("copy", number)
+        for _, group in groupby(sorted(pieces), key=self._layer_of_piece):
+            chunks = list(group)
+            yield chunks[0], range(chunks[0], chunks[-1] + 1)
+
+    def read(self, unit: _Unit) -> None:
+        match unit:
+            case ("operator", number):
+                self._read_operator(number)
+            case ("copy", number):
+                self._read_copy(number)
+            case range():
+                self._read_whole(unit)
+
+    def add(self, layer: Layer, taken: dict[int, _Taken], operator: int | None = None) -> int:
+        """Add a layer and the edges to it; return its number."""
+        number = len(self.layers)
+        name = layer.name
+        while name in self._names:
+            name += "'"
+        self._names.add(name)
+        self.layers.append(replace(layer, name=name))
+        self.operators.append(operator)
+        for source, item in taken.items():
+            window = None if item.window == layer.window else item.window
+            all_channels = item.channels >= self.layers[source].output.channels
+            channels = None if all_channels else item.channels
+            self.edges.append(Edge(source, number, window, channels))
+        return number
+
+    def add_whole(self, name: str, operator: str, output: Shape, sources: Sequence[int]) -> int:
+        """Add a layer that needs all of its inputs before it begins."""
+        height = max((self.layers[source].output.height for source in sources), default=1)
+        window = Window(height=height, stride=height)
+        taken = {source: _Taken(window, self.layers[source].output.channels) for source in sources}
+        return self.add(Layer(name, operator, output, window), taken)
+
+    def _layer_of_piece(self, piece: int) -> int:
+        layers = self._manifest.layers
+        return next(
+            number
+            for number, item in enumerate(layers)
+            if item.first_piece <= piece < item.end_piece
+        )
+
+    def _read_whole(self, pieces: range) -> None:
+        layer = self._manifest.layers[self._layer_of_piece(pieces.start)]
+        run = self._manifest.pieces[pieces.start : pieces.stop]
+        own = [self._place(operand) for piece in run for operand in piece.outputs]
+        sources = {
+            source
+            for piece in run
+            for operand in piece.inputs
+            if operand.kind == "value"
+            for source in self.writers.read(self._place(operand))
+        }
+        number = self.add_whole(layer.name, layer.operator, self._output(pieces), sorted(sources))
+        for place in own:
+            self.writers.write(place, number)
+
+    def _output(self, pieces: range) -> Shape:
+        """Return what ``pieces`` make: one value as it is, several as one row."""
+        outputs = [item for n in pieces for item in self._manifest.pieces[n].outputs]
+        values = {item.index for item in outputs}
+        elements = sum(shape_of(item).elements for item in outputs)
+        for value in values if len(values) == 1 else ():
+            shape = shape_of(self._manifest.values[value])
+            if shape.elements == elements:
+                return shape
+        return Shape(1, 1, max(elements, 1))
+
+    def _place(self, operand: Operand) -> Place:
+        return self.writers.place(operand.index, operand.offset, max(operand.n_bytes, 1))
+
+    def _read_operator(self, number: int) -> None:
+        item = self._manifest.row_operators[number]
+        value = self._manifest.row_values[item.output]
+        output = shape_of(value)
+        taken: dict[int, _Taken] = {}
+        for row_input in item.inputs:
+            read = self._manifest.row_values[row_input.row_value]
+            window = _window(row_input.window, output.height, read.height)
+            for source, channels in self._sources(row_input.row_value, 0, read.planes):
+                taken[source] = _joined(taken.get(source), _Taken(window, channels))
+        first = _window(
+            item.inputs[0].window,
+            output.height,
+            self._manifest.row_values[item.inputs[0].row_value].height,
+        )
+        name, kind = self._called(number)
+        layer = self.add(Layer(name, kind, output, first), taken, number)
+        self._makers[item.output] = layer
+        if self._manifest.values[value.value].n_bytes == value.n_bytes:
+            self.writers.write(self.writers.place(value.value), layer)
+
+    def _read_copy(self, number: int) -> None:
+        value = self._manifest.row_values[number]
+        plane_bytes = value.row_bytes * value.height
+        offset = 0
+        for part in value.parts:
+            n_bytes = part.planes * plane_bytes
+            for source, _ in self._sources(part.row_value, part.first_plane, part.planes):
+                self.writers.write(self.writers.place(value.value, offset, n_bytes), source)
+            offset += n_bytes
+
+    def _sources(self, row_value: int, first_plane: int, planes: int) -> Iterator[tuple[int, int]]:
+        """Yield who made these planes of a row value, and how many channels of it they are."""
+        value = self._manifest.row_values[row_value]
+        end_plane, start = first_plane + planes, 0
+        channels = planes * (value.shape[1] // value.planes)
+        if row_value in self._makers:
+            yield self._makers[row_value], channels
+        elif not value.parts:
+            for source in self.writers.read(self.writers.place(value.value)):
+                yield source, channels
+        for part in () if row_value in self._makers else value.parts:
+            low, high = max(start, first_plane), min(start + part.planes, end_plane)
+            if low < high:
+                yield from self._sources(part.row_value, part.first_plane + low - start, high - low)
+            start += part.planes
+
+    def _called(self, number: int) -> tuple[str, str]:
+        """Return the name and kind of a row operator: its layer's, where its pieces are one for each."""
+        item = self._manifest.row_operators[number]
+        beside = [
+            n
+            for n, other in enumerate(self._manifest.row_operators)
+            if other.first_piece == item.first_piece
+        ]
+        layers = [
+            layer
+            for layer in self._manifest.layers
+            if layer.first_piece <= item.first_piece < layer.end_piece
+        ]
+        if len(layers) == len(beside):
+            layer = layers[beside.index(number)]
+            return layer.name, layer.operator
+        return self._manifest.row_values[item.output].name, "rows"
+
+
+def _window(window: RowWindow, output: int, height: int) -> Window:
+    """Return a window of a pack, which counts dilation, for ``output`` rows of an input of ``height``."""
+    if window.factor > 1:
+        return Window(factor=window.factor)
+    below = (output - 1) * window.stride - window.above + window.kernel - height
+    return Window(window.kernel, window.stride, window.above, below)
+
+
+def _joined(one: _Taken | None, other: _Taken) -> _Taken:
+    """Return what takes both of what a layer takes of another."""
+    if one is None:
+        return other
+    channels = one.channels + other.channels
+    first, second = one.window, other.window
+    if first == second:
+        return _Taken(first, channels)
+    above = max(first.above, second.above)
+    reach = max(first.reach - first.above, second.reach - second.above)
+    below = max(first.below, second.below)
+    return _Taken(Window(above + reach, first.stride, above, below), channels)

@@ -1,0 +1,28 @@
+"""One arena for the buffers of a CSDF schedule, instead of memory for each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.dataflow.csdf import Capacities, Graph
+from pipeline.dataflow.lives import Life, buffer_lives, peak, token_lives
+from pipeline.planning.offsets import Buffer, Problem, place
+
+
+@dataclass(frozen=True, slots=True)
+class DataflowArena:
+    """``size``: of the arena, no more than the buffers' sum; ``live``: the most that lives at once."""
+
+    size: int
+    live: int
+
+
+def dataflow_arena(graph: Graph, capacities: Capacities, order: Sequence[int]) -> DataflowArena:
+    """Return an arena for ``order``, a schedule of an iteration within ``capacities``."""
+    tokens = token_lives(graph, order)
+    size = min(_placed(tokens), _placed(buffer_lives(graph, capacities, order)))
+    return DataflowArena(size, peak(tokens))
+
+
+def _placed(lives: Sequence[Life]) -> int:
+    buffers = tuple(Buffer(life.size, life.start, life.end) for life in lives if life.size)
+    return place(Problem(buffers), seconds=0).n_bytes
