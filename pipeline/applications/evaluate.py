@@ -62,14 +62,11 @@ class Evaluator:
         self.application = application
         self._times = times or Estimated(application)
         self._parts = [Parts(application.cnns[p.cnn], p.layers) for p in application.partitions]
-        firsts = [
-            sum(len(cnn.layers) for cnn in application.cnns[:n])
-            for n in range(len(application.cnns))
-        ]
+        counts = [len(cnn.layers) for cnn in application.cnns]
+        self._firsts = firsts = [sum(counts[:number]) for number in range(len(counts))]
         self._genes = [
             [firsts[p.cnn] + layer for layer in p.layers] for p in application.partitions
         ]
-        self._firsts = firsts
         self._lives = Lives(application)
         self._whole = [application.elements(held) for held in application.held]
         self._rows = [application.row_elements(held) for held in application.held]

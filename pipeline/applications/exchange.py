@@ -1,4 +1,4 @@
-"""Greedy exchange: from all layers whole to less and less memory, each step the best exchange of time for it.
+"""Greedy exchange: from all layers whole to less and less memory, each step the best rate of exchange.
 
 The largest buffer is where memory goes. Its largest edge is given fewer rows: the layers from its source to
 its target, and one more on each side, make 16, 8, 4, 2 or 1 rows at a time. What saves most bytes for a

@@ -1,12 +1,11 @@
-"""Packs as CNNs of applications: layers with their parameters, and how long a profile says that they take."""
+"""Packs as CNNs of applications: layers with their parameters, and what a profile says of their times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from models.geometry.of_pack import PackCnn, cnn_of_pack
-
 from models.geometry.cnn import Cnn
+from models.geometry.of_pack import PackCnn, cnn_of_pack
 from models.packs.manifest import Manifest
 from pipeline.applications.application import Application
 from pipeline.applications.evaluate import Estimated, Times

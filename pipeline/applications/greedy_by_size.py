@@ -1,7 +1,7 @@
 """Pisarchyk and Lee's greedy-by-size: the buffer reuse that seed 000 compares with, its [23].
 
-Per CNN, tensors by falling size, each to the smallest gap between those that live with it; nothing is shared
-among CNNs, and partitions do not run at once.
+Per CNN, tensors by falling size, each to the smallest gap between those that live with it; nothing is
+shared among CNNs, and partitions do not run at once.
 """
 
 from dataclasses import dataclass

@@ -164,7 +164,8 @@ def streaming_frontier(
 
 def _between(low: Plan, high: Plan, part: float) -> int:
     smaller = max(low.total_bytes, 1)
-    return max(round(smaller * (high.total_bytes / smaller) ** part), low.total_bytes)
+    ratio: float = (high.total_bytes / smaller) ** part
+    return max(round(smaller * ratio), low.total_bytes)
 
 
 def _together(

@@ -3,8 +3,8 @@
 Layers by parts that follow each other are a *run*: they fire in turns (schedule.py), in one step of their
 partition's schedule, and an edge inside holds a few rows. Every other edge holds its whole tensor.
 
-How far a layer runs ahead depends on what lies between it and the layer that all its paths come together in.
-So rows are counted by the phases of that layer, and known for as long as the genes in between stay.
+How far a layer runs ahead depends on what lies between it and the layer that all its paths come together
+in. So rows are counted by the phases of that layer, and known for as long as the genes in between stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Run:
 
 
 class Parts:
-    """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place in the order."""
+    """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place."""
 
     def __init__(self, cnn: Cnn, order: Sequence[int]) -> None:
         self.cnn, self.order = cnn, tuple(order)

@@ -70,7 +70,7 @@ def check(
     buffers: Sequence[Buffer],
     sizes: Sequence[int] | None = None,
 ) -> None:
-    """Judge buffers by definition: each edge in one, no two at once in the same, each as large as its largest.
+    """Judge buffers by definition: each edge in one, none at once with another, sizes as Eq. 4.
 
     Raises:
         ApplicationError: they are not that.

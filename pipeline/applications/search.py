@@ -5,10 +5,10 @@ small part of their range: so the first population are the extremes and the gree
 (exchange.py). Whatever was evaluated may be on the front, so it never loses what the start had.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.applications.application import ApplicationError
 from pipeline.applications.evaluate import Chromosome, Evaluated, Evaluator
 from pipeline.applications.exchange import exchange_path
-from pipeline.applications.rows import ROWS, WHOLE
+from pipeline.applications.rows import ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) 
             "the search of Algorithm 2 needs pymoo: install the extra, pip install '.[search]'"
         ) from exc
 
-    class _Chromosomes(Problem):
+    class _Chromosomes(Problem):  # type: ignore[misc]
         def __init__(self) -> None:
             n_obj = 1 + len(archive.evaluator.application.cnns)
             super().__init__(n_var=archive.evaluator.length, n_obj=n_obj, vtype=int)
@@ -178,7 +178,7 @@ def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) 
         def _evaluate(self, x: Any, out: dict[str, Any], *_: Any, **__: Any) -> None:
             out["F"] = archive.objectives(x)
 
-    class _OneGene(Mutation):
+    class _OneGene(Mutation):  # type: ignore[misc]
         def _do(self, _: Any, x: Any, *__: Any, random_state: Any = None, **___: Any) -> Any:
             return _mutated(archive, x, random_state)
 
@@ -194,27 +194,16 @@ def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) 
 def _filled(archive: _Archive, start: Sequence[Chromosome], settings: Settings) -> list[Chromosome]:
     """Return the first population: ``start``, and changed ones of these where they are too few."""
     random = np.random.default_rng(settings.seed)
-    found = list(start)
-    for genes in islice(_again(start), max(settings.population - len(start), 0)):
-        found.append(tuple(map(int, _mutated(archive, np.array([genes]), random)[0])))
-    return found
-
-
-def _again(start: Sequence[Chromosome]) -> Any:
-    while True:
-        yield from start
+    missing = islice(cycle(start), max(settings.population - len(start), 0))
+    changed = (_mutated(archive, np.array([genes]), random)[0] for genes in missing)
+    return [*start, *(tuple(map(int, genes)) for genes in changed)]
 
 
 def _mutated(archive: _Archive, x: NDArray[Any], random: Any) -> NDArray[Any]:
-    """Return chromosomes with a gene, and some of those that follow it, set to other rows."""
+    """Return chromosomes with one gene set to other rows."""
     changed = x.copy()
     if not archive.changeable:
         return changed
     for row in changed:
-        place = int(random.choice(archive.changeable))
-        rows = int(random.choice(ROWS))
-        row[place] = rows
+        row[int(random.choice(archive.changeable))] = int(random.choice(ROWS))
     return changed
-
-
-_ = (replace, Callable, WHOLE)
