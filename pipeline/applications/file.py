@@ -3,67 +3,15 @@
 A model is a pack, or layers written down. Docs and an example: docs/applications.md.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape
 from models.recipe_files import read_recipe
 from pipeline.applications.application import Application, Partition
-
-_MOST_LAYERS = 100_000
-_Elements = Annotated[int, Field(ge=1, le=1 << 32)]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LayerRecord(_Record):
-    """A layer: its output as [channels, height, width], its window in rows, and whose outputs it reads.
-
-    ``reads``: None: the layer before it.
-    """
-
-    name: str = Field(min_length=1)
-    operator: str = "layer"
-    output: tuple[_Elements, _Elements, _Elements]
-    reads: tuple[str, ...] | None = None
-    kernel: PositiveInt = 1
-    stride: PositiveInt = 1
-    above: int = 0
-    below: int = 0
-    dilation: PositiveInt = 1
-    factor: PositiveInt = 1
-    seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
-    parameters: NonNegativeInt = 0
-
-
-class ModelRecord(_Record):
-    """A model: a ``pack``, relative to the file, or ``layers``.
-
-    ``partitions``: layers by name, ``a..b`` for those from one to another, lists for steps of several.
-    """
-
-    name: str = Field(min_length=1)
-    pack: str | None = None
-    layers: tuple[LayerRecord, ...] = Field((), max_length=_MOST_LAYERS)
-    partitions: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
-
-
-class ApplicationRecord(_Record):
-    """The file. ``together``: models, or partitions as ``MODEL/2``, that run at once."""
-
-    name: str = "application"
-    element_bytes: PositiveInt = 4
-    parameter_bytes: PositiveInt = 4
-    together: tuple[tuple[str, ...], ...] = ()
-    model: tuple[ModelRecord, ...] = ()
+from pipeline.applications.file_records import ApplicationRecord, ModelRecord, ReadRecord
 
 
 @dataclass(frozen=True)
@@ -131,16 +79,19 @@ def _written(item: ModelRecord) -> Cnn:
     edges = []
     for number, layer in enumerate(item.layers):
         reads = names[max(number - 1, 0) : number] if layer.reads is None else layer.reads
-        for name in reads:
-            if name not in numbers:
-                raise _FieldError(f"{item.name}: {layer.name!r} reads {name!r}, which is no layer")
-            edges.append(Edge(numbers[name], number))
+        for each in reads:
+            read = ReadRecord(layer=each) if isinstance(each, str) else each
+            if read.layer not in numbers:
+                said = f"{item.name}: {layer.name!r} reads {read.layer!r}, which is no layer"
+                raise _FieldError(said)
+            window = None if read.window is None else read.window.as_window
+            edges.append(Edge(numbers[read.layer], number, window, read.channels))
     layers = tuple(
         Layer(
             each.name,
             each.operator,
             Shape(each.output[1], each.output[2], each.output[0]),
-            Window(each.kernel, each.stride, each.above, each.below, each.dilation, each.factor),
+            each.as_window,
             each.seconds,
             each.parameters,
         )
@@ -194,64 +145,3 @@ def _group(
             raise _FieldError(f"together: {name[:60]!r} is no model, and no partition of one")
         found.update(own)
     return frozenset(found)
-
-
-def written_application(file: ApplicationFile) -> str:
-    """Return the text of a file that is read as ``file``."""
-    application = file.application
-    lines = [
-        f"name = {_text(application.name)}",
-        f"element_bytes = {application.element_bytes}",
-        f"parameter_bytes = {application.parameter_bytes}",
-    ]
-    groups = [
-        [_partition_name(application, number) for number in sorted(group)]
-        for group in application.together
-    ]
-    lines += [f"together = {_text(groups)}"] if groups else []
-    for number, (cnn, pack) in enumerate(zip(application.cnns, file.packs, strict=True)):
-        lines += ["", "[[model]]", f"name = {_text(cnn.name)}"]
-        lines += (
-            ["layers = [", *_layer_lines(cnn), "]"]
-            if pack is None
-            else [f"pack = {_text(str(pack))}"]
-        )
-        own = [application.partitions[at] for at in application.of_cnn(number)]
-        partitions = [[_step(cnn, step) for step in partition.schedule] for partition in own]
-        lines += [f"partitions = {_text(partitions)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _step(cnn: Cnn, step: Sequence[int]) -> str | list[str]:
-    names = [cnn.layers[layer].name for layer in step]
-    return names[0] if len(names) == 1 else names
-
-
-def _partition_name(application: Application, number: int) -> str:
-    cnn = application.partitions[number].cnn
-    return f"{application.cnns[cnn].name}/{application.of_cnn(cnn).index(number) + 1}"
-
-
-def _layer_lines(cnn: Cnn) -> Iterator[str]:
-    for number, layer in enumerate(cnn.layers):
-        shape, window = layer.output, layer.window
-        fields = {
-            "name": layer.name,
-            "operator": layer.operator,
-            "output": [shape.channels, shape.height, shape.width],
-            "reads": [cnn.layers[each].name for each in cnn.inputs[number]],
-            "kernel": window.height,
-            "stride": window.stride,
-            "above": window.above,
-            "below": window.below,
-            "dilation": window.dilation,
-            "factor": window.factor,
-            "seconds": layer.seconds,
-            "parameters": layer.parameters,
-        }
-        yield f"  {{ {', '.join(f'{key} = {_text(value)}' for key, value in fields.items())} }},"
-
-
-def _text(value: object) -> str:
-    """Return a string, a number or lists of them as TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,5 +1,6 @@
 """``layerstream app``: an application of several models, and every way to give it memory."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,12 +116,19 @@ def _throughputs(
                 f"{text[:60]!r}: write MODEL=FPS of {known}", param_hint="--throughput"
             )
         try:
-            wanted[name] = float(value)
+            wanted[name] = _rate(value)
         except ValueError as exc:
             raise typer.BadParameter(
-                f"{text[:60]!r}: not a number", param_hint="--throughput"
+                f"{text[:60]!r}: write a number of frames a second", param_hint="--throughput"
             ) from exc
     return tuple(wanted.values()) if texts else None
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate < math.inf:
+        raise ValueError(text)
+    return rate
 
 
 def _genes(evaluator: Evaluator, text: str) -> Chromosome:
