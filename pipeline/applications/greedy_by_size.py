@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from models.geometry.cnn import Cnn
 from pipeline.applications.application import Application
+from pipeline.applications.placements import smallest_gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,14 @@ def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[Place
     ]
     placed: list[Placed] = []
     for item in sorted(tensors, key=lambda item: -item.size):
-        beside = [other for other in placed if other.start < item.end and item.start < other.end]
-        offset = _best_gap(beside, item.size)
+        beside = [
+            (other.offset, other.offset + other.size)
+            for other in placed
+            if other.start < item.end and item.start < other.end
+        ]
+        offset = smallest_gap(beside, item.size)
         placed.append(Placed(item.layer, offset, item.size, item.start, item.end))
     return placed
-
-
-def _best_gap(beside: list[Placed], size: int) -> int:
-    """Return the offset of the smallest gap that is large enough; else behind all."""
-    best, least, end = -1, 0, 0
-    for other in sorted(beside, key=lambda item: item.offset):
-        gap = other.offset - end
-        if gap >= size and (best < 0 or gap < least):
-            best, least = end, gap
-        end = max(end, other.offset + other.size)
-    return end if best < 0 else best
 
 
 def arena_elements(placed: list[Placed]) -> int:

@@ -123,14 +123,13 @@ def preloaded_frontier(application: Application, members: Sequence[Member]) -> l
     """
     curves = [preloaded(member) for member in members]
     limits = sorted({_used(item) for curve in curves for item in curve})
-    shared = turns(application)
     points = []
     for limit in limits:
         chosen = [
             max((item for item in curve if _used(item) <= limit), key=_used, default=curve[0])
             for curve in curves
         ]
-        points.append(_together(members, chosen, shared))
+        points.append(together(application, members, chosen))
     return unbeaten(points)
 
 
@@ -142,12 +141,11 @@ def streaming_frontier(
     Raises:
         PlanError, ProfileError: a model has none.
     """
-    shared = turns(application)
     least = [
         fit(item.manifest, item.architecture, Wanted(least=True), item.profile) for item in members
     ]
     most = [fit(item.manifest, ARCHITECTURES["pre"], profile=item.profile) for item in members]
-    found = [_together(members, least, shared)]
+    found = [together(application, members, least)]
     for step in range(1, points):
         chosen = [
             fit(
@@ -158,7 +156,7 @@ def streaming_frontier(
             )
             for item, low, high in zip(members, least, most, strict=True)
         ]
-        found.append(_together(members, chosen, shared))
+        found.append(together(application, members, chosen))
     return unbeaten(found)
 
 
@@ -168,12 +166,13 @@ def _between(low: Plan, high: Plan, part: float) -> int:
     return max(round(smaller * ratio), low.total_bytes)
 
 
-def _together(
-    members: Sequence[Member], chosen: Sequence[Fitted], shared: tuple[tuple[int, ...], ...]
+def together(
+    application: Application, members: Sequence[Member], chosen: Sequence[Fitted]
 ) -> Together:
+    """Return plans of all models as those of the application; delays add up, one request of each."""
     pairs = zip(members, chosen, strict=True)
     seconds = sum(seconds_of(member.manifest, item) for member, item in pairs)
-    return Together(tuple(chosen), shared, seconds)
+    return Together(tuple(chosen), turns(application), seconds)
 
 
 def unbeaten(points: Iterable[Together]) -> list[Together]:

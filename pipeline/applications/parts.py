@@ -126,7 +126,7 @@ class Parts:
         last = min(meeting + 1, end)
         for each in reversed(self._after(place, meeting, end)):
             # What lies between a place and the meeting decides, whoever asks.
-            key = (each, meeting, rounds if meeting == end else 0, *genes[each:last])
+            key = (each, last, rounds if meeting == end else 0, *genes[each:last])
             known = self._ends_known.get(key)
             if known is None:
                 known = tuple(self._ends(each, meeting, end, rounds, genes, ends))
@@ -152,15 +152,14 @@ class Parts:
 
     def _after(self, place: int, meeting: int, end: int) -> list[int]:
         """Return the places from ``place`` to its meeting, or the end of the run, that it leads to."""
-        if (place, meeting) in self._reached:
-            return self._reached[place, meeting]
-        last = meeting + 1 if meeting < end else end
+        last = min(meeting + 1, end)
+        if (place, last) in self._reached:
+            return self._reached[place, last]
         reached = {place}
         for each in range(place, last):
             if each in reached and each != meeting:
                 reached.update(reader for reader in self.readers[each] if reader < last)
-        self._reached[place, meeting] = sorted(reached)
-        return self._reached[place, meeting]
+        return self._reached.setdefault((place, last), sorted(reached))
 
     def _ends(
         self,

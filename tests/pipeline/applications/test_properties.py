@@ -89,6 +89,18 @@ def test_no_edge_holds_more_than_the_closed_form_says(cnn: Cnn, data: st.DataObj
                 assert fired.count(layer) == -(-cnn.layers[layer].output.height // genes[layer])
 
 
+@given(cnns(most=8), st.data())
+def test_what_is_remembered_changes_nothing(cnn: Cnn, data: st.DataObject) -> None:
+    count = len(cnn.layers)
+    genes = st.lists(st.sampled_from((0, 1, 2, 4)), min_size=count, max_size=count).map(tuple)
+    remembering = Parts(cnn, range(count))
+    for own in data.draw(st.lists(genes, min_size=2, max_size=6)):
+        for run in remembering.runs(own):
+            if run.by_parts:
+                fresh = Parts(cnn, range(count))
+                assert remembering.held_rows(run, own) == fresh.held_rows(run, own)
+
+
 @given(cnns(most=8), st.sampled_from((1, 2, 4)))
 def test_chains_hold_exactly_what_the_closed_form_says(cnn: Cnn, rows: int) -> None:
     chain = all(edge.target == edge.source + 1 for edge in cnn.edges)
