@@ -56,7 +56,7 @@ class Window:
 class Layer:
     """One layer. ``output`` is what each of its outgoing edges carries.
 
-    ``seconds``: time of the whole layer where it is known.
+    ``seconds``: time of the whole layer where it is known. ``parameters``: its weights and biases, a count.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Layer:
     output: Shape
     window: Window = Window()
     seconds: float = 0.0
+    parameters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

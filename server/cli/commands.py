@@ -42,6 +42,11 @@ COMMANDS = {
         "plan",
         "plan",
     ),
+    "app": _Command(
+        "Show every way to give an application of several models memory: the papers' and ours.",
+        "app",
+        "app",
+    ),
     "simulate": _Command(
         "Predict delay, stalls and memory of each architecture from the pack's profile.",
         "simulate",

@@ -1,0 +1,73 @@
+"""What files of applications hold: models, layers, windows, partitions (docs/applications.md)."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from models.geometry.cnn import Window
+
+_MOST_LAYERS = 100_000
+_Elements = Annotated[int, Field(ge=1, le=1 << 32)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WindowRecord(_Record):
+    """A window in rows (models/geometry/cnn.py)."""
+
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    above: int = 0
+    below: int = 0
+    dilation: PositiveInt = 1
+    factor: PositiveInt = 1
+
+    @property
+    def as_window(self) -> Window:
+        return Window(self.kernel, self.stride, self.above, self.below, self.dilation, self.factor)
+
+
+class ReadRecord(_Record):
+    """An input that is read otherwise: through a window of its own, or only so many channels of it."""
+
+    layer: str
+    window: WindowRecord | None = None
+    channels: PositiveInt | None = None
+
+
+class LayerRecord(WindowRecord):
+    """A layer: its output as [channels, height, width], its window, and whose outputs it reads.
+
+    ``reads``: None: the layer before it.
+    """
+
+    name: str = Field(min_length=1)
+    operator: str = "layer"
+    output: tuple[_Elements, _Elements, _Elements]
+    reads: tuple[str | ReadRecord, ...] | None = None
+    seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
+    parameters: NonNegativeInt = 0
+
+
+class ModelRecord(_Record):
+    """A model: a ``pack``, relative to the file, or ``layers``.
+
+    ``partitions``: layers by name, ``a..b`` for those from one to another, lists for steps of several.
+    """
+
+    name: str = Field(min_length=1)
+    pack: str | None = None
+    layers: tuple[LayerRecord, ...] = Field((), max_length=_MOST_LAYERS)
+    partitions: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
+
+
+class ApplicationRecord(_Record):
+    """The file. ``together``: models, or partitions as ``MODEL/2``, that run at once."""
+
+    name: str = "application"
+    element_bytes: PositiveInt = 4
+    parameter_bytes: PositiveInt = 4
+    together: tuple[tuple[str, ...], ...] = ()
+    model: tuple[ModelRecord, ...] = ()

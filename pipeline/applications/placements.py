@@ -1,0 +1,81 @@
+"""The papers' ways to place activations, on the values that the engine has: offsets in one arena.
+
+Whatever lives from ``start`` until before ``end`` gets bytes of its own in that time (lives.py of
+pipeline/program); sizes are rounded up to the arena's alignment.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pipeline.program.lives import ALIGNMENT, Lifetime
+
+#: Offsets of lives, and what they take together.
+Placement = tuple[list[int], int]
+
+
+def naive_placement(lives: Sequence[Lifetime]) -> Placement:
+    """Place everything behind each other."""
+    offsets, end = [], 0
+    for life in lives:
+        offsets.append(end)
+        end += _size(life)
+    return offsets, end
+
+
+def reuse_placement(lives: Sequence[Lifetime]) -> Placement:
+    """Place values in buffers that are reused, greedily as seed 000's Algorithm 1: the least growth."""
+    sizes: list[int] = []
+    busy_until: list[int] = []
+    chosen = [-1] * len(lives)
+    for index in sorted(range(len(lives)), key=lambda i: (lives[i].start, i)):
+        life, size = lives[index], _size(lives[index])
+        if not size:
+            continue
+        free = [number for number, end in enumerate(busy_until) if end <= life.start]
+        if free:
+            best = min(free, key=lambda number: max(size - sizes[number], 0))
+        else:
+            best = len(sizes)
+            sizes.append(0)
+            busy_until.append(0)
+        sizes[best], busy_until[best] = max(sizes[best], size), life.end
+        chosen[index] = best
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [0 if number < 0 else starts[number] for number in chosen], sum(sizes)
+
+
+def greedy_placement(lives: Sequence[Lifetime]) -> Placement:
+    """Place values by falling size in the smallest gap, as Pisarchyk and Lee do."""
+    offsets = [0] * len(lives)
+    placed: list[int] = []
+    for index in sorted(range(len(lives)), key=lambda i: -_size(lives[i])):
+        life = lives[index]
+        beside = [
+            (offsets[other], offsets[other] + _size(lives[other]))
+            for other in placed
+            if lives[other].start < life.end and life.start < lives[other].end
+        ]
+        offsets[index] = smallest_gap(beside, _size(life))
+        placed.append(index)
+    return offsets, max((offsets[i] + _size(lives[i]) for i in placed), default=0)
+
+
+def smallest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    """Return where the smallest gap between ranges begins that is large enough; else the end of all."""
+    best, least, end = -1, 0, 0
+    for start, stop in sorted(taken):
+        gap = start - end
+        if gap >= size and (best < 0 or gap < least):
+            best, least = end, gap
+        end = max(end, stop)
+    return end if best < 0 else best
+
+
+def _size(life: Lifetime) -> int:
+    return -(-life.n_bytes // ALIGNMENT) * ALIGNMENT
+
+
+PLACEMENTS: dict[str, Callable[[Sequence[Lifetime]], Placement]] = {
+    "naive": naive_placement,
+    "reuse": reuse_placement,
+    "greedy-by-size": greedy_placement,
+}

@@ -1,0 +1,46 @@
+"""Rows of inputs and outputs: what a layer needs, and what it is done with (seed 000, Table 2; seed 001).
+
+Rows are counted from the top: "so many rows" are the first so many.
+"""
+
+from models.geometry.cnn import Cnn, Edge, Layer, Window
+
+#: A gene: rows that a layer makes at a time; WHOLE: all, in one phase.
+WHOLE = 0
+ROWS = (WHOLE, 1, 2, 4, 8, 16)
+
+
+def phases(layer: Layer, rows: int) -> int:
+    """Return Phi of ``layer`` that makes so many rows at a time (Eq. 6)."""
+    return 1 if rows == WHOLE else -(-layer.output.height // rows)
+
+
+def made(layer: Layer, rows: int, wanted: int) -> int:
+    """Return how many rows exist when ``wanted`` of them do: whole phases of ``rows``."""
+    if rows == WHOLE:
+        return layer.output.height if wanted else 0
+    return min(-(-wanted // rows) * rows, layer.output.height)
+
+
+def window_of(cnn: Cnn, edge: Edge) -> Window:
+    """Return the window through which an edge's target reads its source."""
+    return edge.window or cnn.layers[edge.target].window
+
+
+def needed(cnn: Cnn, edge: Edge, rows: int) -> int:
+    """Return how many rows of an edge's source the first ``rows`` rows of its target need."""
+    height = cnn.layers[edge.source].output.height
+    window = window_of(cnn, edge)
+    if rows <= 0:
+        return 0
+    last = -(-rows // window.factor) - 1
+    return min(max(last * window.stride + window.reach - window.above, 1), height)
+
+
+def done(cnn: Cnn, edge: Edge, rows: int) -> int:
+    """Return how many rows of an edge's source nobody needs when its target has made ``rows`` rows."""
+    height = cnn.layers[edge.source].output.height
+    if rows >= cnn.layers[edge.target].output.height:
+        return height
+    window = window_of(cnn, edge)
+    return min(max(rows // window.factor * window.stride - window.above, 0), height)

@@ -1,0 +1,147 @@
+"""``layerstream app``: an application of several models, and every way to give it memory."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.applications.evaluate import Chromosome, Evaluator
+from pipeline.applications.ours import Together, preloaded_frontier, streaming_frontier
+from pipeline.applications.search import Constraints, Settings, Solution, reduce_buffers
+from server.cli.applications.opened import OpenedApplication, open_application
+from server.cli.applications.printed import print_application, print_frontier
+from server.cli.applications.ways import chromosome_row, ours_row, papers_rows
+from server.cli.arguments import options
+from server.cli.arguments.options import DeviceName, Json, Threads, open_named, size
+from server.cli.printing.output import print_json
+from server.cli.printing.steps import working
+
+_POINTS = 12
+
+
+def app(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="An application, TOML (docs/applications.md).")],
+    budget: options.Budget = None,
+    throughput: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL=FPS", help="At least so many frames a second (Algorithm 2)."),
+    ] = None,
+    chromosome: Annotated[
+        str | None,
+        typer.Option(metavar="GENES", help="Evaluate one: a digit a layer, 0 whole, 1 by rows."),
+    ] = None,
+    show_frontier: Annotated[
+        bool, typer.Option("--frontier", help="Memory against delay, of the search and of ours.")
+    ] = False,
+    generations: Annotated[int, typer.Option(min=1, max=10_000, help="Of NSGA-II.")] = 40,
+    population: Annotated[int, typer.Option(min=4, max=10_000, help="Of NSGA-II.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of NSGA-II.")] = 0,
+    device_name: DeviceName = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Show every way to give an application of several models memory: the papers' and ours."""
+    n_bytes = size(budget, "--budget")
+    device = open_named(context, device_name, threads)
+    opened = open_application(file, device)
+    evaluator = opened.evaluator()
+    constraints = Constraints(n_bytes, _throughputs(opened, throughput or ()))
+    rows = papers_rows(evaluator)
+    frontier: list[dict[str, Any]] = []
+    with working("searching"):
+        if chromosome is not None:
+            rows.append(chromosome_row(evaluator, _genes(evaluator, chromosome), "chromosome"))
+        settings = Settings(population, generations, seed)
+        best, front = reduce_buffers(evaluator, constraints, settings)
+        rows.append(chromosome_row(evaluator, best.genes, "algorithm-2"))
+        frontier += [_front_row(item) for item in front]
+        members = opened.members(device)
+        if members is not None:
+            for way, points in (
+                ("ours", preloaded_frontier(opened.application, members)),
+                ("ours-streaming", streaming_frontier(opened.application, members, _POINTS)),
+            ):
+                rows.append(ours_row(opened.application, _within(points, n_bytes), way))
+                frontier += [ours_row(opened.application, item, way) for item in points]
+    document = {
+        "application": opened.application.name,
+        "models": [cnn.name for cnn in opened.application.cnns],
+        "budget_bytes": n_bytes,
+        "seed": seed,
+        "ways": rows,
+        "hints": list(opened.hints),
+        **({"frontier": frontier} if show_frontier else {}),
+    }
+    if as_json:
+        print_json(document)
+        return
+    print_application(document)
+    if show_frontier:
+        print_frontier(f"{opened.application.name}: memory against delay", frontier)
+
+
+def _within(points: list[Together], n_bytes: int | None) -> Together:
+    """Return the fastest of ``points`` that fits, without a budget the smallest one."""
+    fitting = [item for item in points if n_bytes is not None and item.memory_bytes <= n_bytes]
+    return fitting[-1] if fitting else points[0]
+
+
+def _front_row(item: Solution) -> dict[str, Any]:
+    return {
+        "way": "algorithm-2",
+        "memory_bytes": item.point.memory_bytes,
+        "delay_ms": sum(1e3 / each for each in item.point.throughputs),
+        "throughputs": list(item.point.throughputs),
+        "chromosome": list(item.genes),
+    }
+
+
+def _throughputs(
+    opened: OpenedApplication, texts: list[str] | tuple[str, ...]
+) -> tuple[float, ...] | None:
+    """Return T^c of each CNN.
+
+    Raises:
+        typer.BadParameter: one is not MODEL=FPS, or names no model.
+    """
+    names = [cnn.name for cnn in opened.application.cnns]
+    wanted = dict.fromkeys(names, 0.0)
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if name not in wanted:
+            known = ", ".join(names)
+            raise typer.BadParameter(
+                f"{text[:60]!r}: write MODEL=FPS of {known}", param_hint="--throughput"
+            )
+        try:
+            wanted[name] = _rate(value)
+        except ValueError as exc:
+            raise typer.BadParameter(
+                f"{text[:60]!r}: write a number of frames a second", param_hint="--throughput"
+            ) from exc
+    return tuple(wanted.values()) if texts else None
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate < math.inf:
+        raise ValueError(text)
+    return rate
+
+
+def _genes(evaluator: Evaluator, text: str) -> Chromosome:
+    """Return the genes that ``text`` writes: digits, or rows at a time between commas.
+
+    Raises:
+        typer.BadParameter: it is none of this application.
+    """
+    digits = text.split(",") if "," in text else list(text)
+    known = {"0", "1", "2", "4", "8", "16"}
+    if len(digits) != evaluator.length or not known.issuperset(digits):
+        raise typer.BadParameter(
+            f"{text[:60]!r}: write {evaluator.length} genes, each 0, 1, 2, 4, 8 or 16",
+            param_hint="--chromosome",
+        )
+    return tuple(map(int, digits))
