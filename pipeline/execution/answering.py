@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.given import Take, Tensors
@@ -40,6 +42,15 @@ class Answering(Protocol):
     @property
     def ahead_bytes(self) -> int: ...
 
+    def run(
+        self,
+        inputs: Tensors,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]: ...
+
     def answer(
         self,
         inputs: Tensors,
@@ -55,5 +66,7 @@ class Answering(Protocol):
     def statistics(self) -> EngineStatistics: ...
 
     def huge_page_bytes(self) -> int: ...
+
+    def settle(self) -> None: ...
 
     def close(self) -> None: ...

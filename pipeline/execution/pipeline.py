@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from numpy.typing import NDArray
+
 from models.packs.pack import Pack
 from pipeline.execution.cores import pinned
 from pipeline.execution.edges import Edges
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
-from pipeline.execution.given import Arrays, Take, Tensors
+from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.handover import Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
 from pipeline.planning.pipeline_plan import PipelinePlan
@@ -50,6 +52,17 @@ class Pipeline:
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
         self._closed = False
+
+    def run(
+        self,
+        inputs: Tensors,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
+        """Carry one frame through all partitions; return copies of the outputs, as Engine.run."""
+        return self.answer(inputs, copies, deadline, cancelled, record, during)
 
     def answer(
         self,
@@ -144,6 +157,11 @@ class Pipeline:
     def huge_page_bytes(self) -> int:
         """Return how much of the memory for weights lies on huge pages."""
         return sum(engine.huge_page_bytes() for engine in self._engines)
+
+    def settle(self) -> None:
+        """Wait for the reads that run ahead of next frames."""
+        for engine in self._engines:
+            engine.settle()
 
     def close(self) -> None:
         """Refuse new frames, wait for those that have begun, give all memory back."""
