@@ -12,8 +12,8 @@ from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease
-from pipeline.execution.pipeline import Pipeline
-from pipeline.planning.pipeline_plan import PipelinePlan
+from pipeline.execution.partitions.pipeline import Pipeline
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
 from pipeline.program.partitions import Cuts
 

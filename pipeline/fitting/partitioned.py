@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import piece_seconds
-from pipeline.fitting.balance import balanced, partition_seconds
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
-from pipeline.planning.pipeline_plan import BUFFERS, pipeline_plan
+from pipeline.planning.partitions.balance import balanced, partition_seconds
+from pipeline.planning.partitions.plan import BUFFERS, pipeline_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile

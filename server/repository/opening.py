@@ -14,12 +14,12 @@ from loader.readers.reader import Reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
-from pipeline.execution.cores import cores_for
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
+from pipeline.execution.partitions.cores import cores_for
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.pipeline_plan import PipelinePlan
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.pipeline_plan import PipelinePlan
+from pipeline.planning.partitions.plan import PipelinePlan
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import Holding

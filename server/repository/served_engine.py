@@ -13,9 +13,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
-from pipeline.execution.answering import Answering
 from pipeline.execution.errors import DrainError
 from pipeline.execution.given import Take, Tensors
+from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from pipeline.execution.answering import Answering
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
+from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.repository.gate import Gate
 from server.repository.machine_time import MachineTime

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -17,7 +17,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -37,6 +36,7 @@ MOST_THREADS = 1024
 MOST_WORKERS = 64
 #: A year: what waits for longer waits for ever, and timers end somewhere.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+_Workers = dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]]
 _SIZES = ("budget", "request_memory", "max_body")
 
 
@@ -101,9 +101,7 @@ class Settings(BaseSettings):
     threads: Annotated[int | None, _MODELS, Default("one a core")] = Field(
         None, ge=1, le=MOST_THREADS, description="Compute threads."
     )
-    workers: Annotated[
-        dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]], NoDecode, _MODELS
-    ] = Field(
+    workers: Annotated[_Workers, NoDecode, _MODELS, Default("1 a model")] = Field(
         {},
         description="Partitions of a model that compute at once, for consecutive requests, each on a "
         "core: 2 of all models, resnet50=2 of one. Then kernels of all models have one thread.",
@@ -199,11 +197,12 @@ class Settings(BaseSettings):
     def _workers(cls, value: object) -> object:
         return parse_workers(value)
 
-    @model_validator(mode="after")
-    def _one_thread_each(self) -> Self:
-        if has_several(self.workers) and self.threads not in {None, 1}:
-            raise ValueError("workers: each computes with one thread; leave threads out, or say 1")
-        return self
+    @field_validator("workers")
+    @classmethod
+    def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        if has_several(value) and info.data.get("threads") not in {None, 1}:
+            raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
 
     @field_validator("host")
     @classmethod

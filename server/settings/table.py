@@ -83,8 +83,6 @@ def _default(field: FieldInfo) -> str:
         return words
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):
-        return "1"
     if _value(field.annotation) == "SIZE":
         return f"{value >> 20}MiB"
     return f"{value:g} s" if isinstance(value, float) else str(value)

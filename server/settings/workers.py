@@ -13,7 +13,7 @@ def parse_workers(value: object) -> object:
     Raises:
         ValueError: a text is neither.
     """
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return {ALL: value}
     if not isinstance(value, str):
         return value

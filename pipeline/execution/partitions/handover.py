@@ -10,7 +10,7 @@ changes nothing for the others.
 
 from dataclasses import dataclass
 
-from pipeline.planning.pipeline_plan import BUFFERS
+from pipeline.planning.partitions.plan import BUFFERS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest, Port
 from pipeline.devices.memory import HostMemory
 from pipeline.execution.given import Arrays
-from pipeline.planning.pipeline_plan import BUFFERS
+from pipeline.planning.partitions.plan import BUFFERS
 from pipeline.program.partitions import aligned
 
 #: The arrays of one buffer by the names of their ports.

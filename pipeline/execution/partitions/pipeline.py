@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
-from pipeline.execution.cores import pinned
-from pipeline.execution.edges import Edges
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
-from pipeline.execution.handover import Handover, Turn
+from pipeline.execution.partitions.cores import pinned
+from pipeline.execution.partitions.edges import Edges
+from pipeline.execution.partitions.handover import Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
-from pipeline.planning.pipeline_plan import PipelinePlan
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
@@ -135,6 +135,11 @@ class Pipeline:
     def ahead_bytes(self) -> int:
         """What is read for a request before it comes."""
         return sum(engine.ahead_bytes for engine in self._engines)
+
+    @property
+    def closed(self) -> bool:
+        """Whether new frames are refused."""
+        return self._closed
 
     @property
     def frames(self) -> int:
