@@ -45,9 +45,9 @@ def main() -> None:
     for names, threads in ((("workers", "one"), 1), (("threads",), given.workers)):
         ours, theirs = spawning.Pipe()
         arguments = (theirs, given.pack, given.workers, given.budget_mib, names, threads)
-        home = spawning.Process(target=child, args=arguments, daemon=True)
-        home.start()
-        processes.append(home.pid or 0)
+        process = spawning.Process(target=child, args=arguments, daemon=True)
+        process.start()
+        processes.append(process.pid or 0)
         facts |= ours.recv()
         homes |= dict.fromkeys(names, ours)
     _check(homes, given.frames)
