@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loader.errors import ReadError
@@ -33,6 +35,7 @@ from pipeline.program.partitions import Cuts
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, concat, parsed
 from tests.pipeline.small import small_pack
 
@@ -366,11 +369,14 @@ def test_a_read_that_fails_ends_its_frame_alone(packs: dict[str, Pack]) -> None:
     pool.close()
 
 
-def test_partitions_share_no_memory(packs: dict[str, Pack]) -> None:
+@examples(8, 60)
+@given(st.data())
+def test_partitions_share_no_memory(packs: dict[str, Pack], data: st.DataObject) -> None:
     """Algorithm 1 of seed 000: no buffer is of two partitions of one J; an edge between them has two."""
-    pack = packs["small"]
+    pack = packs[data.draw(st.sampled_from(sorted(packs)))]
     places = Cuts(pack.manifest)
-    held = Opened(pack, places.places)
+    cuts = sorted(data.draw(st.sets(st.sampled_from(places.places), min_size=1)))
+    held = Opened(pack, cuts)
     owners: list[tuple[int, int]] = []
     for engine in held.pipeline._engines:
         memory = engine._memory
@@ -378,7 +384,7 @@ def test_partitions_share_no_memory(packs: dict[str, Pack]) -> None:
         owners += [_range(part) for part in held_by if part.n_bytes]
     edges = held.pipeline._edges
     assert edges.n_bytes == held.pipeline.plan.edge_bytes
-    for edge, cut in enumerate(places.places):
+    for edge, cut in enumerate(cuts):
         buffers = [edges.buffer(edge, number) for number in range(2)]
         assert all(len(buffer) == len(places.crossing(cut)) for buffer in buffers)
         for buffer in buffers:
