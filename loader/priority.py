@@ -10,6 +10,7 @@ import functools
 import os
 import platform
 import threading
+from collections.abc import Collection
 from typing import Literal
 
 Priority = Literal["nice", "slice", "usual"]
@@ -47,6 +48,14 @@ def hasten() -> Priority:
     if _schedule(max(now - LEVELS, _LOWEST)):
         return "nice"
     return "slice" if _schedule(now) else "usual"
+
+
+def spread(cores: Collection[int]) -> None:
+    """Let the calling thread run on all of ``cores``.
+
+    A thread begins where the one that starts it is kept, which may be on one core, to compute there.
+    """
+    os.sched_setaffinity(0, cores)
 
 
 @functools.cache

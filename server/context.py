@@ -22,6 +22,7 @@ from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
+from server.settings.workers import has_several
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Context:
         device = self._resources.enter_context(
             closing(
                 open_device(
-                    settings.device, settings.threads, settings.memory_kind, settings.precision
+                    settings.device, _threads(settings), settings.memory_kind, settings.precision
                 )
             )
         )
@@ -155,6 +156,11 @@ class Context:
     def _progress(self) -> str:
         read = self.pool.statistics().figures.n_bytes
         return starting.describe(self.repository.entries(), read)
+
+
+def _threads(settings: Settings) -> int | None:
+    """Return how many threads compute: ONNX Runtime has one pool for all models, and workers need none."""
+    return 1 if has_several(settings.workers) else settings.threads
 
 
 def _named(serving: Sequence[str], known: int) -> str:

@@ -1,6 +1,7 @@
 """Reads by preadv on a few threads, which sleep until there is something to read."""
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable
 
 from loader.pool.flights import Flight
 from loader.pool.job import Outcome, ReadJob, perform
-from loader.priority import hasten
+from loader.priority import hasten, spread
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class ReaderThreads:
     def __init__(self, count: int, landed: Landed, report: Report) -> None:
         self.wake_ups = 0
         self._count = count
+        self._cores = os.sched_getaffinity(0)
         self._landed = landed
         self._report = report
         self._line: queue.SimpleQueue[ReadFlight | None] = queue.SimpleQueue()
@@ -60,6 +62,7 @@ class ReaderThreads:
         self._threads.append(thread)
 
     def _work(self) -> None:
+        spread(self._cores)
         hasten()
         while (flight := self._line.get()) is not None:
             with self._lock:

@@ -65,7 +65,16 @@ def use_threads(threads: int | None = None) -> int:
         return _Process.threads
 
 
-def _threaded() -> "ort.SessionOptions":
+def threads_of_device(threads: int | None) -> int:
+    """Start ONNX Runtime; return how many threads compute for a device that asks for ``threads``.
+
+    Those of the pool that all share, or where there is none as many as it asks for.
+    """
+    shared = use_threads(threads)
+    return shared if _Process.claimed or threads is None else threads
+
+
+def _threaded(threads: int | None = None) -> "ort.SessionOptions":
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -73,17 +82,20 @@ def _threaded() -> "ort.SessionOptions":
     if _Process.claimed:
         options.use_per_session_threads = False
     else:
-        options.intra_op_num_threads = _Process.threads
+        options.intra_op_num_threads = threads or _Process.threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
-def session_options(optimise: bool) -> "ort.SessionOptions":
-    """Return options for a session of this process: all graph optimisations, or none."""
+def session_options(optimise: bool, threads: int | None = None) -> "ort.SessionOptions":
+    """Return options for a session of this process: all graph optimisations, or none.
+
+    ``threads``: of its own, where the process has no pool for all.
+    """
     import onnxruntime as ort
 
     use_threads()
-    options = _threaded()
+    options = _threaded(threads)
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     return options
@@ -106,13 +118,15 @@ def open_session(model: bytes | str, options: "ort.SessionOptions") -> "ort.Infe
         raise SessionError(str(exc)) from exc
 
 
-def open_piece(graph: bytes) -> "ort.InferenceSession":
+def open_piece(graph: bytes, threads: int | None = None) -> "ort.InferenceSession":
     """Load a piece as it is: nothing optimised, no weights repacked, no memory kept between runs.
+
+    ``threads``: as ``session_options``.
 
     Raises:
         SessionError: ONNX Runtime refuses it.
     """
-    options = session_options(optimise=False)
+    options = session_options(optimise=False, threads=threads)
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")

@@ -78,6 +78,11 @@ class Device(ABC):
     gpu = ""
 
     @property
+    def computes_on_caller(self) -> bool:
+        """Whether kernels compute on the thread that launches them alone, so that its core is theirs."""
+        return False
+
+    @property
     def target(self) -> Target:
         """What a pack must be compiled for to run here."""
         return host_target()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
-from models.runtime.sessions import SessionError, open_piece, reason, use_threads
+from models.runtime.sessions import SessionError, open_piece, reason, threads_of_device
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.memory import Memory
@@ -105,13 +105,17 @@ class CpuDevice(CachingDevice):
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__()
-        self.threads = use_threads(threads)
+        self.threads = threads_of_device(threads)
+
+    @property
+    def computes_on_caller(self) -> bool:
+        return self.threads == 1
 
     def fitted(self, pack: Pack) -> Pack:
         return replace(pack, manifest=with_threads(pack.manifest, self.threads))
 
     def make(self, graph: bytes) -> Kernel:
         try:
-            return _CpuKernel(open_piece(graph))
+            return _CpuKernel(open_piece(graph, self.threads))
         except SessionError as exc:
             raise DeviceError(str(exc)) from exc

@@ -3,6 +3,7 @@
 On a CPU this makes the three-stage architectures of seed 003 real; a GPU's copy engine takes its place.
 """
 
+import os
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from loader.errors import LoaderError
-from loader.priority import hasten
+from loader.priority import hasten, spread
 from models.packs.pack import Pack
 from models.packs.target import Target
 from pipeline.devices.base import Device, Done, Kernel
@@ -42,6 +43,7 @@ class StagedDevice(Device):
         self._device = device
         self.threads = device.threads
         self.gpu = device.gpu
+        self._cores = os.sched_getaffinity(0)
         self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Done] | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
@@ -51,6 +53,10 @@ class StagedDevice(Device):
     @property
     def target(self) -> Target:
         return self._device.target
+
+    @property
+    def computes_on_caller(self) -> bool:
+        return self._device.computes_on_caller
 
     def memory_info(self) -> tuple[int, int] | None:
         return self._device.memory_info()
@@ -77,6 +83,7 @@ class StagedDevice(Device):
             thread.join()
 
     def _work(self) -> None:
+        spread(self._cores)
         hasten()
         while (job := self._copies.get()) is not None:
             source, target, done = job

@@ -202,6 +202,16 @@ class Engine:
                 self._memory.lease.lose()
             raise
 
+    @property
+    def workers(self) -> int:
+        """How many threads may call ``answer`` at a time."""
+        return 1
+
+    @property
+    def ahead_bytes(self) -> int:
+        """What is read for a request before it comes."""
+        return sum(group.length for group in self.plan.groups[: self.plan.stages[0].ahead])
+
     def wake(self) -> None:
         """Have a call that waits for the arena look whether it is cancelled."""
         self._memory.lease.wake()

@@ -85,9 +85,11 @@ class GivenRows:
         """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
         tensor = self._tensor
         if isinstance(tensor, np.ndarray):
-            planes, rows = target.shape[:2]
+            planes, rows, columns = target.shape
             last = first_plane + planes, first_row + rows
-            np.copyto(target, tensor[0, first_plane : last[0], first_row : last[1]])
+            # Of blocked layout a plane is a block of channels, beside each other in a row.
+            held = tensor.reshape(-1, tensor.shape[2], columns)
+            np.copyto(target, held[first_plane : last[0], first_row : last[1]])
         else:
             assert tensor is not None, "read before a request gave something"
             tensor.put_rows(target, first_plane, first_row)

@@ -1,7 +1,8 @@
 """The one way to open an engine: its reader, its copy stage, and closing in the right order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
@@ -11,7 +12,10 @@ from pipeline.devices.base import Device
 from pipeline.devices.staged import copying
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease
+from pipeline.execution.partitions.pipeline import Pipeline
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
+from pipeline.program.partitions import Cuts
 
 
 @contextmanager
@@ -39,6 +43,37 @@ def opened(
         engine = open_engine(pack, plan, used, pool, reader, verify)
         stack.callback(engine.close)
         yield engine
+
+
+def open_pipeline(
+    pack: Pack,
+    plan: PipelinePlan,
+    devices: Sequence[Device],
+    pool: ReadPool,
+    open_weights: Callable[[], Reader] | None = None,
+    *,
+    verify: bool = False,
+    cores: Sequence[int] = (),
+) -> Pipeline:
+    """Return an open pipeline of ``pack``; whoever asks closes it.
+
+    ``devices``: of each partition. ``open_weights``: opens the weights, once for each; None: their file.
+    ``cores``: as Pipeline. On an error nothing stays open.
+
+    Raises:
+        As ``open_engine``.
+    """
+    with ExitStack() as failed:
+        engines = []
+        parts = Cuts(pack.manifest).parts(plan.cuts)
+        for part, own, device in zip(parts, plan.partitions, devices, strict=True):
+            reader = None if open_weights is None else open_weights()
+            engine = open_engine(replace(pack, manifest=part), own, device, pool, reader, verify)
+            failed.callback(engine.close)
+            engines.append(engine)
+        pipeline = Pipeline(pack, plan, engines, cores)
+        failed.pop_all()
+        return pipeline
 
 
 def open_engine(

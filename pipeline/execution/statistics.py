@@ -1,5 +1,6 @@
 """Frozen figures of what happened: the engine fills them, metrics and benchmarks read them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -19,6 +20,20 @@ class SweepStatistics:
     read_bytes: int = 0
     verified: bool = False
     turn_seconds: float = 0.0
+
+
+def together(sweeps: Sequence[SweepStatistics], waited_seconds: float) -> SweepStatistics:
+    """Return what a frame took whose partitions took ``sweeps``; it ``waited_seconds`` for them."""
+    return SweepStatistics(
+        delay_seconds=sum(each.delay_seconds for each in sweeps),
+        kernel_seconds=sum(each.kernel_seconds for each in sweeps),
+        stall_seconds=sum(each.stall_seconds for each in sweeps),
+        read_seconds=sum(each.read_seconds for each in sweeps),
+        copy_seconds=sum(each.copy_seconds for each in sweeps),
+        read_bytes=sum(each.read_bytes for each in sweeps),
+        verified=any(each.verified for each in sweeps),
+        turn_seconds=waited_seconds + sum(each.turn_seconds for each in sweeps),
+    )
 
 
 @dataclass

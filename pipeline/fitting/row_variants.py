@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from models.packs.manifest import Manifest, Piece
+from pipeline.fitting.arithmetic import (
+    BYTES_A_SECOND,
+    COPY_SECONDS,
+    LAUNCH_SECONDS,
+    MULTIPLICATIONS_A_SECOND,
+    READ_BYTES_A_SECOND,
+)
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
@@ -13,14 +20,6 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network
 from pipeline.schedule.architectures import Architecture
-
-# Rough times of a core that nobody measured; only their proportions decide.
-_MULTIPLICATIONS_A_SECOND = 30e9
-_BYTES_A_SECOND = 6e9
-_LAUNCH_SECONDS = 4e-6
-_COPY_SECONDS = 2e-6
-#: What a disk reads, where no profile says.
-READ_BYTES_A_SECOND = 1.5e9
 
 
 def row_variants(
@@ -66,6 +65,8 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     checksums += [span.checksum for span in manifest.spans]
     question.update(str(checksums).encode())
     question.update(repr((manifest.row_operators, manifest.row_values)).encode())
+    # Partitions of one pack differ in what they make for others.
+    question.update(repr((manifest.inputs, manifest.outputs)).encode())
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
@@ -96,11 +97,11 @@ class _Estimated:
         pixels = rows * output.shape[3]
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
         work = pixels * max(weights, output.shape[1])
-        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
+        return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
     def move(self, n_bytes: int) -> float:
         """Return what copying rows of ``n_bytes`` in all takes."""
-        return _COPY_SECONDS + n_bytes / _BYTES_A_SECOND
+        return COPY_SECONDS + n_bytes / BYTES_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:
         """Return what tells the seconds of pieces: each operator's at the first of its own."""
@@ -119,7 +120,7 @@ def estimated_seconds(manifest: Manifest, plan: Plan) -> float:
     pieces = times.pieces()
     inside = {piece for region in plan.choice.regions for piece in region.pieces}
     whole = sum(pieces(piece) for piece in range(len(manifest.pieces)) if piece not in inside)
-    kernels = whole + _LAUNCH_SECONDS * sum(isinstance(step, Piece) for step in plan.steps)
+    kernels = whole + LAUNCH_SECONDS * sum(isinstance(step, Piece) for step in plan.steps)
     for region in regions_of(plan.steps):
         kernels += sum(phase_seconds(network, region.plan, times))
     return max(kernels, plan.read_bytes / READ_BYTES_A_SECOND)

@@ -7,8 +7,9 @@ variant of the network is planned within the limit, and the fastest plan wins.
 from collections.abc import Iterator, Sequence
 
 from models.packs.manifest import Manifest
+from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.judge import judged, reaches, seconds_of, too_late
-from pipeline.fitting.row_variants import READ_BYTES_A_SECOND, row_variants
+from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.planning.plan import Plan, PlanError

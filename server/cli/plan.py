@@ -31,6 +31,7 @@ from server.cli.arguments.predicted import profiled
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.planning.deadlines import deadlines_of, seconds_of
 from server.cli.planning.frontier import frontier_rows, print_frontier
+from server.cli.planning.partitioned import workers_by_model
 from server.cli.planning.rows import document_of, planned, print_plans
 from server.cli.printing.output import print_json, say, warn, write_text
 from server.cli.printing.steps import working
@@ -38,6 +39,7 @@ from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_served
 from server.memory.shared_space import possible
 from server.plots.plans import arena_picture, frontier_picture
+from server.settings.workers import has_several, workers_of
 
 
 def plan(
@@ -57,6 +59,10 @@ def plan(
         typer.Option(
             metavar="MODEL=TIME", help="The same of one model, by its bound, e.g. resnet50=50ms."
         ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="[MODEL=]NUMBER", help="Partitions that compute at once, as serve."),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
     show_frontier: Annotated[
@@ -83,7 +89,8 @@ def plan(
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
     _check_options(unlimited, delay is not None and bool(deadline))
     _check_pictures(packs, show_frontier, picture)
-    device = open_named(context, device_name, threads)
+    parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
+    device = open_named(context, device_name, 1 if has_several(parted) else threads)
     found = [open_pack(path, device.target, recompile) for path in packs]
     deadlines = deadlines_of(deadline or (), [pack.name for pack in found])
     candidates, hints = [], []
@@ -97,7 +104,12 @@ def plan(
         )
         needed = wanted.delay_seconds is not None
         opened, profile, hint = _profiled_or_hint(compiled, device, needed)
-        candidates.append(Candidate(opened, device.adapt(chosen), wanted, profile))
+        candidates.append(
+            Candidate(
+                *(opened, device.adapt(chosen), wanted, profile),
+                workers_of(parted, compiled.name),
+            )
+        )
         hints.append(hint)
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)

@@ -11,17 +11,21 @@ from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need
-from server.memory.sharing import Activations, Sharer, Shares, share_out, sharer
+from server.memory.sharing import Activations, Sharer, Shares, partitioned_sharer, share_out, sharer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that shall be served, and how; without a profile, plans follow rules of thumb."""
+    """A model that shall be served, and how; without a profile, plans follow rules of thumb.
+
+    ``workers``: partitions that compute at once; where there are several, nothing else is wanted.
+    """
 
     pack: Pack
     architecture: Architecture
     wanted: Wanted
     profile: Profile | None = None
+    workers: int = 1
 
     @property
     def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None]:
@@ -54,7 +58,9 @@ def share_served(
     """
     sharers = _sharers(candidates)
     needs = [Need.of(each.pack.manifest) for each in candidates]
-    minima = [Minimum(each.least, need) for each, need in zip(sharers, needs, strict=True)]
+    minima = [
+        Minimum(each.least, need, each.alone) for each, need in zip(sharers, needs, strict=True)
+    ]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     for each in candidates:
         check_requests(each.pack.name, each.pack.manifest, budget)
@@ -62,10 +68,14 @@ def share_served(
 
 
 def _sharers(candidates: Sequence[Candidate]) -> list[Sharer]:
-    return [
-        sharer(each.pack.name, each.pack.manifest, each.architecture, each.profile, each.wanted)
-        for each in candidates
-    ]
+    return list(map(_sharer, candidates))
+
+
+def _sharer(each: Candidate) -> Sharer:
+    name, manifest = each.pack.name, each.pack.manifest
+    if each.workers > 1:
+        return partitioned_sharer(name, manifest, each.architecture, each.workers, each.profile)
+    return sharer(name, manifest, each.architecture, each.profile, each.wanted)
 
 
 def _shared(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:

@@ -21,10 +21,14 @@ T = TypeVar("T")
 
 
 class Minimum(NamedTuple):
-    """What a model needs at least: ``memory`` of its smallest plan, bytes by kind, and its requests."""
+    """What a model needs at least: ``memory`` of its smallest plan, bytes by kind, and its requests.
+
+    ``alone``: it takes no turns with others.
+    """
 
     memory: Mapping[str, int]
     need: Need
+    alone: bool = False
 
     def has_room(self, request_bytes: int) -> bool:
         """Return whether a request could be answered where all together hold so many bytes."""
@@ -34,7 +38,10 @@ class Minimum(NamedTuple):
 def least_together(minima: Iterable[Minimum], in_turns: bool) -> int:
     """Return the bytes that models take together at least, at once or ``in_turns``."""
     return sum_bytes(
-        {str(number): Holding(each.memory, in_turns) for number, each in enumerate(minima)}
+        {
+            str(number): Holding(each.memory, in_turns and not each.alone)
+            for number, each in enumerate(minima)
+        }
     )
 
 

@@ -13,6 +13,7 @@ from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import fit
+from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
@@ -37,6 +38,8 @@ _WAYS: dict[Activations, tuple[bool, ...]] = {
 class Sharer:
     """One model of a set. ``least``: bytes by kind of its smallest plan.
 
+    ``alone``: it shares nothing with others whatever they do: its partitions compute at once.
+
     ``within``: makes the best plan of so many bytes, or the smallest one; None: it keeps its place for
     later, and is not planned now.
     """
@@ -44,6 +47,11 @@ class Sharer:
     name: str
     least: Mapping[str, int]
     within: Callable[[int], Fitted] | None = None
+    alone: bool = False
+
+    def takes(self, in_turns: bool) -> bool:
+        """Return whether it takes turns where models that can do (``in_turns``)."""
+        return in_turns and not self.alone
 
 
 #: A plan, why a model has none, None for who waits.
@@ -98,6 +106,28 @@ def sharer(
     return Sharer(name, least.memory, within)
 
 
+def partitioned_sharer(
+    name: str,
+    manifest: Manifest,
+    architecture: Architecture,
+    partitions: int,
+    profile: Profile | None = None,
+) -> Sharer:
+    """Return the model of ``manifest`` in partitions that compute at once, as one of a set.
+
+    Raises:
+        PlanError: it cannot be cut into so many, or not be planned by rules of thumb. ProfileError: the
+            profile lacks a kernel.
+    """
+    least = fit_partitions(manifest, architecture, partitions, profile=profile).plan
+
+    @lru_cache(maxsize=1)
+    def within(n_bytes: int) -> Fitted:
+        return fit_partitions(manifest, architecture, partitions, n_bytes, profile)
+
+    return Sharer(name, least.memory, within, alone=True)
+
+
 def share_out(
     sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
 ) -> Shares:
@@ -117,12 +147,18 @@ def share_out(
 
     in_turns = max(admitted, key=served)  # the first of equal ones
     for position in admitted[in_turns]:
-        budget.reserve(place(sharers, position), sharers[position].least, in_turns)
+        each = sharers[position]
+        budget.reserve(place(sharers, position), each.least, each.takes(in_turns))
     at_least = _least_sums(sharers)
     hint = _hint(at_least, budget) if activations == "own" else ""
     outcomes: dict[int, Outcome] = {
         position: _refused(
-            each, budget, in_turns, at_least[activations != "own"], len(sharers) > 1, hint
+            each,
+            budget,
+            each.takes(in_turns),
+            at_least[activations != "own"],
+            len(sharers) > 1,
+            hint,
         )
         for position, each in enumerate(sharers)
         if position not in admitted[in_turns]
@@ -141,10 +177,11 @@ def missing_bytes(sharers: Sequence[Sharer], shares: Shares, budget: Budget) -> 
     served = Budget(1 << 62)
     for position, outcome in enumerate(shares.outcomes):
         if not isinstance(outcome, Exception):
-            served.reserve(place(sharers, position), sharers[position].least, shares.in_turns)
+            each = sharers[position]
+            served.reserve(place(sharers, position), each.least, each.takes(shares.in_turns))
     missing: list[int | None] = []
     for each, outcome in zip(sharers, shares.outcomes, strict=True):
-        added = sum(served.added(Holding(each.least, shares.in_turns)).values())
+        added = sum(served.added(Holding(each.least, each.takes(shares.in_turns))).values())
         lacking = budget.total_for(served.used_bytes + added) - budget.total_bytes
         refused = isinstance(outcome, RefusedError)
         missing.append(lacking if refused and lacking > 0 else None)
@@ -155,8 +192,9 @@ def _admitted(sharers: Sequence[Sharer], room: Budget, in_turns: bool) -> list[i
     """Return the positions of those whose least plans fit together, one after the other."""
     admitted = []
     for position, each in enumerate(sharers):
-        if sum(room.added(Holding(each.least, in_turns)).values()) <= room.free_bytes:
-            room.reserve(place(sharers, position), each.least, in_turns)
+        turns = each.takes(in_turns)
+        if sum(room.added(Holding(each.least, turns)).values()) <= room.free_bytes:
+            room.reserve(place(sharers, position), each.least, turns)
             admitted.append(position)
     return admitted
 
@@ -167,19 +205,19 @@ def _grown(
     """Give each of the ``admitted`` an even part of what is left; return their plans."""
     plans: dict[int, Outcome] = {}
     for done, position in enumerate(admitted):
-        within = sharers[position].within
+        within, turns = sharers[position].within, sharers[position].takes(in_turns)
         if within is None:
             continue
         extra = budget.free_bytes // (len(admitted) - done)
         room = budget.without([place(sharers, position)])
         most = budget.used_bytes + extra - room.used_bytes
         try:
-            fitted = _best(sharers[position].least, within, room, most, in_turns)
+            fitted = _best(sharers[position].least, within, room, most, turns)
         except (PlanError, ModelError) as exc:
             budget.release(place(sharers, position))
             plans[position] = exc
             continue
-        budget.change(place(sharers, position), fitted.plan.memory, in_turns)
+        budget.change(place(sharers, position), fitted.plan.memory, turns)
         plans[position] = fitted
     return plans
 
@@ -212,7 +250,10 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
     """Return what the least plans of all take together: at once, and in turns."""
     return {
         in_turns: sum_bytes(
-            {place(sharers, i): Holding(each.least, in_turns) for i, each in enumerate(sharers)}
+            {
+                place(sharers, i): Holding(each.least, each.takes(in_turns))
+                for i, each in enumerate(sharers)
+            }
         )
         for in_turns in (False, True)
     }

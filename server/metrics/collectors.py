@@ -112,10 +112,8 @@ def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
         # Models share sessions of equal pieces: what one added when it was opened says nothing later.
         sessions = {"sessions": engine.plan.session_bytes}
         measured[entry.name] = Holding(engine.statistics().memory | sessions, engine.takes_turns)
-        plan = engine.plan
-        huge.add_metric([entry.name], entry.worker.engine.huge_page_bytes())
-        count = plan.stages[0].ahead
-        ahead.add_metric([entry.name], sum(group.length for group in plan.groups[:count]))
+        huge.add_metric([entry.name], engine.huge_page_bytes())
+        ahead.add_metric([entry.name], engine.ahead_bytes)
     for name, kinds in account(measured).items():
         for kind, n_bytes in kinds.items():
             memory.add_metric([name, kind], n_bytes)

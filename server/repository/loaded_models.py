@@ -56,7 +56,7 @@ class LoadedModels:
         own = shares.outcomes[len(loaded)]
         if not isinstance(own, Fitted):
             raise own or RefusedError(f"model {name!r} is not planned")
-        place = Place(own, shares.in_turns)
+        place = Place.of(own, shares.in_turns)
         changes = making_room(place, loaded, _as_places(loaded, shares), self._budget)
         try:
             for other, smaller in changes.items():
@@ -170,7 +170,7 @@ class LoadedModels:
 def _as_places(loaded: Places, shares: Shares) -> dict[str, Place]:
     """Return what the ``loaded`` models shall be; one that is not planned stays as it is."""
     return {
-        name: Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else place
+        name: Place.of(outcome, shares.in_turns) if isinstance(outcome, Fitted) else place
         for (name, place), outcome in zip(loaded.items(), shares.outcomes, strict=False)
     }
 

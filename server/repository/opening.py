@@ -10,15 +10,17 @@ from pathlib import Path
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
+from loader.readers.reader import Reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
-from pipeline.execution.opened import open_engine
-from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, Fitted
-from pipeline.planning.plan import Plan
+from pipeline.execution.opened import open_engine, open_pipeline
+from pipeline.execution.partitions.cores import cores_for
+from pipeline.fitting.wanted import Fitted
+from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Plan, PlanError
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE, save_found
@@ -28,7 +30,7 @@ from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.shared_space import shared_space
-from server.memory.sharing import Activations, Sharer, sharer
+from server.memory.sharing import Activations, Sharer, partitioned_sharer, sharer
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
@@ -36,6 +38,7 @@ from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+from server.settings.workers import workers_of
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class Opener:
         self._pool = pool
         self._machine_time = MachineTime()
         self._arena = self._shared_arena()
+        #: Where the partitions of the next model begin: cores are given out in turn.
+        self._next_core = 0
         #: As the settings say, as far as the device can.
         self.activations: Activations = settings.activations if self._arena else "own"
 
@@ -76,9 +81,9 @@ class Opener:
         """
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
-        least = fit(pack.manifest, self._architecture(), LEAST, profile).plan.memory
+        least = self._sharer(folder.name, pack, profile)
         save_found([profile])
-        return Minimum(least, Need.of(pack.manifest))
+        return Minimum(least.least, Need.of(pack.manifest), least.alone)
 
     def prepare(self, name: str, folder: Path) -> Prepared:
         """Return the latest version in ``folder``, ready to be planned; blocks.
@@ -90,9 +95,7 @@ class Opener:
         with _naming(name):
             pack, profile = prepared(self._checked(folder), self._device)
             check_requests(name, pack.manifest, self._budget)
-            return Prepared(
-                pack, profile, sharer(name, pack.manifest, self._architecture(), profile)
-            )
+            return Prepared(pack, profile, self._sharer(name, pack, profile))
 
     async def open(self, name: str, model: Prepared, place: Place) -> Worker:
         """Reserve, read and start ``model`` as it is planned.
@@ -149,16 +152,56 @@ class Opener:
         if self._arena is not None:
             self._arena.close()
 
+    def _sharer(self, name: str, pack: Pack, profile: Profile | None) -> Sharer:
+        """Return the model as one of a set, in partitions where the settings say so.
+
+        Raises:
+            PlanError: it cannot be cut into as many, or not here.
+        """
+        workers = workers_of(self._settings.workers, name)
+        if workers == 1:
+            return sharer(name, pack.manifest, self._architecture(), profile)
+        if not self._device.computes_on_caller:
+            raise PlanError(
+                f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
+            )
+        return partitioned_sharer(name, pack.manifest, self._architecture(), workers, profile)
+
     def _running(self, model: Prepared, place: Place) -> Running:
         """Open an engine as it is planned."""
         pack, plan = model.pack, place.fitted.plan
         if model.profile is not None:  # other models may have been prepared since
             self._device.tune(model.profile.tuning)
+        if isinstance(plan, PipelinePlan):
+            return self._pipeline(pack, plan)
         reader = open_reader(pack.weights_path)
         verify = self._settings.verify == "always"
         lease = partial(self._lease, plan) if place.in_turns else None
         engine = open_engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
         return Running(engine, reader, _watch(place.fitted, model.profile))
+
+    def _pipeline(self, pack: Pack, plan: PipelinePlan) -> Running:
+        """Open an engine for each partition, each with a core, as far as there are so many."""
+        workers = len(plan.partitions)
+        cores = cores_for(workers, self._next_core)
+        if not cores:
+            _log.warning(
+                "model %s: %d workers share fewer cores: it answers no faster", pack.name, workers
+            )
+        readers: list[Reader] = []
+
+        def open_weights() -> Reader:
+            readers.append(open_reader(pack.weights_path))
+            return readers[-1]
+
+        verify = self._settings.verify == "always"
+        pipeline = open_pipeline(
+            *(pack, plan, [self._device] * workers, self._pool, open_weights),
+            verify=verify,
+            cores=cores,
+        )
+        self._next_core += workers
+        return Running(pipeline, readers[0])
 
     def _lease(self, plan: Plan) -> Lease:
         assert self._arena is not None

@@ -6,8 +6,10 @@ model comes only so many as let it in, afterwards only what is worth it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from pipeline.fitting.wanted import Fitted
+from pipeline.planning.partitions.plan import PipelinePlan
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import Holding
@@ -22,6 +24,11 @@ class Place:
 
     fitted: Fitted
     in_turns: bool
+
+    @classmethod
+    def of(cls, fitted: Fitted, in_turns: bool) -> Self:
+        """Return the place of a model where those that can take turns do (``in_turns``)."""
+        return cls(fitted, in_turns and not isinstance(fitted.plan, PipelinePlan))
 
     @property
     def holding(self) -> Holding:

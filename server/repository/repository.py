@@ -21,7 +21,7 @@ from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
 from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, NotServingError, RefusedError, shown
+from server.errors import NotFoundError, NotServingError, RefusedError, few, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
@@ -32,6 +32,7 @@ from server.repository.opening import Opener
 from server.repository.presence import Presence, is_folder
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+from server.settings.workers import ALL
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +87,18 @@ class Repository:
         """Load the models that the settings name; one that fails is noted and the others go on."""
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
+        self._warn_of_workers()
         for name in self._served():
             try:
                 await self.load(name)
             except (*_FAILURES, RefusedError, NotServingError):
                 _log.error("not served: %s", self._entries[name].message)
+
+    def _warn_of_workers(self) -> None:
+        """Say which names of the setting ``workers`` are no model's."""
+        unknown = sorted(set(self._settings.workers) - {ALL, *self.names()})
+        if unknown:
+            _log.warning("workers: not in the repository: %s", few(list(map(shown, unknown))))
 
     async def load(self, name: str) -> Entry:
         """Load the latest version of ``name`` within its share of the budget.
@@ -215,4 +223,4 @@ class Repository:
             if name not in present and not (entry and entry.unloaded):
                 least = self._minima.of(self._settings.repository / name)
                 if least is not None and least.has_room(self._budget.request_bytes):
-                    yield Sharer(name, least.memory)
+                    yield Sharer(name, least.memory, alone=least.alone)

@@ -6,15 +6,16 @@ Invariant: an answer is given out only if the file of the weights is still the o
 import errno
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
-from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.execution.given import Take, Tensors
+from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
@@ -47,18 +48,22 @@ class Answer(Generic[T]):
 class Running(NamedTuple):
     """An open engine, what it reads through, and what judges every sweep by the bound on its delay."""
 
-    engine: Engine
+    engine: Answering
     reader: Reader
     watch: BoundWatch | None = None
 
 
 class ServedEngine:
-    """Answers with what is ``running``; one thread at a time. ``machine_time``: of all engines."""
+    """Answers with what is ``running``, ``engine.workers`` threads at a time.
+
+    ``machine_time``: of all engines.
+    """
 
     def __init__(self, running: Running, machine_time: MachineTime) -> None:
         self.engine, self.reader, self.watch = running
         #: Answered sweeps, and the seconds of the machine that they had.
         self.sweeps, self.sweep_seconds = 0, 0.0
+        self._counting = threading.Lock()
         self._machine_time = machine_time
         #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
         self.lost = ""
@@ -112,9 +117,10 @@ class ServedEngine:
         except Exception as exc:
             self.leave(self.engine.broken or _lasting(exc))
             raise
-        self.sweeps += 1
-        self.sweep_seconds += part.seconds
-        self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
+        with self._counting:
+            self.sweeps += 1
+            self.sweep_seconds += part.seconds
+            self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
         return Answer(outputs, statistics, waited + statistics.turn_seconds)
 
     def leave(self, fault: str) -> None:

@@ -1,6 +1,6 @@
-"""One thread a model: it takes requests from a bounded queue and runs the engine.
+"""Threads of a model, one for each partition: they take requests from a bounded queue and run the engine.
 
-Where an answer takes less than handing it over, the event loop runs the engine while the thread is idle.
+Where an answer takes less than handing it over, the event loop runs the engine while they are idle.
 
 Invariant: every job that was accepted gets a result or an error, also when the worker closes.
 """
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
+from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
+from server.repository.gate import Gate
 from server.repository.machine_time import MachineTime
 from server.repository.served_engine import Answer, Running, ServedEngine
 from server.repository.uninterrupted import to_its_end
@@ -49,7 +50,7 @@ class _Reopening:
 
 
 class Worker:
-    """Answers requests with what is ``running``, one after the other; at most ``limit`` wait.
+    """Answers requests with what is ``running``, ``engine.workers`` at a time; at most ``limit`` wait.
 
     ``machine_time``: of all workers that share the machine.
     """
@@ -59,14 +60,18 @@ class Worker:
     ) -> None:
         self.served = ServedEngine(running, machine_time or MachineTime())
         self._line: Line[_Job | _Reopening] = Line(self.served.name, limit)
-        self._running_since: float | None = None
-        self._thread = threading.Thread(
-            target=self._work, name=f"engine-{self.served.name}", daemon=True
-        )
-        self._thread.start()
+        self._gate = Gate()
+        #: When each request that runs has begun.
+        self._running_since: dict[object, float] = {}
+        self._threads = [
+            threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
+            for _ in range(self.engine.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Answering:
         return self.served.engine
 
     @property
@@ -76,7 +81,7 @@ class Worker:
 
     @property
     def wake_ups(self) -> int:
-        """How often the thread woke to look for a request; an idle worker adds none."""
+        """How often a thread woke to look for a request; an idle worker adds none."""
         return self._line.wake_ups
 
     @property
@@ -85,8 +90,8 @@ class Worker:
         return len(self._line)
 
     def stuck_seconds(self) -> float:
-        """How long the request that runs now has been running; 0 when none does."""
-        since = self._running_since
+        """How long the oldest request that runs now has been running; 0 when none does."""
+        since = min(self._running_since.copy().values(), default=None)
         return 0.0 if since is None else time.monotonic() - since
 
     def check_room(self) -> None:
@@ -104,11 +109,12 @@ class Worker:
 
     def answer_at_once(self, inputs: Tensors, take: Take[T]) -> Answer[T]:
         """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer."""
-        self._running_since = time.monotonic()
+        request = object()
+        began = self._running_since[request] = time.monotonic()
         try:
-            return self.served.answer(inputs, self._running_since + _QUICK_LIMIT_SECONDS, take)
+            return self.served.answer(inputs, began + _QUICK_LIMIT_SECONDS, take)
         finally:
-            self._running_since = None
+            del self._running_since[request]
 
     async def infer(self, inputs: Tensors, limit_seconds: float) -> Answer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
@@ -150,20 +156,23 @@ class Worker:
         await to_its_end(_result(job.future))
 
     async def close(self) -> None:
-        """Refuse new requests, answer those accepted, end the thread, close the engine."""
+        """Refuse new requests, answer those accepted, end the threads, close the engine."""
         self._line.close()
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self.engine.close()
 
     def _work(self) -> None:
         while (job := self._line.take()) is not None:
             if isinstance(job, _Reopening):
-                self._reopen(job)
+                with self._gate.alone():
+                    self._reopen(job)
             else:
-                self._compute(job)
+                with self._gate.together():
+                    self._compute(job)
             del job  # a request must not live on while the worker waits for the next one
 
     def _reopen(self, job: _Reopening) -> None:
@@ -180,8 +189,8 @@ class Worker:
         """Answer ``job``, unless it was cancelled."""
         if not job.future.set_running_or_notify_cancel():
             return
-        self._running_since = time.monotonic()
-        waited = self._running_since - job.queued_at
+        began = self._running_since[job] = time.monotonic()
+        waited = began - job.queued_at
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None else None
         try:
@@ -193,7 +202,7 @@ class Worker:
         else:
             job.future.set_result(answer)
             self.served.judge(events, answer.statistics.delay_seconds)
-        self._running_since = None
+        del self._running_since[job]
 
 
 async def _result(future: "Future[None]") -> None:

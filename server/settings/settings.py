@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipeline.devices.cuda.choices import Kind, Precision
@@ -19,14 +25,18 @@ from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
+from server.settings.workers import has_several, parse_workers
 
 _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 #: More than any machine has use for.
 MOST_THREADS = 1024
+#: Of one model: each has a core.
+MOST_WORKERS = 64
 #: A year: what waits for longer waits for ever, and timers end somewhere.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+_Workers = dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]]
 _SIZES = ("budget", "request_memory", "max_body")
 
 
@@ -90,6 +100,11 @@ class Settings(BaseSettings):
     )
     threads: Annotated[int | None, _MODELS, Default("one a core")] = Field(
         None, ge=1, le=MOST_THREADS, description="Compute threads."
+    )
+    workers: Annotated[_Workers, NoDecode, _MODELS, Default("1 a model")] = Field(
+        {},
+        description="Partitions of a model that compute at once, for consecutive requests, each on a "
+        "core: 2 of all models, resnet50=2 of one. Then kernels of all models have one thread.",
     )
     verify: Annotated[Literal["first", "always"], _MODELS] = Field(
         "first", description="Checksums of weights: on the first sweep, or on every one."
@@ -176,6 +191,18 @@ class Settings(BaseSettings):
     @classmethod
     def _names(cls, value: object) -> object:
         return split_names(value) if isinstance(value, str) else value
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _workers(cls, value: object) -> object:
+        return parse_workers(value)
+
+    @field_validator("workers")
+    @classmethod
+    def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        if has_several(value) and info.data.get("threads") not in {None, 1}:
+            raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
 
     @field_validator("host")
     @classmethod

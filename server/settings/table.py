@@ -22,6 +22,7 @@ _VALUES: dict[Any, str] = {
     int: "NUMBER",
     Path: "FOLDER",
     tuple: "NAMES",
+    dict: "[MODEL=]NUMBER",
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.wanted import Fitted
+from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Plan
 from pipeline.planning.rows.explain import explain_regions
 from server.cli.arguments.predicted import PARTS, memory_of
 from server.cli.printing.figures import MIB, number, unit_of_rows
@@ -20,7 +22,11 @@ _PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tens
 def planned(candidate: Candidate, fitted: Fitted, hint: str, kept: bool) -> dict[str, Any]:
     """Return what is said of one plan; ``hint``: what to do about its profile. ``kept``: others find it."""
     expected = fitted.prediction
-    is_searched = candidate.architecture.tuned and candidate.wanted.ring_bytes is None
+    is_searched = (
+        candidate.architecture.tuned
+        and candidate.wanted.ring_bytes is None
+        and candidate.workers == 1
+    )
     return {
         "model": candidate.pack.name,
         "architecture": candidate.architecture.name,
@@ -35,12 +41,26 @@ def planned(candidate: Candidate, fitted: Fitted, hint: str, kept: bool) -> dict
         "hint": hint,
         "reasons": [*fitted.reasons, *_on_rows(candidate, fitted)],
         "regions": [asdict(region) for region in fitted.plan.choice.regions],
+        **_partitions(fitted.plan),
     }
+
+
+def _partitions(plan: Plan) -> dict[str, Any]:
+    """Return what partitions take that compute at once, and what crosses between them."""
+    if not isinstance(plan, PipelinePlan):
+        return {"workers": 1, "edge_bytes": 0, "partitions": []}
+    held = [
+        {**memory_of(part), "regions": [asdict(region) for region in part.choice.regions]}
+        for part in plan.partitions
+    ]
+    return {"workers": len(held), "edge_bytes": plan.edge_bytes, "partitions": held}
 
 
 def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:
     """Return what runs on rows, in words."""
     profile, plan = candidate.profile, fitted.plan
+    if isinstance(plan, PipelinePlan):
+        return []
     seconds = None if profile is None else profile.durations(plan).stages[-1]
     return list(explain_regions(candidate.pack.manifest, plan, seconds))
 
@@ -102,7 +122,11 @@ def print_plans(document: dict[str, Any], explain: bool) -> None:
         saved = MIB.show(document["saved_bytes"])
         say(f"They compute in turns, in the activations of the largest: {saved} MiB less.")
     for row in rows:
-        for note in (row["hint"], *(row["reasons"] if explain else []), _search(row)):
+        for note in (
+            row["hint"],
+            *(row["reasons"] if explain or row["workers"] > 1 else []),
+            _search(row),
+        ):
             if note:
                 say(f"{row['model']}: {note}")
 

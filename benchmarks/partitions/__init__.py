@@ -1,0 +1,1 @@
+"""Frames through partitions that compute at once, beside the whole network."""

@@ -1,0 +1,1 @@
+"""Partitions of one network at once: turns, what lies between them, and their cores."""

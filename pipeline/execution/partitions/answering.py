@@ -1,0 +1,72 @@
+"""What answers requests for one model: an engine, or a pipeline of several."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from models.packs.pack import Pack
+from pipeline.execution.given import Take, Tensors
+from pipeline.execution.statistics import EngineStatistics, SweepStatistics
+from pipeline.planning.plan import Plan
+from pipeline.schedule.trace import Recorder
+
+T = TypeVar("T")
+
+
+class Answering(Protocol):
+    """As Engine (pipeline/execution/engine.py); up to ``workers`` threads may call ``answer`` at a time."""
+
+    @property
+    def pack(self) -> Pack: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def broken(self) -> str: ...
+
+    @property
+    def reads_nothing(self) -> bool: ...
+
+    @property
+    def takes_turns(self) -> bool: ...
+
+    @property
+    def lost_device(self) -> bool: ...
+
+    @property
+    def ahead_bytes(self) -> int: ...
+
+    def run(
+        self,
+        inputs: Tensors,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]: ...
+
+    def answer(
+        self,
+        inputs: Tensors,
+        take: Take[T],
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+    ) -> tuple[T, SweepStatistics]: ...
+
+    def wake(self) -> None: ...
+
+    def statistics(self) -> EngineStatistics: ...
+
+    def huge_page_bytes(self) -> int: ...
+
+    def settle(self) -> None: ...
+
+    def close(self) -> None: ...

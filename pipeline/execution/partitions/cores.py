@@ -1,0 +1,35 @@
+"""Cores for threads that shall not take each other's: each partition computes on one of its own."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+def allowed_cores() -> tuple[int, ...]:
+    """Return the cores that the calling thread may run on, ascending."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def cores_for(workers: int, first: int = 0) -> tuple[int, ...]:
+    """Return a core for each of ``workers``, of those allowed from the ``first``-th on; () if too few."""
+    allowed = allowed_cores()
+    if workers > len(allowed):
+        return ()
+    return tuple(allowed[(first + number) % len(allowed)] for number in range(workers))
+
+
+@contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """Keep the calling thread on ``cores`` inside the context; () leaves it where it is.
+
+    Threads that it starts meanwhile would inherit that.
+    """
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,95 @@
+"""Which frame is where in a pipeline of partitions: who may begin, what it writes and what it reads.
+
+No IO, no clock, no threads. Between partition p and p + 1 lies edge p with two buffers. A frame owns a
+buffer of an edge from when partition p begins until p + 1 has ended: it is written, full, then read.
+
+Invariants: a partition runs one frame at a time; a buffer belongs to one frame at a time; frames pass every
+partition in the order in which they entered; a frame that leaves, wherever it is, frees what it owned and
+changes nothing for the others.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.planning.partitions.plan import BUFFERS
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A frame at a partition: the buffer that it reads of the edge before, and writes of the edge behind.
+
+    None: there is no such edge.
+    """
+
+    partition: int
+    reads: int | None
+    writes: int | None
+
+
+class Handover:
+    """Frames in a pipeline of ``partitions``."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._entered = 0
+        #: The partition where each frame is, or waits to begin; oldest first.
+        self._at: dict[int, int] = {}
+        self._running: list[int | None] = [None] * partitions
+        self._owners: list[list[int | None]] = [[None] * BUFFERS for _ in range(partitions - 1)]
+
+    @property
+    def frames(self) -> tuple[int, ...]:
+        """Those that have entered and are neither through nor gone, oldest first."""
+        return tuple(self._at)
+
+    def enter(self) -> int:
+        """Return a new frame, which waits for the first partition."""
+        self._entered += 1
+        self._at[self._entered] = 0
+        return self._entered
+
+    def begin(self, frame: int) -> Turn | None:
+        """Let ``frame`` begin where it waits; None: not yet."""
+        partition = self._at[frame]
+        if self._running[partition] is not None or self._next(partition) != frame:
+            return None
+        writes = None
+        if partition < self._partitions - 1:
+            owners = self._owners[partition]
+            if None not in owners:
+                return None
+            writes = owners.index(None)
+            owners[writes] = frame
+        self._running[partition] = frame
+        return Turn(partition, self._read_by(frame, partition), writes)
+
+    def end(self, frame: int) -> None:
+        """The partition that ``frame`` runs in has ended: what it wrote is full, what it read is free."""
+        partition = self._at[frame]
+        self._running[partition] = None
+        if partition:
+            self._free(partition - 1, frame)
+        if partition == self._partitions - 1:
+            del self._at[frame]
+        else:
+            self._at[frame] = partition + 1
+
+    def leave(self, frame: int) -> None:
+        """``frame`` goes no further, wherever it is; nothing if it is through."""
+        partition = self._at.pop(frame, None)
+        if partition is None:
+            return
+        if self._running[partition] == frame:
+            self._running[partition] = None
+        for edge in range(len(self._owners)):
+            self._free(edge, frame)
+
+    def _next(self, partition: int) -> int:
+        """Return the oldest frame at ``partition``."""
+        return next(frame for frame, at in self._at.items() if at == partition)
+
+    def _read_by(self, frame: int, partition: int) -> int | None:
+        return self._owners[partition - 1].index(frame) if partition else None
+
+    def _free(self, edge: int, frame: int) -> None:
+        owners = self._owners[edge]
+        owners[:] = [None if owner == frame else owner for owner in owners]

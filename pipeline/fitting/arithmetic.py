@@ -1,0 +1,44 @@
+"""Rough times of a core that nobody measured: of kernels by what they multiply and touch, and of reads.
+
+Only their proportions decide.
+"""
+
+import math
+from collections.abc import Iterator
+
+from models.packs.manifest import Manifest, Piece
+
+MULTIPLICATIONS_A_SECOND = 30e9
+BYTES_A_SECOND = 6e9
+LAUNCH_SECONDS = 4e-6
+COPY_SECONDS = 2e-6
+#: What a disk reads.
+READ_BYTES_A_SECOND = 1.5e9
+
+
+def piece_seconds(manifest: Manifest) -> Iterator[float]:
+    """Yield about how long each of the finest pieces takes."""
+    for piece in manifest.pieces:
+        operands = (*piece.inputs, *piece.outputs)
+        n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+        multiplied = multiplications(piece) / MULTIPLICATIONS_A_SECOND
+        yield LAUNCH_SECONDS + multiplied + n_bytes / BYTES_A_SECOND
+
+
+def multiplications(piece: Piece) -> int:
+    """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
+    made = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
+    return sum(
+        math.prod(weights.shape) * _places(made, weights.shape)
+        for weights in piece.inputs
+        if weights.kind == "span" and len(weights.shape) > 1
+    )
+
+
+def _places(made: int, weights: tuple[int, ...]) -> int:
+    """Return how many places an output of ``made`` elements has: its channels come first in ``weights``.
+
+    In a matrix that was not turned round they come last.
+    """
+    channels = next((n for n in (weights[0], weights[-1]) if n and made % n == 0), made)
+    return made // channels if channels else 0

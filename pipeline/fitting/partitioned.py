@@ -1,0 +1,99 @@
+"""Plans of a network in partitions that compute at once, each on a core of its own (seed 000, Section 2.2).
+
+Each partition is planned as a network of its own, by rules of thumb: a profile is of the whole network,
+with the whole machine. It says where to cut, where it was measured with one thread.
+"""
+
+from collections.abc import Sequence
+
+from models.packs.manifest import Manifest
+from pipeline.fitting.arithmetic import piece_seconds
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.planning.partitions.balance import balanced, partition_seconds
+from pipeline.planning.partitions.plan import BUFFERS, pipeline_plan
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.words import brief
+from pipeline.profiles.profile import Profile
+from pipeline.program.partitions import Cuts
+from pipeline.schedule.architectures import Architecture
+
+
+def fit_partitions(
+    manifest: Manifest,
+    architecture: Architecture,
+    partitions: int,
+    total_bytes: int | None = None,
+    profile: Profile | None = None,
+) -> Fitted:
+    """Return the plan of ``manifest`` in so many partitions within ``total_bytes``; None: the smallest.
+
+    The smallest also where ``total_bytes`` are too few.
+
+    Raises:
+        PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
+    """
+    seconds = _piece_seconds(manifest, profile)
+    cuts, edges = _cut(manifest, seconds, partitions)
+    parts = Cuts(manifest).parts(cuts)
+    plans = [fit(part, architecture, LEAST).plan for part in parts]
+    if total_bytes is not None:
+        plans = _within(parts, architecture, plans, total_bytes - BUFFERS * sum(edges))
+    plan = pipeline_plan(plans, cuts, edges)
+    reason = _reason(cuts, partition_seconds(seconds, cuts), edges, profile is not None)
+    return Fitted(plan, reasons=(reason,))
+
+
+def _piece_seconds(manifest: Manifest, profile: Profile | None) -> list[float]:
+    if profile is None:
+        return list(piece_seconds(manifest))
+    return list(map(profile.piece_seconds(manifest), range(len(manifest.pieces))))
+
+
+def _cut(
+    manifest: Manifest, seconds: Sequence[float], partitions: int
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return where to cut, and the bytes that cross there.
+
+    Raises:
+        PlanError: there are too few places.
+    """
+    cuts = Cuts(manifest)
+    crossing = [cuts.edge_bytes(place) for place in cuts.places]
+    chosen = balanced(seconds, cuts.places, crossing, partitions)
+    if chosen is None:
+        pieces, places = len(manifest.pieces), len(cuts.places)
+        raise PlanError(
+            f"{manifest.name}: cannot be cut into {partitions} partitions: of its {pieces} pieces "
+            f"{places + 1 if pieces else 0} may begin one; a cut lies between layers, where tensors of "
+            "known size cross"
+        )
+    return chosen, [cuts.edge_bytes(place) for place in chosen]
+
+
+def _within(
+    parts: Sequence[Manifest], architecture: Architecture, least: Sequence[Plan], n_bytes: int
+) -> list[Plan]:
+    """Return the best plans that take ``n_bytes`` together; what one leaves is there for the next."""
+    free = n_bytes - sum(plan.total_bytes for plan in least)
+    plans = []
+    for number, (part, smallest) in enumerate(zip(parts, least, strict=True)):
+        room = smallest.total_bytes + max(free, 0) // (len(parts) - number)
+        plan = fit(part, architecture, Wanted(total_bytes=room)).plan
+        free -= plan.total_bytes - smallest.total_bytes
+        plans.append(plan)
+    return plans
+
+
+def _reason(
+    cuts: Sequence[int], seconds: Sequence[float], edges: Sequence[int], measured: bool
+) -> str:
+    total = sum(seconds) or 1.0
+    parts = ", ".join(f"{100 * each / total:.0f} %" for each in seconds)
+    by = "by the profile" if measured else "by multiplications and bytes"
+    places = ", ".join(map(str, cuts))
+    crossing = ", ".join(map(brief, edges))
+    return (
+        f"{len(seconds)} partitions, cut before piece {places}: {parts} of the time {by}; "
+        f"{crossing} cross, in {BUFFERS} buffers"
+    )
