@@ -5,19 +5,38 @@ How they are found: pipeline/program/regions.py.
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
+
+#: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
+#: line; all there is, every other tile first (seed 002, Section 2.1.3).
+Reuse = Literal["none", "raster", "checkerboard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time."""
+    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time.
+
+    ``columns``: so many of these rows: it runs on tiles (seed 002), which ``reuse`` what others made.
+    """
 
     first_piece: int
     end_piece: int
     rows: int
+    columns: int | None = None
+    reuse: Reuse = "none"
 
     @property
     def pieces(self) -> range:
         return range(self.first_piece, self.end_piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns [first, first + count) of rows that are ``held`` columns wide where they lie."""
+
+    first: int
+    count: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +45,7 @@ class Area:
 
     ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
     ``held_rows`` rows of each plane, one plane behind the other; these are those from ``first_plane`` on.
+    ``columns``: of these rows, None: all of them. ``offset``: where in the strip it begins, in bytes.
     """
 
     row_value: int
@@ -35,6 +55,8 @@ class Area:
     planes: int
     first_row: int
     rows: int
+    columns: Columns | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
