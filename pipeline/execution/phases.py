@@ -98,7 +98,7 @@ class PhaseBinder:
         return self._manifest.row_values[area.row_value]
 
     def _rows(self, area: Area) -> NDArray[Any]:
-        """Return the rows of ``area``, [planes, rows, elements]; of columns [planes, rows, columns, elements]."""
+        """Return the rows of ``area``, [planes, rows, elements]; columns are a dimension of their own."""
         value = self._value(area)
         planes = area.first_plane + area.planes
         elements = value.row_bytes // _DTYPE.itemsize

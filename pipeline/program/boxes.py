@@ -27,6 +27,13 @@ def needed_box(taken: RowInput, box: Box) -> Box:
 
 def common(one: Box, other: Box) -> Box | None:
     """Return what lies in both boxes, None where nothing does."""
+    if (
+        one.rows.end <= other.rows.first
+        or other.rows.end <= one.rows.first
+        or one.columns.end <= other.columns.first
+        or other.columns.end <= one.columns.first
+    ):
+        return None  # most are far apart
     found = Box(_common(one.rows, other.rows), _common(one.columns, other.columns))
     return found if found.pixels else None
 
@@ -50,7 +57,8 @@ def without(box: Box, others: Sequence[Box]) -> list[Box]:
     """Return what of ``box`` lies in none of ``others``: boxes apart from each other, few of them."""
     left = [box]
     for other in others:
-        left = [part for each in left for part in _without(each, other)]
+        if common(box, other) is not None:
+            left = [part for each in left for part in _without(each, other)]
     return left
 
 

@@ -33,9 +33,7 @@ def tiles_of(height: int, width: int, rows: int, columns: int, reuse: Reuse) -> 
     places = [(i, j) for i in range(down) for j in range(across)]
     if reuse == "checkerboard":
         places.sort(key=lambda place: sum(place) % 2)
-    return [
-        Box(_slice(i, rows, height), _slice(j, columns, width)) for i, j in places
-    ]
+    return [Box(_slice(i, rows, height), _slice(j, columns, width)) for i, j in places]
 
 
 def _slice(number: int, size: int, extent: int) -> Rows:
@@ -121,7 +119,9 @@ class TileBoxes:
     def _check_operators(self) -> None:
         for item in self.items:
             if item.tile_graph is None:
-                raise RegionError(f"{self.name(item.output)} is not made by tiles, only by whole rows")
+                raise RegionError(
+                    f"{self.name(item.output)} is not made by tiles, only by whole rows"
+                )
 
     def _add_copies(self) -> None:
         for value, part in self.network.copied(self.region.pieces):
@@ -190,9 +190,7 @@ class TileBoxes:
     def _share(self, value: int, tile: Box, shape: tuple[int, ...]) -> Box:
         """Return the part of ``value`` that belongs to ``tile`` of an output of ``shape``."""
         _, _, height, width = self.network.values[value].shape
-        return Box(
-            _scaled(tile.rows, height, shape[2]), _scaled(tile.columns, width, shape[3])
-        )
+        return Box(_scaled(tile.rows, height, shape[2]), _scaled(tile.columns, width, shape[3]))
 
 
 def _scaled(lines: Rows, extent: int, last: int) -> Rows:

@@ -56,9 +56,7 @@ class TilePhases:
         for kept, offset in self._kept_by.get((tile, item.output, slot), ()):
             yield Move(_inside(output, box, kept.box), self._stored(kept, offset))
 
-    def _gather(
-        self, tile: int, taken: RowInput, needs: Box, target: Area
-    ) -> Iterator[Action]:
+    def _gather(self, tile: int, taken: RowInput, needs: Box, target: Area) -> Iterator[Action]:
         """Put the box ``needs`` of an input together in ``target``."""
         _, _, height, width = self._boxes.network.values[taken.row_value].shape
         for margin in margins(needs, height, width):
@@ -108,7 +106,13 @@ class TilePhases:
         if value in self._boxes.network.in_parts:
             raise RegionError(f"{held.name} is nowhere whole")
         whole = Area(
-            value, None, held.height, 0, held.planes, 0, held.height,
+            value,
+            None,
+            held.height,
+            0,
+            held.planes,
+            0,
+            held.height,
             Columns(0, held.shape[3], held.shape[3]),
         )
         return _inside(whole, Box(Rows(0, 0), Rows(0, 0)), box)
@@ -117,9 +121,7 @@ class TilePhases:
 def _inside(area: Area, held: Box, box: Box) -> Area:
     """Return ``box`` of the area that holds ``held``."""
     assert area.columns is not None
-    columns = Columns(
-        box.columns.first - held.columns.first, len(box.columns), area.columns.held
-    )
+    columns = Columns(box.columns.first - held.columns.first, len(box.columns), area.columns.held)
     return replace(
         area, first_row=box.rows.first - held.rows.first, rows=len(box.rows), columns=columns
     )

@@ -3,6 +3,7 @@
 They lie in one strip through the whole region; two may lie in the same place if they are not kept at once.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.program.boxes import Box, common, hull, needed_box
@@ -24,27 +25,27 @@ class Kept:
 
 def kept_boxes(boxes: TileBoxes) -> list[Kept]:
     """Return all that is kept between tiles; what lies whole somewhere is read from there."""
+    if boxes.region.reuse == "none":
+        return []
     found: list[Kept] = []
     for value, made in boxes.made.items():
         if not made.whole:
-            found.extend(_kept_of(boxes, value, made.maker))
+            makers = [tile[made.maker] for tile in boxes.boxes]
+            wanted = [_wanted(boxes, value, tile) for tile in range(len(boxes.boxes))]
+            found.extend(kept_between(value, makers, wanted))
     return found
 
 
-def _kept_of(boxes: TileBoxes, value: int, position: int) -> list[Kept]:
-    makers = [
-        (tile, slot, box)
-        for tile, found in enumerate(boxes.boxes)
-        for slot, box in enumerate(found[position])
-    ]
-    kept = []
-    for reader in range(1, len(boxes.boxes)):
-        wanted = _wanted(boxes, value, reader) if boxes.region.reuse != "none" else []
-        for tile, slot, box in makers if wanted else ():
-            shared = [both for want in wanted if (both := common(want, box)) is not None]
-            if tile < reader and shared:
-                kept.append(Kept(value, hull(shared), slot, tile, reader))
-    return kept
+def kept_between(
+    row_value: int, made: Sequence[Sequence[Box]], wanted: Sequence[Sequence[Box]]
+) -> Iterator[Kept]:
+    """Yield what later tiles read of a value, by who ``made`` it: boxes of each tile, as ``wanted`` are."""
+    for reader, wants in enumerate(wanted):
+        for tile, boxes in enumerate(made[:reader]) if wants else ():
+            for slot, box in enumerate(boxes):
+                shared = [both for want in wants if (both := common(want, box)) is not None]
+                if shared:
+                    yield Kept(row_value, hull(shared), slot, tile, reader)
 
 
 def _wanted(boxes: TileBoxes, value: int, tile: int) -> list[Box]:
@@ -57,8 +58,8 @@ def _wanted(boxes: TileBoxes, value: int, tile: int) -> list[Box]:
     return [box for box in needs if box is not None]
 
 
-def placed_boxes(kept: list[Kept], sizes: list[int]) -> tuple[list[int], int]:
-    """Return where each of ``kept`` lies, and the bytes of all: large ones first, each as low as it fits."""
+def placed_boxes(kept: Sequence[Kept], sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where each of ``kept`` lies, and the bytes of all: large ones first, as low as they fit."""
     offsets = [0] * len(kept)
     placed: list[int] = []
     for number in sorted(range(len(kept)), key=lambda each: -sizes[each]):

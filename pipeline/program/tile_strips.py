@@ -7,9 +7,11 @@ from pipeline.program.tile_store import Kept, kept_boxes, placed_boxes
 
 
 class TileStrips:
-    """What lies where. ``made``: the strips of an operator's boxes, by position and slot; ``own``: those of
-    inputs that are put together, by position, input and slot. ``store``: the strip of what is ``kept``,
-    ``offsets[i]`` where in it ``kept[i]`` lies.
+    """What lies where.
+
+    ``made``: the strips of an operator's boxes, by position and slot; ``own``: those of inputs that are put
+    together, by position, input and slot. ``store``: the strip of what is ``kept``, ``offsets[i]`` where in
+    it ``kept[i]`` lies.
     """
 
     def __init__(self, boxes: TileBoxes) -> None:
@@ -49,14 +51,22 @@ class TileStrips:
         own = self.own.get((position, number, slot))
         if own is not None:
             return own
-        inputs = self._boxes.items[position].inputs
-        value = inputs[number].row_value
+        value = self._boxes.items[position].inputs[number].row_value
         strip = self.made[self._boxes.made[value].maker, slot]
-        others = (taken.row_value for other, taken in enumerate(inputs) if other != number)
-        read = {part.row_value for other in others for part in self._boxes.parts[other]}
-        alone = all(self.made[self._boxes.made[one].maker, 0] not in self._strips_of(value)
-                    for one in read & self._boxes.made.keys())
-        return strip if alone and self.strips[strip].end == position + 1 else None
+        last = self.strips[strip].end == position + 1
+        return strip if last and not self._is_read_otherwise(position, number) else None
+
+    def _is_read_otherwise(self, position: int, number: int) -> bool:
+        """Return whether another input of the operator lies in the strips of this one."""
+        inputs = self._boxes.items[position].inputs
+        own = self._strips_of(inputs[number].row_value)
+        others = {
+            part.row_value
+            for other, taken in enumerate(inputs)
+            if other != number
+            for part in self._boxes.parts[taken.row_value]
+        }
+        return any(own & self._strips_of(value) for value in others & self._boxes.made.keys())
 
     def _strips_of(self, value: int) -> set[int]:
         """Return the strips that boxes of ``value`` lie in."""

@@ -183,9 +183,7 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
     found = find_rows(parts.graph, target.block)
     data = [_serialised(parts, row, row.node) for row in found.nodes]
     tiles = [_serialised(parts, row, row.tile) for row in found.nodes]
-    accepted = {
-        item: _error(item, load) is None for item in {*data, *tiles} if item is not None
-    }
+    accepted = {item: _error(item, load) is None for item in {*data, *tiles} if item is not None}
     able = {
         row.index
         for row, item in zip(found.nodes, data, strict=True)

@@ -3,8 +3,8 @@
 Each gets a graph of its own that takes any number of rows: what padding there is above and below lies in
 memory, in rows of zeros (in front of a maximum: of the lowest number), so that the first, the middle and
 the last rows are made by one kernel, with the bits of the whole. Most can make tiles, too: some columns of
-some rows. A second graph has no padding to the left and right either. Only operators of the blocked layout and
-operators on elements are here: their kernels add up each output by itself, however many there are.
+some rows. A second graph has no padding to the left and right either. Only operators of the blocked layout
+and operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
 from collections.abc import Mapping, Sequence

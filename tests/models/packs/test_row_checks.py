@@ -47,7 +47,12 @@ def reverse(document: Document) -> None:
         (("tile_graph",), 99, "tile_graph", "99 is out of range"),
         (("inputs", 0, "columns"), None, "inputs.0.columns", "none, but it runs on tiles"),
         (("inputs", 0, "columns", "stride"), 2, "inputs.0.columns", "8 columns of 8"),
-        (("inputs", 0, "columns", "fill"), "lowest", "inputs.0.columns", "something else than rows"),
+        (
+            ("inputs", 0, "columns", "fill"),
+            "lowest",
+            "inputs.0.columns",
+            "something else than rows",
+        ),
         (("weights", 0, "index"), 99, "weights.0", "span 99 is no span"),
         (("weights", 0, "index"), 9, "weights.0", "span 9 is not one of its pieces'"),
         (("weights", 0, "index"), 3, "weights.0", "are outside span 3"),
