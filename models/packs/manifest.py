@@ -299,12 +299,17 @@ class RowValue(Array):
 class RowInput(_Record):
     """A row value and what an operator needs of it.
 
-    ``columns``: the same of columns, of an operator that runs on tiles; there ``above`` is to the left.
+    ``columns``: the same of columns, for tiles, where ``above`` is to the left; None: as of rows.
     """
 
     row_value: Count
     window: Annotated[Window, _Shared] = Window()
     columns: Annotated[Window, _Shared] | None = None
+
+    @property
+    def across(self) -> Window:
+        """What it needs of columns."""
+        return self.columns or self.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

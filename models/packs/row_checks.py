@@ -133,10 +133,8 @@ def _check_tiles(where: str, manifest: Manifest, operator: RowOperator, graph: i
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
-        if item.columns is None:
-            raise PackError(f"{where}.inputs.{position}.columns: none, but it runs on tiles")
-        fault = _window_fault(item.columns, source.shape[3], output.shape[3], "columns")
-        if item.columns.fill != item.window.fill:
+        fault = _window_fault(item.across, source.shape[3], output.shape[3], "columns")
+        if item.across.fill != item.window.fill:
             fault = "they pad with something else than rows"
         if fault:
             raise PackError(f"{where}.inputs.{position}.columns: {fault}")

@@ -28,7 +28,7 @@ from pipeline.program.region_plan import (
 from pipeline.program.region_rows import RegionRows
 from pipeline.program.region_strips import StripLayout
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.tiles import plan_tiles
+from pipeline.program.tiling.plan import plan_tiles
 
 __all__ = [
     "Action",
@@ -53,7 +53,8 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
         RegionError: some of its pieces have no row operators; or it cannot run on tiles.
     """
     operators = network.within(region.pieces)
-    if operators is None or min(region.rows, region.columns or 1) < 1:
+    columns = 1 if region.columns is None else region.columns
+    if operators is None or min(region.rows, columns) < 1:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
     if region.columns is not None:
         return plan_tiles(network, region, operators)

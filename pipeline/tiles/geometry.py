@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeline.program.boxes import Box, common, hull, needed_box, without
 from pipeline.program.row_ranges import Rows
-from pipeline.program.tile_boxes import tiles_of
-from pipeline.program.tile_store import Kept, kept_between, placed_boxes
+from pipeline.program.tiling.boxes import Box, common, hull, needed_box, without
+from pipeline.program.tiling.made import tiles_of
+from pipeline.program.tiling.store import Kept, kept_between, placed_boxes
 from pipeline.tiles.configuration import Group
 from pipeline.tiles.layers import FusedLayer
 

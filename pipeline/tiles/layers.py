@@ -30,25 +30,11 @@ class FusedLayer:
     @property
     def kernel(self) -> tuple[int, int]:
         """Rows and columns of the window."""
-        return self.taken.window.kernel, self._columns.kernel
+        return self.taken.window.kernel, self.taken.across.kernel
 
     @property
     def stride(self) -> int:
         return self.taken.window.stride
-
-    @property
-    def pads(self) -> bool:
-        """Whether its window may reach outside of the input."""
-        return any(
-            window.above or (size - 1) * window.stride - window.above + window.kernel > extent
-            for window, size, extent in zip(
-                (self.taken.window, self._columns), self.output[1:], self.source[1:], strict=True
-            )
-        )
-
-    @property
-    def _columns(self) -> Window:
-        return self.taken.columns or self.taken.window
 
 
 def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:

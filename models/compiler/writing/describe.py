@@ -223,14 +223,18 @@ class RowDescriber:
 
     def _operator(self, row: RowNode, graph: int, tile: int | None) -> RowOperator:
         own = self._pieces(row.index)
-        columns = [None] * len(row.inputs) if tile is None else row.columns
+        columns = [window for _, window in row.inputs] if tile is None else row.columns
         return RowOperator(
             graph=graph,
             tile_graph=tile,
             first_piece=own[0],
             end_piece=own[-1] + 1,
             inputs=tuple(
-                RowInput(row_value=self._numbers[name], window=window, columns=across)
+                RowInput(
+                    row_value=self._numbers[name],
+                    window=window,
+                    columns=None if across == window else across,
+                )
                 for (name, window), across in zip(row.inputs, columns, strict=True)
             ),
             weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.manifest import RowInput, Window
-from pipeline.program.boxes import Box, without
 from pipeline.program.regions import Reuse
 from pipeline.program.row_ranges import Rows
+from pipeline.program.tiling.boxes import Box, without
 from pipeline.tiles.configuration import Group, Tiling
 from pipeline.tiles.geometry import GroupBoxes, up_tile, whole_macs
 from pipeline.tiles.layers import FusedLayer

@@ -6,9 +6,9 @@ overwritten and spreads the first rows over several phases.
 
 from pipeline.program.region_plan import Action, Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.tile_boxes import TileBoxes
-from pipeline.program.tile_phases import TilePhases
-from pipeline.program.tile_strips import TileStrips
+from pipeline.program.tiling.made import TileBoxes
+from pipeline.program.tiling.phases import TilePhases
+from pipeline.program.tiling.strips import TileStrips
 
 
 def plan_tiles(network: RowNetwork, region: Region, operators: range) -> RegionPlan:

@@ -21,8 +21,7 @@ class Box:
 
 def needed_box(taken: RowInput, box: Box) -> Box:
     """Return the box of an input that output ``box`` is made of; it may reach outside of the input."""
-    assert taken.columns is not None, "it does not run on tiles"
-    return Box(needed(taken.window, box.rows), needed(taken.columns, box.columns))
+    return Box(needed(taken.window, box.rows), needed(taken.across, box.columns))
 
 
 def common(one: Box, other: Box) -> Box | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from models.packs.manifest import RowOperator
-from pipeline.program.boxes import Box, common, hull, needed_box, without
 from pipeline.program.region_plan import Region, RegionError, Reuse
 from pipeline.program.row_network import Part, RowNetwork
 from pipeline.program.row_ranges import Rows
+from pipeline.program.tiling.boxes import Box, common, hull, needed_box, without
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ def _scaled(lines: Rows, extent: int, last: int) -> Rows:
 def _aligned(box: Box, item: RowOperator) -> Box:
     """Return ``box`` made larger, to where upsampling begins and ends."""
     down = max(taken.window.factor for taken in item.inputs)
-    across = max(taken.columns.factor for taken in item.inputs if taken.columns is not None)
+    across = max(taken.across.factor for taken in item.inputs)
     return Box(_multiples(box.rows, down), _multiples(box.columns, across))
 
 

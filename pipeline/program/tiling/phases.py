@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from models.packs.manifest import RowInput
-from pipeline.program.boxes import Box, common, margins, needed_box
 from pipeline.program.region_plan import Action, Area, Call, Columns, Fill, Move, RegionError
 from pipeline.program.row_network import Part
 from pipeline.program.row_ranges import Rows
-from pipeline.program.tile_boxes import TileBoxes
-from pipeline.program.tile_store import Kept
-from pipeline.program.tile_strips import TileStrips
+from pipeline.program.tiling.boxes import Box, common, margins, needed_box
+from pipeline.program.tiling.made import TileBoxes
+from pipeline.program.tiling.store import Kept
+from pipeline.program.tiling.strips import TileStrips
 
 
 class TilePhases:

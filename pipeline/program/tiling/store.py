@@ -6,8 +6,8 @@ They lie in one strip through the whole region; two may lie in the same place if
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.program.boxes import Box, common, hull, needed_box
-from pipeline.program.tile_boxes import TileBoxes
+from pipeline.program.tiling.boxes import Box, common, hull, needed_box
+from pipeline.program.tiling.made import TileBoxes
 
 _ALIGNMENT = 64
 

@@ -7,9 +7,9 @@
 3. The network on rows, as the planner finds it, in no more memory than each chosen configuration.
 4. The least limit, in a memory cgroup of that and what the process had before, and no swap.
 
-All weights stream. Run as ``python -m benchmarks.tiles [--pack PACK] [--rounds 15] [--json]``; without a
-pack it makes one. Exit 1 where outputs differ, a prediction is more than 10 % off, or what the wider search
-takes is more than 6 % slower than the best.
+All weights stream. Run as ``python -m benchmarks.planning.tiles [--pack PACK] [--rounds 15] [--json]``;
+without a pack it makes one. Exit 1 where outputs differ, a prediction is more than 10 % off, or what the
+wider search takes is more than 6 % slower than the best.
 """
 
 import argparse
@@ -19,15 +19,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import astuple
+from contextlib import ExitStack, closing, suppress
+from dataclasses import astuple, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.children.planned import checksums
 from benchmarks.machine.cgroup import memory_group
-from benchmarks.paper.fused_network import fused_pack
+from benchmarks.paper.fused_network import LAYERS, fused_pack
 from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
@@ -38,6 +38,9 @@ from pipeline.fitting.row_variants import row_variants
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import load_profile
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.configuration import Configuration, Tiling, parse
@@ -106,6 +109,18 @@ class Bench:
         weights = max(weight_bytes(self.layers, group) for group in configuration.groups)
         return predict(self.layers, configuration, self.bias_bytes) + weights
 
+    def predicted_first(self, configuration: Configuration) -> int:
+        """Return ``predicted`` of a configuration of the paper's layers alone."""
+        return self.predicted(self.with_last(configuration))
+
+    def with_last(self, configuration: Configuration) -> Configuration:
+        """Return ``configuration`` with what the pack has behind the paper's layers, to its last group.
+
+        That puts the output in the order that everybody reads.
+        """
+        *groups, last = configuration.groups
+        return Configuration((*groups, replace(last, end=len(self.layers))))
+
     def calibrate(self) -> None:
         """Measure the bias."""
         more = []
@@ -148,10 +163,15 @@ class Bench:
         return {name: statistics.median(seconds) for name, seconds in found.items()}
 
     def on_rows(self, most_bytes: int) -> Regions | None:
-        """Return the fastest variant on rows, as estimated, whose plan takes no more."""
-        for variant in row_variants(self.manifest, ARCHITECTURES["auto"], None):
+        """Return the fastest variant on rows whose plan takes no more; by the profile, if there is one."""
+        for variant in row_variants(self.manifest, ARCHITECTURES["auto"], self._profile()):
             if self.plan(variant.regions).total_bytes <= most_bytes:
                 return variant.regions
+        return None
+
+    def _profile(self) -> Profile | None:
+        with suppress(ProfileError):
+            return load_profile(self.pack, this_machine(self.pack.weights_path, self.device))
         return None
 
 
@@ -171,7 +191,9 @@ def run(path: Path, rounds: int) -> dict[str, Any]:
     chosen: dict[str, dict[str, str | None]] = {}
     for limit in _LIMITS:
         wide = search.find(limit * _MB, bench.bias_bytes)
-        by_paper = paper_search(bench.layers, limit * _MB, bench.predicted)
+        by_paper = bench.with_last(
+            paper_search(bench.layers[:LAYERS], limit * _MB, bench.predicted_first)
+        )
         chosen[str(limit)] = {"wide": str(wide) if wide else None, "algorithm 3": str(by_paper)}
         plans |= {str(item): item for item in (wide, by_paper) if item}
     regions = {name: bench.regions(configuration) for name, configuration in plans.items()}

@@ -1,9 +1,9 @@
 """The strips of a region on tiles: of what is made, of inputs put together, and one of what is kept."""
 
-from pipeline.program.boxes import Box
 from pipeline.program.region_strips import Building
-from pipeline.program.tile_boxes import TileBoxes
-from pipeline.program.tile_store import Kept, kept_boxes, placed_boxes
+from pipeline.program.tiling.boxes import Box
+from pipeline.program.tiling.made import TileBoxes
+from pipeline.program.tiling.store import Kept, kept_boxes, placed_boxes
 
 
 class TileStrips:
