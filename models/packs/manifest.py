@@ -297,10 +297,19 @@ class RowValue(Array):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowInput(_Record):
-    """A row value and what an operator needs of it."""
+    """A row value and what an operator needs of it.
+
+    ``columns``: the same of columns, for tiles, where ``above`` is to the left; None: as of rows.
+    """
 
     row_value: Count
     window: Annotated[Window, _Shared] = Window()
+    columns: Annotated[Window, _Shared] | None = None
+
+    @property
+    def across(self) -> Window:
+        """What it needs of columns."""
+        return self.columns or self.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,10 +317,12 @@ class RowOperator(_Record):
     """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
 
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
-    whole with the same bits. ``in_place``: an input whose memory the output may be.
+    whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
+    makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
     """
 
     graph: Count
+    tile_graph: Count | None = None
     first_piece: Count
     end_piece: Count
     inputs: Annotated[tuple[Annotated[RowInput, _Shared], ...], _Shared]

@@ -115,27 +115,43 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
             raise PackError(f"{where}: row value {number} is out of range")
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
-        fault = _window_fault(item.window, manifest.row_values[item.row_value], output)
+        source = manifest.row_values[item.row_value]
+        fault = _window_fault(item.window, source.height, output.height, "rows")
         if fault:
             raise PackError(f"{where}.inputs.{position}.window: {fault}")
+    if operator.tile_graph is not None:
+        _check_tiles(where, manifest, operator, operator.tile_graph)
     for position, operand in enumerate(operator.weights):
         _check_weights(f"{where}.weights.{position}", manifest, operator, operand)
     if operator.in_place is not None and not _fits_in_place(manifest, operator):
         raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
 
 
-def _window_fault(window: Window, source: RowValue, output: RowValue) -> str:
-    """Return why ``output`` cannot have its height; whether it is rounded up or down is not known."""
+def _check_tiles(where: str, manifest: Manifest, operator: RowOperator, graph: int) -> None:
+    if graph >= len(manifest.graphs):
+        raise PackError(f"{where}.tile_graph: {graph} is out of range")
+    output = manifest.row_values[operator.output]
+    for position, item in enumerate(operator.inputs):
+        source = manifest.row_values[item.row_value]
+        fault = _window_fault(item.across, source.shape[3], output.shape[3], "columns")
+        if item.across.fill != item.window.fill:
+            fault = "they pad with something else than rows"
+        if fault:
+            raise PackError(f"{where}.inputs.{position}.columns: {fault}")
+
+
+def _window_fault(window: Window, source: int, output: int, lines: str) -> str:
+    """Return why so many ``lines`` cannot give ``output``; whether these are rounded is not known."""
     if window.factor > 1:
         alone = (window.kernel, window.stride, window.above) == (1, 1, 0)
-        whole = output.height == window.factor * source.height
-        return "" if alone and whole else f"{output.height} rows of {source.height}"
+        whole = output == window.factor * source
+        return "" if alone and whole else f"{output} {lines} of {source}"
     if window.above >= window.kernel:
-        return f"{window.above} rows of padding above a kernel of {window.kernel}"
-    last = (output.height - 1) * window.stride - window.above
-    unread = source.height - (last + window.kernel)
-    if last >= source.height or unread >= window.stride:
-        return f"{output.height} rows of {source.height}"
+        return f"{window.above} {lines} of padding above a kernel of {window.kernel}"
+    last = (output - 1) * window.stride - window.above
+    unread = source - (last + window.kernel)
+    if last >= source or unread >= window.stride:
+        return f"{output} {lines} of {source}"
     return ""
 
 

@@ -15,7 +15,7 @@ from models.packs.manifest import Manifest, RowValue
 from pipeline.devices.base import Device, KernelError, Launch
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import Action, Area, Call, Fill, Move
-from pipeline.program.steps import RegionSteps
+from pipeline.program.steps import RegionSteps, graph_of
 
 _DTYPE = np.dtype(np.float32)
 
@@ -74,7 +74,7 @@ class PhaseBinder:
         operator = self._manifest.row_operators[call.operator]
         inputs = [self._strip(area) for area in call.inputs]
         weights = [self._memory.array(operand) for operand in operator.weights]
-        kernel = self._device.load(self._graphs[operator.graph])
+        kernel = self._device.load(self._graphs[graph_of(self._manifest, call)])
         launch = kernel.bind([*inputs, *weights], [self._strip(call.output)])
         name = self._name(operator.first_piece)
 
@@ -98,17 +98,24 @@ class PhaseBinder:
         return self._manifest.row_values[area.row_value]
 
     def _rows(self, area: Area) -> NDArray[Any]:
-        """Return the rows of ``area``, [planes, rows, elements of a row]."""
+        """Return the rows of ``area``, [planes, rows, elements]; columns are a dimension of their own."""
         value = self._value(area)
         planes = area.first_plane + area.planes
-        shape = (planes, area.held_rows, value.row_bytes // _DTYPE.itemsize)
+        elements = value.row_bytes // _DTYPE.itemsize
+        columns = area.columns
+        last = (elements,) if columns is None else (columns.held, elements // value.shape[3])
+        shape = (planes, area.held_rows, *last)
         held: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
-        return held[area.first_plane :, area.first_row : area.first_row + area.rows]
+        rows = held[area.first_plane :, area.first_row : area.first_row + area.rows]
+        if columns is None:
+            return rows
+        return rows[:, :, columns.first : columns.first + columns.count]
 
     def _strip(self, area: Area) -> NDArray[Any]:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
         _, channels, _, width = self._value(area).shape
-        shape = (1, channels, area.rows, width)
+        columns = width if area.columns is None else area.columns.count
+        shape = (1, channels, area.rows, columns)
         array: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
         return array
 
@@ -117,4 +124,4 @@ class PhaseBinder:
         if area.strip is None:
             return self._memory.offset(self._value(area).value)
         first = len(self._manifest.values) + self._region.first_strip
-        return self._memory.offset(first + area.strip)
+        return self._memory.offset(first + area.strip) + area.offset

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from loader.ring import Group, Place
+from pipeline.program.macs import macs_ratio
 from pipeline.program.regions import Region
 from pipeline.program.steps import Step
 from pipeline.schedule.architectures import Architecture
@@ -130,5 +131,6 @@ class Plan:
             "read_bytes": self.read_bytes,
             "reads": [asdict(group) for group in self.groups],
             "regions": [asdict(region) for region in self.choice.regions],
+            "macs_ratio": macs_ratio(self.steps),
             "lanes": self.choice.lanes,
         }

@@ -100,9 +100,18 @@ def placed(
 
 
 def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
-    """Return the inputs, as values, that only regions read: they take rows from the request's own array."""
+    """Return the inputs, as values, that only regions read: they take rows from the request's own array.
+
+    What tiles read is in memory: a picture makes whole rows, which each line of tiles would ask for again.
+    """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
+    by_tiles = {
+        manifest.row_values[value].value
+        for plan in regions
+        if plan.region.columns is not None
+        for value in plan.read
+    }
     inputs = {port.value for port in manifest.inputs if not port.is_loose}
     taken = inputs & by_rows
     if not taken:
@@ -114,7 +123,7 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     read |= {port.value for port in manifest.outputs}
     shared = {value.parent for value in manifest.values}
     return frozenset(
-        index for index in taken - read - shared if manifest.values[index].parent is None
+        index for index in taken - by_tiles - read - shared if manifest.values[index].parent is None
     )
 
 

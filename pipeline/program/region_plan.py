@@ -5,6 +5,11 @@ How they are found: pipeline/program/regions.py.
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
+
+#: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
+#: line; all there is, every other tile first (seed 002, Section 2.1.3).
+Reuse = Literal["none", "raster", "checkerboard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +18,14 @@ class Region:
 
     ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
     in the ring.
+    ``columns``: so many of these rows: it runs on tiles (seed 002), which ``reuse`` what others made.
     """
 
     first_piece: int
     end_piece: int
     rows: int
+    columns: int | None = None
+    reuse: Reuse = "none"
     in_arena: bool = False
 
     @property
@@ -26,11 +34,21 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns [first, first + count) of rows that are ``held`` columns wide where they lie."""
+
+    first: int
+    count: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class Area:
     """Rows [first_row, first_row + rows) of ``planes`` planes, in a strip or in a whole value.
 
     ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
     ``held_rows`` rows of each plane, one plane behind the other; these are those from ``first_plane`` on.
+    ``columns``: of these rows, None: all of them. ``offset``: where in the strip it begins, in bytes.
     """
 
     row_value: int
@@ -40,6 +58,8 @@ class Area:
     planes: int
     first_row: int
     rows: int
+    columns: Columns | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

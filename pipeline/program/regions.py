@@ -16,26 +16,31 @@ from pipeline.program.region_plan import (
     Action,
     Area,
     Call,
+    Columns,
     Fill,
     Move,
     Region,
     RegionError,
     RegionPlan,
+    Reuse,
     Strip,
 )
 from pipeline.program.region_rows import RegionRows
 from pipeline.program.region_strips import StripLayout
 from pipeline.program.row_network import RowNetwork
+from pipeline.program.tiling.plan import plan_tiles
 
 __all__ = [
     "Action",
     "Area",
     "Call",
+    "Columns",
     "Fill",
     "Move",
     "Region",
     "RegionError",
     "RegionPlan",
+    "Reuse",
     "Strip",
     "plan_region",
 ]
@@ -45,11 +50,14 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     """Plan ``region``: which rows, what lies where, what happens.
 
     Raises:
-        RegionError: some of its pieces have no row operators.
+        RegionError: some of its pieces have no row operators; or it cannot run on tiles.
     """
     operators = network.within(region.pieces)
-    if operators is None or region.rows < 1:
+    columns = 1 if region.columns is None else region.columns
+    if operators is None or min(region.rows, columns) < 1:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
+    if region.columns is not None:
+        return plan_tiles(network, region, operators)
     plan = _planned(network, region, operators, saving=True)
     if not plan.over:
         return plan

@@ -1,8 +1,9 @@
 """How long phases take: the sum of their kernels on so many rows, and of the copies between them."""
 
+import math
 from typing import Protocol
 
-from pipeline.program.regions import Action, Call, Fill, Move, RegionPlan
+from pipeline.program.regions import Action, Area, Call, Fill, Move, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 
@@ -31,7 +32,14 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
         case Call(operator, _, output):
-            return times.call(operator, output.rows)
+            return times.call(operator, math.ceil(output.rows * _share(network, output)))
         case Move(target=target) | Fill(target=target):
             row_bytes = network.values[target.row_value].row_bytes
-            return times.move(target.planes * target.rows * row_bytes)
+            share = _share(network, target)
+            return times.move(math.ceil(target.planes * target.rows * row_bytes * share))
+
+
+def _share(network: RowNetwork, area: Area) -> float:
+    """Return the columns of ``area`` as a share of whole rows: nobody measures each width."""
+    width = network.values[area.row_value].shape[3]
+    return 1.0 if area.columns is None else area.columns.count / width

@@ -205,10 +205,19 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     actions = [action for region in regions_of(steps) for action in region.distinct]
     calls = [action for action in actions if isinstance(action, Call)]
     used = {piece.graph for piece in pieces}
-    used |= {manifest.row_operators[call.operator].graph for call in calls}
+    used |= {graph_of(manifest, call) for call in calls}
     held = sum(manifest.graphs[number].session_bytes for number in used)
     copies = sum(isinstance(action, Move | Fill) for action in actions)
     return held + lanes * (BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies)
+
+
+def graph_of(manifest: Manifest, call: Call) -> int:
+    """Return the graph that ``call`` runs: of tiles, or of whole rows."""
+    operator = manifest.row_operators[call.operator]
+    if call.output.columns is None:
+        return operator.graph
+    assert operator.tile_graph is not None, "planned as tiles"
+    return operator.tile_graph
 
 
 def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:

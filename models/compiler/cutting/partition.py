@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnx
+
 from models.compiler.analysis.alias import Aliases, find_aliases, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
@@ -16,7 +18,7 @@ from models.compiler.cutting.cut import cut, whole
 from models.compiler.cutting.equality import Equality
 from models.compiler.cutting.pieces import serialise, serialise_rows
 from models.compiler.cutting.resident import resident_piece, serialise_resident
-from models.compiler.cutting.rows import RowGraph, find_rows
+from models.compiler.cutting.rows import RowGraph, RowNode, find_rows
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
 from models.errors import CompileError
 from models.graphs.nodes import made
@@ -35,7 +37,8 @@ class Partition:
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
     position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
-    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs.
+    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs,
+    ``tile_graphs`` of those that make tiles.
     """
 
     graph: Graph
@@ -48,6 +51,7 @@ class Partition:
     fused: Fused = field(default_factory=dict)
     rows: RowGraph = field(default_factory=RowGraph)
     row_graphs: list[int | None] = field(default_factory=list)
+    tile_graphs: list[int | None] = field(default_factory=list)
 
     def layers(self) -> dict[int, range]:
         """Return the nodes of each layer by its first: one, or several that are fused."""
@@ -177,8 +181,9 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
     if target.capability is not None:
         return
     found = find_rows(parts.graph, target.block)
-    data = [None if row.node is None else serialise_rows(parts.graph, row) for row in found.nodes]
-    accepted = {item: _error(item, load) is None for item in set(data) if item is not None}
+    data = [_serialised(parts, row, row.node) for row in found.nodes]
+    tiles = [_serialised(parts, row, row.tile) for row in found.nodes]
+    accepted = {item: _error(item, load) is None for item in {*data, *tiles} if item is not None}
     able = {
         row.index
         for row, item in zip(found.nodes, data, strict=True)
@@ -192,17 +197,23 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
         for index in nodes
     }
     kept = [
-        (row, item)
-        for row, item in zip(found.nodes, data, strict=True)
+        (row, item, tile if tile is not None and accepted[tile] else None)
+        for row, item, tile in zip(found.nodes, data, tiles, strict=True)
         if row.index in able - apart
     ]
-    found.nodes[:] = [row for row, _ in kept]
-    for row, item in kept:
-        if item is not None:
-            parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
+    found.nodes[:] = [row for row, _, _ in kept]
+    for row, *both in kept:
+        for item in both:
+            if item is not None:
+                parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
     positions = {item: position for position, item in enumerate(parts.graphs)}
     parts.rows = found
-    parts.row_graphs.extend(None if item is None else positions[item] for _, item in kept)
+    parts.row_graphs.extend(None if item is None else positions[item] for _, item, _ in kept)
+    parts.tile_graphs.extend(None if tile is None else positions[tile] for _, _, tile in kept)
+
+
+def _serialised(parts: Partition, row: RowNode, node: onnx.NodeProto | None) -> bytes | None:
+    return None if node is None else serialise_rows(parts.graph, row, node)
 
 
 def _computed(parts: Partition, piece: CutPiece) -> set[int]:

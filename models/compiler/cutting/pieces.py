@@ -31,15 +31,14 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
     return _model(graph, nodes, [*piece.inputs.values()], [*piece.outputs.values()], sized)
 
 
-def serialise_rows(graph: Graph, row: RowNode) -> bytes:
-    """Return an operator on rows as ``serialise`` does: it takes any number of them."""
-    assert row.node is not None
+def serialise_rows(graph: Graph, row: RowNode, node: onnx.NodeProto) -> bytes:
+    """Return ``node`` of an operator on rows as ``serialise`` does: it takes any number of them."""
     names = (*(name for name, _ in row.inputs), *row.weights)
     four = (0, 0, 0, 0)  # only how many there are counts
     inputs = [
         Slice(name, graph.array(name).shape if graph.is_weight(name) else four) for name in names
     ]
-    return _model(graph, [row.node], inputs, [Slice(row.outputs[0], four)], sized=False)
+    return _model(graph, [node], inputs, [Slice(row.outputs[0], four)], sized=False)
 
 
 def _model(

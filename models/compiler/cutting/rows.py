@@ -2,12 +2,13 @@
 
 Each gets a graph of its own that takes any number of rows: what padding there is above and below lies in
 memory, in rows of zeros (in front of a maximum: of the lowest number), so that the first, the middle and
-the last rows are made by one kernel, with the bits of the whole. Only operators of the blocked layout and
-operators on elements are here: their kernels add up each output by itself, however many there are.
+the last rows are made by one kernel, with the bits of the whole. Most can make tiles, too: some columns of
+some rows. A second graph has no padding to the left and right either. Only operators of the blocked layout
+and operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -29,6 +30,7 @@ _NO_PADS = [0, 0, 0, 0]
 #: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
 #: bits depend on how many elements there are, and on how threads divide them.
 _UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
+_ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in _DOMAINS)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class RowNode:
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
     ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
     is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
+    ``tile``: the node on tiles, without padding to the left and right; ``columns``: what columns of each
+    input it needs then. None: its kernel wants whole rows.
     """
 
     index: int
@@ -47,6 +51,8 @@ class RowNode:
     parts: tuple[tuple[tuple[str, int, int], ...], ...] = ()
     weights: tuple[str, ...] = ()
     in_place: int | None = None
+    tile: onnx.NodeProto | None = None
+    columns: tuple[Window, ...] = ()
 
 
 @dataclass
@@ -216,6 +222,7 @@ class _Finder:
         constants = [name for name in node.input if name and name not in tensors]
         if len(shapes) != 1 or len(blocked) != 1:
             return None
+        even = True  # in all columns
         for name in constants:
             constant = self._graph.constants.get(name)
             if constant is None or (constant.size > 1 and blocked == {True}):
@@ -224,10 +231,12 @@ class _Finder:
                 return None
             if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
                 return None  # it makes the output larger than the tensors
+            even &= constant.size == 1 or constant.shape[-1] == 1
         # Between the operators of a chain its values are as small as a slice (chains.py).
         self._shapes[node.output[0]] = shapes.pop()
         in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
-        return self._made(index, node, [(name, Window()) for name in tensors], in_place)
+        made = self._made(index, node, [(name, Window()) for name in tensors], in_place)
+        return made if even else replace(made, tile=None, columns=())
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in ("ReorderInput", "ReorderOutput"):
@@ -241,7 +250,9 @@ class _Finder:
 
     def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
-        window = self._window(node)
+        if not (self._has_rows(node.input[0]) and self._has_rows(node.output[0])):
+            return None
+        window, columns = self._window(node, 0), self._window(node, 1)
         if window is None:
             return None
         inputs = [(node.input[0], window)]
@@ -249,28 +260,38 @@ class _Finder:
             inputs.append((node.input[SUM_INPUT], Window()))
         if len({name for name, _ in inputs}) != len(inputs):
             return None
-        inner = onnx.NodeProto()
-        inner.CopyFrom(node)
         pads = attributes(node).get("pads", _NO_PADS)
-        _set_ints(inner, "pads", [0, pads[1], 0, pads[3]])
-        return self._made(index, inner, inputs, len(inputs) - 1 or None)
+        row = self._made(
+            index, _padded(node, [0, pads[1], 0, pads[3]]), inputs, len(inputs) - 1 or None
+        )
+        # Means outside of the blocked layout are summed up in vectors along the width.
+        if columns is None or (node.op_type, node.domain) in _ALONG_WIDTH:
+            return replace(row, tile=None, columns=())
+        across = (columns, *(Window() for _ in inputs[1:]))
+        return replace(row, tile=_padded(node, _NO_PADS), columns=across)
 
-    def _window(self, node: onnx.NodeProto) -> Window | None:
-        """Return the rows that a convolution or a pool needs; None where border rows are special."""
+    def _window(self, node: onnx.NodeProto, axis: int) -> Window | None:
+        """Return the rows (axis 0) or columns (1) that a convolution or a pool needs.
+
+        None where those at the border are special.
+        """
         given = attributes(node)
         if given.get("auto_pad", "NOTSET") != "NOTSET":
             return None
-        above, _, below, _ = given.get("pads", _NO_PADS)
-        height = given.get("kernel_shape") or self._graph.array(node.input[1]).shape[2:]
-        kernel = (height[0] - 1) * given.get("dilations", [1])[0] + 1
-        stride = given.get("strides", [1])[0]
+        above, below = given.get("pads", _NO_PADS)[axis::2]
+        size = given.get("kernel_shape") or self._graph.array(node.input[1]).shape[2:]
+        kernel = (size[axis] - 1) * given.get("dilations", [1, 1])[axis] + 1
+        stride = given.get("strides", [1, 1])[axis]
         lowest = node.op_type == "MaxPool"
+        extent, made = (self._shape(name)[2 + axis] for name in (node.input[0], node.output[0]))
+        last = (made - 1) * stride - above
+        if last >= extent:
+            return None  # made of padding alone
         if node.op_type == "AveragePool":
-            height, made_rows = (self._shape(name)[2] for name in (node.input[0], node.output[0]))
-            reached = (made_rows - 1) * stride - above + kernel
-            counted = given.get("count_include_pad", 0) and reached <= height + below
-            if not counted and (above or reached > height):
-                return None  # rows at the border are means of fewer
+            reached = last + kernel
+            counted = given.get("count_include_pad", 0) and reached <= extent + below
+            if not counted and (above or reached > extent):
+                return None  # means of fewer
         return Window(
             kernel=kernel, stride=stride, above=above, fill="lowest" if lowest else "zero"
         )
@@ -278,9 +299,10 @@ class _Finder:
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         given = attributes(node)
         scales = given.get("scales", ())
-        if given.get("mode", "nearest") != "nearest" or len(scales) != 4 or scales[2] < 1:
+        if given.get("mode", "nearest") != "nearest" or len(scales) != 4 or min(scales[2:]) < 1:
             return None
-        return self._made(index, node, [(node.input[0], Window(factor=int(scales[2])))])
+        row = self._made(index, node, [(node.input[0], Window(factor=int(scales[2])))])
+        return replace(row, columns=(Window(factor=int(scales[3])),))
 
     def _made(
         self,
@@ -289,6 +311,7 @@ class _Finder:
         inputs: Sequence[tuple[str, Window]],
         in_place: int | None = None,
     ) -> RowNode:
+        """Return an operator that needs of columns just what it needs of rows."""
         weights = dict.fromkeys(name for name in node.input if name and self._graph.is_weight(name))
         return RowNode(
             index,
@@ -297,10 +320,16 @@ class _Finder:
             node,
             weights=tuple(weights),
             in_place=in_place,
+            tile=node,
+            columns=tuple(window for _, window in inputs),
         )
 
 
-def _set_ints(node: onnx.NodeProto, name: str, values: Sequence[int]) -> None:
-    kept = [item for item in node.attribute if item.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, list(values))])
+def _padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:
+    """Return ``node`` with other padding."""
+    padded = onnx.NodeProto()
+    padded.CopyFrom(node)
+    kept = [item for item in node.attribute if item.name != "pads"]
+    del padded.attribute[:]
+    padded.attribute.extend([*kept, helper.make_attribute("pads", list(pads))])
+    return padded

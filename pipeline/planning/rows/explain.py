@@ -32,8 +32,11 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
     where = "in the arena" if held.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
+    kind, size = "rows", f"{held.rows} {_plural('row', held.rows)}"
+    if held.columns is not None:
+        kind, size = "tiles", f"{size} of {held.columns} {_plural('column', held.columns)}"
     return (
-        f"on rows, {_layers(manifest, held.pieces)}: {held.rows} {_plural('row', held.rows)} at a time in "
+        f"on {kind}, {_layers(manifest, held.pieces)}: {size} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )

@@ -154,7 +154,9 @@ class Ways:
             weights = int(edges.ring[number])
             in_arena = weights > most_ring
             rows = int(edges.rows[number])
-            regions.append(Region(self._places[start], self._places[place], rows, in_arena))
+            regions.append(
+                Region(self._places[start], self._places[place], rows, in_arena=in_arena)
+            )
             beside = weights + PAGE_BYTES if in_arena else 0
             arena = max(arena, int(edges.arena[number]) + beside)
             ring = max(ring, 0 if in_arena else weights)

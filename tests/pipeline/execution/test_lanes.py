@@ -174,7 +174,7 @@ def test_lanes_on_rows_give_the_same_bits(
     pack: Pack, expected: list[Tensor], in_arena: bool
 ) -> None:
     """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
-    opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, 2, in_arena),)))
+    opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, 2, in_arena=in_arena),)))
     assert len(opened.plan.steps) > len(pack.manifest.pieces)
     assert opened.plan.reads_into_arena == in_arena
     found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])

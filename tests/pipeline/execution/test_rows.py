@@ -250,6 +250,10 @@ CASES = {
         e = Concat<axis=1>(d, c)
         y = Conv(e, wd)
     """, {"wa": W3, "wb": W3, "wc": W3, "wd": (16, 64, 1, 1)}, source="1,32,14,10"),
+    "a row of padding alone": Case("""
+        a = Conv<pads=[1,1,3,1]>(x, wa)
+        y = Conv<pads=[1,1,1,1]>(a, wb)
+    """, {"wa": W3, "wb": W3}, whole=1),
     "one pixel": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         b = Relu(a)

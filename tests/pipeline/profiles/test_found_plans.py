@@ -25,7 +25,15 @@ from tests.pipeline.made_profiles import MACHINE, profile
 
 OF_A, OF_B = 16 * "a", 16 * "b"
 KNOWN = FoundPlan(
-    Choice(1 << 20, 1 << 18, 1 << 19, 1, (3, 4), "tail", (Region(0, 5, 2),)),
+    Choice(
+        1 << 20,
+        1 << 18,
+        1 << 19,
+        1,
+        (3, 4),
+        "tail",
+        (Region(0, 5, 2), Region(5, 7, 2, 3, "raster")),
+    ),
     ("because",),
     (Point(1, 2, 0.5),),
 )

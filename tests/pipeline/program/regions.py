@@ -17,7 +17,7 @@ def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
         ends = [end for end in range(start + 1, count + 1) if network.within(range(start, end))]
         random.shuffle(ends)
         for end in ends if random.random() < 0.8 else ():
-            region = Region(start, end, random.choice(_ROWS), random.random() < 0.5)
+            region = Region(start, end, random.choice(_ROWS), in_arena=random.random() < 0.5)
             if is_possible(network, region):
                 found.append(region)
                 start = end - 1

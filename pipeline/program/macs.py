@@ -1,0 +1,56 @@
+"""Multiplications and additions (MACs) of a program beside those of its network: what tiles make again."""
+
+import math
+from collections.abc import Sequence
+
+from models.packs.manifest import Piece
+from pipeline.program.regions import Call, RegionPlan
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import Step, regions_of
+
+
+def macs_ratio(steps: Sequence[Step]) -> float:
+    """Return MACs executed / MACs of the network; 1.0 where every output is made once, as on rows.
+
+    Of pieces that run whole a MAC is a weight times a pixel of the output, as of operators.
+    """
+    regions = regions_of(steps)
+    again = sum(_again(region.network, region.plan) for region in regions)
+    return 1 + again / _of_network(regions[0].network) if again else 1.0
+
+
+def _again(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the MACs of ``plan`` beyond those of making everything once."""
+    calls = (action for phase in plan.phases for action in phase if isinstance(action, Call))
+    made = dict.fromkeys(plan.operators, 0)
+    for call in calls:
+        held = call.output
+        width = network.values[held.row_value].shape[3]
+        made[call.operator] += held.rows * (width if held.columns is None else held.columns.count)
+    return sum(
+        (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
+        for number, pixels in made.items()
+    )
+
+
+def _of_network(network: RowNetwork) -> int:
+    on_rows = sum(
+        _pixels(network, number) * _weights(network, number)
+        for number in range(len(network.operators))
+    )
+    others = (piece for n, piece in enumerate(network.manifest.pieces) if n not in network.covered)
+    return on_rows + sum(_of_piece(piece) for piece in others)
+
+
+def _of_piece(piece: Piece) -> int:
+    weights = [math.prod(item.shape) for item in piece.inputs if item.kind == "span"]
+    pixels = [math.prod(item.shape[2:]) for item in piece.outputs if not item.is_loose]
+    return max(weights, default=0) * max(pixels, default=1)
+
+
+def _pixels(network: RowNetwork, number: int) -> int:
+    return math.prod(network.values[network.operators[number].output].shape[2:])
+
+
+def _weights(network: RowNetwork, number: int) -> int:
+    return max((math.prod(item.shape) for item in network.operators[number].weights), default=0)

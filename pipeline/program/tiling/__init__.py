@@ -1,0 +1,1 @@
+"""Regions on tiles: which boxes are made, what is kept between tiles, what lies where, what happens."""

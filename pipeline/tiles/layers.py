@@ -1,0 +1,114 @@
+"""The layers that a group fuses: a chain of convolutions, pools and operators on elements."""
+
+from dataclasses import dataclass
+from math import prod
+
+from models.darknet.layers.layer import Network
+from models.darknet.layers.parameters import Convolution, MaxPool
+from models.packs.manifest import Manifest, RowInput, RowOperator, Window
+
+
+class TileError(ValueError):
+    """Layers cannot be fused, or a configuration is not one of theirs; the message names which."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLayer:
+    """One layer of a chain. ``source``, ``output``: channels, height, width, in elements.
+
+    ``taken``: which rows and columns of its input it needs. ``weights``: elements, 0 of a pool. ``piece``:
+    the first of its pieces in a pack, where it is of one.
+    """
+
+    name: str
+    source: tuple[int, int, int]
+    output: tuple[int, int, int]
+    taken: RowInput
+    weights: int
+    piece: int = 0
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Rows and columns of the window."""
+        return self.taken.window.kernel, self.taken.across.kernel
+
+    @property
+    def stride(self) -> int:
+        return self.taken.window.stride
+
+
+def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
+    """Return the first ``count`` layers of a Darknet network as a chain.
+
+    Raises:
+        TileError: one is neither a convolution nor a maximum, or reads something else than the one before.
+    """
+    found: list[FusedLayer] = []
+    shape = (network.channels, network.height, network.width)
+    for layer in network.layers[:count]:
+        name = f"layer {layer.index} ({layer.kind})"
+        if layer.inputs != (layer.index - 1,):
+            raise TileError(f"{name} does not read the layer before it, and that alone")
+        weights, taken = 0, RowInput(row_value=0)
+        match layer.parameters:
+            case Convolution() as conv:
+                weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
+                taken = _taken(conv.size, conv.stride, (conv.padding, conv.padding), "zero")
+            case MaxPool(size=size, stride=stride, pads=(left, top, _, _)):
+                taken = _taken(size, stride, (left, top), "lowest")
+            case _:
+                raise TileError(f"{name} is neither a convolution nor a maximum")
+        found.append(FusedLayer(name, shape, layer.shape, taken, weights))
+        shape = layer.shape
+    return tuple(found)
+
+
+def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
+    """Return the layers of a pack that can run on tiles, from its first to the first that cannot.
+
+    Raises:
+        TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers.
+    """
+    found: list[FusedLayer] = []
+    last: int | None = None
+    for operator in manifest.row_operators:
+        output = manifest.row_values[operator.output]
+        if operator.tile_graph is None:
+            break
+        if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
+            operator.inputs[0].row_value if last is None else last
+        ):
+            raise TileError(f"{output.name} does not read the layer before it, and that alone")
+        found.append(_of_pack(manifest, operator))
+        last = operator.output
+    if not found:
+        raise TileError(f"{manifest.name}: no layer of it runs on tiles")
+    return tuple(found)
+
+
+def _of_pack(manifest: Manifest, operator: RowOperator) -> FusedLayer:
+    taken = operator.inputs[0]
+    source, output = manifest.row_values[taken.row_value], manifest.row_values[operator.output]
+    weights = max((prod(operand.shape) for operand in operator.weights), default=0)
+    return FusedLayer(
+        output.name,
+        (source.shape[1], source.shape[2], source.shape[3]),
+        (output.shape[1], output.shape[2], output.shape[3]),
+        taken,
+        weights,
+        operator.first_piece,
+    )
+
+
+def _taken(size: int, stride: tuple[int, int], before: tuple[int, int], fill: str) -> RowInput:
+    """Return a window of a Darknet layer; ``stride`` and ``before`` (padding): across, down."""
+    across, down = (
+        Window(
+            kernel=size,
+            stride=step,
+            above=pad,
+            fill="lowest" if fill == "lowest" else "zero",
+        )
+        for step, pad in zip(stride, before, strict=True)
+    )
+    return RowInput(row_value=0, window=down, columns=across)

@@ -1,0 +1,176 @@
+"""Real operators on tiles: whatever their size and order, the answers have the bits of whole tensors."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from loader.pool.pool import ReadPool
+from models.packs.pack import Pack
+from models.packs.target import host_target
+from pipeline.devices.cpu import CpuDevice
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.program.regions import Region, RegionError, Reuse, plan_region
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import planned_region, row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.tiles.configuration import parse
+from pipeline.tiles.layers import TileError, pack_layers
+from pipeline.tiles.predictor import group_bytes
+from pipeline.tiles.regions import regions_of
+from tests.pipeline.execution.test_rows import (
+    CASES,
+    Case,
+    Machine,
+    answers,
+    compiled,
+    same_bits,
+)
+
+pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+
+_SIZES = ((1, 1), (2, 3), (5, 4), (40, 2), (3, 40))
+_REUSES: tuple[Reuse, ...] = get_args(Reuse)
+# A chain of odd sizes: strides, padding, a pool.
+_CHAIN = "photograph"
+# What runs in every suite: each a size and an order of tiles; the rest of the cases are slow.
+_QUICK: dict[str, tuple[int, int, Reuse]] = {
+    "photograph": (3, 4, "checkerboard"),
+    "residual": (5, 4, "raster"),
+    "joins": (4, 2, "checkerboard"),
+    "enlarged": (3, 4, "raster"),
+    "a window and its sum": (5, 3, "none"),
+}
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with closing(ReadPool()) as pool, closing(CpuDevice()) as device:
+        yield device, pool
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return compiled(CASES[_CHAIN], tmp_path_factory.mktemp("chain"))
+
+
+def largest_tiled(network: RowNetwork, rows: int, columns: int, reuse: Reuse) -> tuple[Region, ...]:
+    """Return the longest regions there are, from the first piece on, on tiles of that size."""
+    count = len(network.manifest.pieces)
+    found: list[Region] = []
+    start = 0
+    while start < count:
+        regions = [Region(start, end, rows, columns, reuse) for end in range(count, start, -1)]
+        region = next((item for item in regions if is_possible(network, item)), None)
+        if region is not None:
+            found.append(region)
+        start = start + 1 if region is None else region.end_piece
+    return tuple(found)
+
+
+def is_possible(network: RowNetwork, region: Region) -> bool:
+    try:
+        plan_region(network, region)
+    except RegionError:
+        return False
+    return True
+
+
+def check(
+    case: Case, kinds: Sequence[tuple[int, int, Reuse]], machine: Machine, folder: Path
+) -> None:
+    """Check that tiles of each of ``kinds`` give the bits of the whole."""
+    pack = compiled(case, folder)
+    expected = answers(pack, machine)
+    for rows, columns, reuse in kinds:
+        regions = largest_tiled(row_network(pack.manifest), rows, columns, reuse)
+        assert regions
+        for architecture in ("pre", "auto"):
+            assert same_bits(answers(pack, machine, regions, architecture), expected), regions
+
+
+@pytest.mark.parametrize("name", _QUICK)
+def test_tiles_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_path: Path) -> None:
+    check(CASES[name], [_QUICK[name]], machine, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_all_tiles_have_the_bits_of_whole_tensors(
+    name: str, machine: Machine, tmp_path: Path
+) -> None:
+    kinds = [(*size, reuse) for size, reuse in product(_SIZES, _REUSES)]
+    check(CASES[name], kinds, machine, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["3x4/1/2x2", "2x2/NoCut raster", "5x3/2/1x2 checkerboard"])
+def test_configurations_run_in_what_was_predicted(name: str, chain: Pack, machine: Machine) -> None:
+    layers = pack_layers(chain.manifest)
+    configuration = parse(name, len(layers))
+    regions = regions_of(chain.manifest, layers, configuration)
+    tiled = [group for group in configuration.groups if not group.tiling.is_whole]
+    for group, region in zip(tiled, regions, strict=True):
+        first, last = layers[group.first], layers[group.end - 1]
+        whole = sum(4 * c * h * w for c, h, w in (first.source, last.output))
+        live = planned_region(chain.manifest, region).live_bytes()
+        assert 0 < live <= group_bytes(layers, group) - whole
+    assert same_bits(answers(chain, machine, regions), answers(chain, machine))
+
+
+def test_plans_state_what_is_computed_again(chain: Pack) -> None:
+    end = len(chain.manifest.pieces)
+    ratios = {}
+    for region in (
+        Region(0, end, 2),
+        Region(0, end, 2, 2, "raster"),
+        Region(0, end, 2, 2, "checkerboard"),
+        Region(0, end, 4, 4),
+        Region(0, end, 2, 2),
+    ):
+        plan = make_plan(chain.manifest, ARCHITECTURES["auto"], choice=Choice(regions=(region,)))
+        ratios[region] = plan.as_dict()["macs_ratio"]
+    *once, large, small = ratios.values()
+    assert once == [1.0, 1.0, 1.0]
+    assert 1.0 < large < small
+
+
+def test_a_cut_inside_a_residual_block_is_refused_by_name(tmp_path: Path) -> None:
+    """The sum lies over what the windows of later tiles read; on rows that is loaded first."""
+    pack = compiled(CASES["a sum over what windows read later"], tmp_path)
+    network = row_network(pack.manifest)
+    names = [value.name for value in network.values]
+    with pytest.raises(RegionError, match=r"lies over .*, which later tiles read") as refusal:
+        plan_region(network, Region(1, 3, 2, 2))
+    assert sum(name in str(refusal.value) for name in names) >= 2
+    with pytest.raises(TileError, match="does not read the layer before it, and that alone"):
+        pack_layers(pack.manifest)
+
+
+def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Two residual blocks: where a sum would lie over what later tiles read there is no such region."""
+    pack = compiled(CASES["residual"], tmp_path)
+    network, expected = row_network(pack.manifest), answers(pack, machine)
+    count = len(pack.manifest.pieces)
+    refused = 0
+    for cut in range(1, count):
+        regions = (Region(0, cut, 4, 3, "raster"), Region(cut, count, 5, 2))
+        possible = tuple(item for item in regions if is_possible(network, item))
+        refused += len(regions) - len(possible)
+        assert same_bits(answers(pack, machine, possible), expected), possible
+    assert refused < count - 1
+
+
+def test_what_needs_whole_rows_is_refused_by_name(tmp_path: Path) -> None:
+    """Means outside of the blocked layout add up along the width in vectors."""
+    pack = compiled(CASES["plain pools"], tmp_path)
+    network = row_network(pack.manifest)
+    with pytest.raises(RegionError, match="c is not made by tiles, only by whole rows"):
+        plan_region(network, Region(0, len(pack.manifest.pieces), 2, 2))
+    with pytest.raises(RegionError, match="do not run on rows"):
+        plan_region(network, Region(0, 2, 2, 0))
