@@ -41,6 +41,7 @@ def test_a_pack_becomes_a_file(tmp_path: Path, cli: Cli) -> None:
         words = ("csdf", pack, "-o", file, "--overlap", overlap.value, "--json")
         of_pack = cli(*words).document
         assert of_pack.pop("file") == str(file)
+        assert of_pack.pop("arena_bytes") <= of_pack.pop("buffer_bytes")
         assert cli("csdf", file, "--json").document == of_pack
         assert of_pack["arena"] <= of_pack["minimum_buffers"]
 
