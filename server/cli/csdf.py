@@ -1,6 +1,7 @@
 """``layerstream csdf``: a pack as a cyclo-static dataflow graph, SDF3's files, and the smallest buffers."""
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,13 +48,18 @@ def csdf(
         bool,
         typer.Option("--throughput", help="Find the smallest buffers at full throughput, too."),
     ] = False,
+    order: Annotated[
+        bool, typer.Option("--schedule", help="Say who fires when, with those buffers.")
+    ] = False,
     channels: Annotated[bool, typer.Option("--channels", help="List every buffer.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
     graph, counts, element_bytes = _graph(source, Overlap(overlap), rows)
     buffers = small_buffers(graph, counts)
-    summary = _summary(graph, counts, buffers)
+    fired = schedule(graph, counts, buffers.capacities)
+    summary = _summary(graph, buffers, fired)
+    runs = [(graph.actors[actor].name, len(list(run))) for actor, run in groupby(fired)]
     if element_bytes is not None:
         summary["buffer_bytes"] = element_bytes * summary["minimum_buffers"]
         summary["arena_bytes"] = element_bytes * summary["arena"]
@@ -65,13 +71,16 @@ def csdf(
         summary["file"] = str(output)
     table = _table(graph, buffers.capacities) if channels else []
     if as_json:
-        print_json({**summary, "channel_table": table} if channels else summary)
+        tables = {"channel_table": table} if channels else {}
+        print_json({**summary, **tables, **({"schedule": runs} if order else {})})
         return
     if output is not None:
         say(f"{output}: written")
     print_facts(_facts(summary))
     if channels:
         _print_channels(table)
+    if order:
+        say(", ".join(name if count == 1 else f"{count} x {name}" for name, count in runs))
 
 
 def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...], int | None]:
@@ -94,14 +103,14 @@ def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int,
         raise DataflowError(f"{source}: {exc}") from exc
 
 
-def _summary(graph: Graph, counts: tuple[int, ...], buffers: Buffers) -> dict[str, Any]:
+def _summary(graph: Graph, buffers: Buffers, fired: list[int]) -> dict[str, Any]:
     """Return what is known of ``graph``; sizes are tokens by their size: elements, of a pack."""
-    arena = dataflow_arena(graph, buffers.capacities, schedule(graph, counts, buffers.capacities))
+    arena = dataflow_arena(graph, buffers.capacities, fired)
     return {
         "name": graph.name,
         "actors": len(graph.actors),
         "channels": len(graph.channels),
-        "firings": sum(counts),
+        "firings": len(fired),
         "minimum_buffers": buffers.size,
         "lower_bound": buffers.lower_bound,
         "proven": buffers.proven,

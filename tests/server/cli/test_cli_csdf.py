@@ -27,9 +27,10 @@ def test_a_file_is_read_and_its_buffers_found(paper: Path, cli: Cli) -> None:
     assert (found["actors"], found["channels"], found["firings"]) == (5, 4, 54)
     assert [row["tokens"] for row in found["channel_table"]] == [544, 384, 48, 2]
     assert found["live"] <= found["arena"] <= 978
-    said = cli("csdf", paper, "--channels").out
+    said = cli("csdf", paper, "--channels", "--schedule").out
     assert "978 elements; none are smaller" in said
     assert "n2 -> n3" in said
+    assert "17 x n1, n2, n1, n2, " in said
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
