@@ -131,15 +131,19 @@ class _Reading:
         return self.add(Layer(name, operator, output, window), taken)
 
     def _layer_of_piece(self, piece: int) -> int:
+        """Return the number of the first layer that ``piece`` belongs to, behind all where none is."""
         layers = self._manifest.layers
-        return next(
+        of_piece = (
             number
             for number, item in enumerate(layers)
             if item.first_piece <= piece < item.end_piece
         )
+        return next(of_piece, len(layers))
 
     def _read_whole(self, pieces: range) -> None:
-        layer = self._manifest.layers[self._layer_of_piece(pieces.start)]
+        layers = self._manifest.layers
+        layer = self._layer_of_piece(pieces.start)
+        names = (layers[layer].name, layers[layer].operator) if layer < len(layers) else None
         run = self._manifest.pieces[pieces.start : pieces.stop]
         own = [self._place(operand) for piece in run for operand in piece.outputs]
         sources = {
@@ -149,7 +153,9 @@ class _Reading:
             if operand.kind == "value"
             for source in self.writers.read(self._place(operand))
         }
-        number = self.add_whole(layer.name, layer.operator, self._output(pieces), sorted(sources))
+        number = self.add_whole(
+            *(names or (f"piece {pieces.start}", "unknown")), self._output(pieces), sorted(sources)
+        )
         for place in own:
             self.writers.write(place, number)
 

@@ -64,7 +64,7 @@ def alone(graph: Graph, counts: Sequence[int]) -> Rooms:
     for number, channel in enumerate(graph.channels):
         rooms: Rooms = [None] * len(graph.channels)
         if channel.token_size:
-            rooms[number] = max(channel.initial, *channel.production)
+            rooms[number] = max(channel.initial, *channel.production, *channel.consumption)
             rooms = lowered(graph, counts, rooms, number, order)
         found.append(rooms[number])
     return found

@@ -31,12 +31,12 @@ def peak(lives: Sequence[Life]) -> int:
     return max(accumulate(changes), default=0)
 
 
-def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[Life]:
-    """Return the lives of what each firing of ``order``, a schedule of an iteration, puts down.
+def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[list[Life]]:
+    """Return, by channel, the lives of what firings of ``order``, a schedule of an iteration, put down.
 
     A channel with tokens from the iteration before is one thing that lives all the time.
     """
-    lives: list[Life] = []
+    lives: list[list[Life]] = [[] for _ in graph.channels]
     queues: list[deque[tuple[int, int]]] = [deque() for _ in graph.channels]
     for number, moment, taken, put in _changes(graph, order):
         size, queue = graph.channels[number].token_size, queues[number]
@@ -51,10 +51,21 @@ def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> l
             left -= used
             if used < tokens:
                 queue.appendleft((tokens - used, start))
-            lives.append(Life(used * size, start, moment + 1))
-    whole = buffer_lives(graph, capacities, order)
-    return lives + [
-        life for life, channel in zip(whole, graph.channels, strict=True) if channel.initial
+            lives[number].append(Life(used * size, start, moment + 1))
+    for number, life in enumerate(buffer_lives(graph, capacities, order)):
+        lives[number] += [life] * bool(graph.channels[number].initial)
+    return lives
+
+
+def joined(lives: Sequence[Life], count: int) -> list[Life]:
+    """Return ``lives``, ``count`` after each other as one that lives as long as any of them."""
+    return [
+        Life(
+            sum(life.size for life in lives[first : first + count]),
+            min(life.start for life in lives[first : first + count]),
+            max(life.end for life in lives[first : first + count]),
+        )
+        for first in range(0, len(lives), count)
     ]
 
 

@@ -16,15 +16,19 @@ from pipeline.dataflow.exact import alone
 from pipeline.dataflow.firing import downstream_last
 from pipeline.dataflow.self_timed import self_timed
 
-NODES = 5000
+#: Firings of all executions together, of an iteration each, that a search may take.
+_MOST_FIRINGS = 2_000_000
 
 
-def full_throughput(graph: Graph, counts: Sequence[int], nodes: int = NODES) -> Buffers:
+def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = None) -> Buffers:
     """Return the smallest buffers at full throughput of a graph without cycles of several actors.
 
+    ``nodes``: capacities that are tried at most; None: as many as take about a minute.
+
     Raises:
-        DataflowError: it has such cycles, or ``nodes`` capacities are not enough to find them.
+        DataflowError: it has such cycles, or ``nodes`` are not enough to find them.
     """
+    nodes = max(_MOST_FIRINGS // max(sum(counts), 1), 1) if nodes is None else nodes
     period = shortest_period(graph, counts)
     bounded = [bool(channel.token_size) for channel in graph.channels]
     start = tuple(alone(graph, counts))

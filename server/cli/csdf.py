@@ -1,9 +1,11 @@
 """``layerstream csdf``: a pack as a cyclo-static dataflow graph, SDF3's files, and the smallest buffers."""
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from models.geometry.of_pack import cnn_of_pack
@@ -20,6 +22,7 @@ from pipeline.planning.offsets.of_dataflow import dataflow_arena
 from server.cli.arguments.options import Json
 from server.cli.printing.output import print_facts, print_json, print_table, say, write_text
 from server.cli.printing.sentences import counted
+from server.settings.sizes import format_size
 
 _XML = ".xml"
 
@@ -45,13 +48,21 @@ def csdf(
         bool,
         typer.Option("--throughput", help="Find the smallest buffers at full throughput, too."),
     ] = False,
+    order: Annotated[
+        bool, typer.Option("--schedule", help="Say who fires when, with those buffers.")
+    ] = False,
     channels: Annotated[bool, typer.Option("--channels", help="List every buffer.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
-    graph, counts = _graph(source, Overlap(overlap), rows)
+    graph, counts, element_bytes = _graph(source, Overlap(overlap), rows)
     buffers = small_buffers(graph, counts)
-    summary = _summary(graph, counts, buffers)
+    fired = schedule(graph, counts, buffers.capacities)
+    summary = _summary(graph, buffers, fired)
+    runs = [(graph.actors[actor].name, len(list(run))) for actor, run in groupby(fired)]
+    if element_bytes is not None:
+        summary["buffer_bytes"] = element_bytes * summary["minimum_buffers"]
+        summary["arena_bytes"] = element_bytes * summary["arena"]
     if throughput:
         fastest = full_throughput(graph, counts)
         summary["full_throughput_buffers"] = fastest.size
@@ -60,39 +71,46 @@ def csdf(
         summary["file"] = str(output)
     table = _table(graph, buffers.capacities) if channels else []
     if as_json:
-        print_json({**summary, "channel_table": table} if channels else summary)
+        tables = {"channel_table": table} if channels else {}
+        print_json({**summary, **tables, **({"schedule": runs} if order else {})})
         return
     if output is not None:
         say(f"{output}: written")
     print_facts(_facts(summary))
     if channels:
         _print_channels(table)
+    if order:
+        say(", ".join(name if count == 1 else f"{count} x {name}" for name, count in runs))
 
 
-def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...]]:
+def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...], int | None]:
     """Return the graph in a file of SDF3, or of a pack, and how often its actors fire.
+
+    Last, of a pack: the bytes of its largest elements.
 
     Raises:
         DataflowError: the file is none, or its graph is inconsistent or stops.
     """
     if source.suffix.lower() != _XML:
-        graph = convert(cnn_of_pack(read_pack(source).manifest).cnn, overlap, rows)
-        return graph, firings(graph)
+        manifest = read_pack(source).manifest
+        graph = convert(cnn_of_pack(manifest).cnn, overlap, rows)
+        known = [np.dtype(value.dtype).itemsize for value in manifest.values if not value.is_loose]
+        return graph, firings(graph), max(known, default=1)
     graph = read_sdf3(source)
     try:
-        return graph, firings(graph)
+        return graph, firings(graph), None
     except DataflowError as exc:
         raise DataflowError(f"{source}: {exc}") from exc
 
 
-def _summary(graph: Graph, counts: tuple[int, ...], buffers: Buffers) -> dict[str, Any]:
+def _summary(graph: Graph, buffers: Buffers, fired: list[int]) -> dict[str, Any]:
     """Return what is known of ``graph``; sizes are tokens by their size: elements, of a pack."""
-    arena = dataflow_arena(graph, buffers.capacities, schedule(graph, counts, buffers.capacities))
+    arena = dataflow_arena(graph, buffers.capacities, fired)
     return {
         "name": graph.name,
         "actors": len(graph.actors),
         "channels": len(graph.channels),
-        "firings": sum(counts),
+        "firings": len(fired),
         "minimum_buffers": buffers.size,
         "lower_bound": buffers.lower_bound,
         "proven": buffers.proven,
@@ -125,12 +143,17 @@ def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bound = (
         "none are smaller" if summary["proven"] else f"none are below {summary['lower_bound']:,}"
     )
-    yield "smallest buffers", f"{counted(least, 'element')}; {bound}"
+    yield "smallest buffers", f"{counted(least, 'element')}{_bytes(summary, 'buffer')}; {bound}"
     if "full_throughput_buffers" in summary:
         fastest = summary["full_throughput_buffers"]
         yield "at full throughput", counted(fastest, "element")
-    yield "in one arena", counted(summary["arena"], "element")
+    yield "in one arena", f"{counted(summary['arena'], 'element')}{_bytes(summary, 'arena')}"
     yield "live at once", counted(summary["live"], "element")
+
+
+def _bytes(summary: dict[str, Any], what: str) -> str:
+    size = summary.get(f"{what}_bytes")
+    return "" if size is None else f" ({format_size(size)})"
 
 
 def _print_channels(table: list[dict[str, Any]]) -> None:

@@ -72,7 +72,7 @@ def test_what_runs_whole_needs_all_of_its_input(tmp_path: Path) -> None:
         assert len(of_layer) == (1 if whole else 13), layer
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["another name of what was made", "shuffled channels", "enlarged"])
 def test_every_layer_but_inputs_reads_another(name: str, tmp_path: Path) -> None:
     cnn = read(name, tmp_path)
     for number, layer in enumerate(cnn.layers):

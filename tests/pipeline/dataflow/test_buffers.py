@@ -36,7 +36,7 @@ def iteration(graph: Graph) -> list[int]:
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> None:
     counts = [0] * len(graph.actors)
     try:
@@ -49,7 +49,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> 
 
 
 @given(graphs(most_actors=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
@@ -63,7 +63,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
@@ -78,7 +78,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> 
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)
@@ -97,8 +97,8 @@ def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> 
     assert arena.live <= arena.size <= buffers.size
 
 
-@given(graphs(loops=False))
-@settings(max_examples=40, deadline=None)
+@given(graphs(most_actors=3, loops=False))
+@settings(max_examples=25, deadline=None)
 def test_full_throughput_is_that_without_limits(graph: Graph) -> None:
     assume(all(channel.token_size for channel in graph.channels))
     counts = live(graph)

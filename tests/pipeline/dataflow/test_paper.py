@@ -14,6 +14,7 @@ from pipeline.dataflow.heuristic import small_buffers
 from pipeline.dataflow.schedules import schedule
 from pipeline.dataflow.throughput import full_throughput
 from tests.pipeline.dataflow.cnns import figure_1
+from tests.pipeline.dataflow.graphs import completes
 
 
 def sequences(graph: Graph) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -118,3 +119,17 @@ def test_line_12_counts_the_phases(window: Window, height: int) -> None:
             if loop.source == loop.target:
                 assert max(loop.production) <= 10 * kept
                 assert loop.production[-1] == loop.consumption[0] == 0
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+def test_no_order_of_firings_does_with_a_token_less(overlap: Overlap) -> None:
+    """Each buffer of Fig. 1 by itself, the others without limits: so their sum is the least, too."""
+    graph = convert(figure_1(), overlap)
+    counts = firings(graph)
+    rooms = small_buffers(graph, counts).capacities
+    for number, room in enumerate(rooms):
+        if room is not None:
+            less: list[int | None] = [None] * len(rooms)
+            less[number] = room - 1
+            assert not completes(graph, counts, less)
+    assert completes(graph, counts, rooms)

@@ -41,11 +41,11 @@ def check(manifest: Manifest, regions: tuple[Region, ...]) -> int:
 
 def test_what_the_engine_does_is_an_admissible_schedule() -> None:
     count = 0
-    for number in range(80):
+    for number in range(50):
         random = Random(number)
         manifest = random_network(random, random.randint(2, 14))
         count += check(manifest, random_regions(random, row_network(manifest)))
-    assert count > 500
+    assert count > 300
 
 
 @pytest.mark.slow
@@ -87,8 +87,9 @@ def refused(moments: Iterator[object]) -> bool:
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
-@pytest.mark.parametrize("name", ["strides", "residual", "joins", "a value a channel"])
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("strides", 1), ("residual", 2), ("joins", 1), ("a value a channel", 2)]
+)
 def test_a_csdf_graph_runs_with_the_bits_of_whole_tensors(
     name: str, rows: int, tmp_path: Path
 ) -> None:

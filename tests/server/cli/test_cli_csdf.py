@@ -27,9 +27,10 @@ def test_a_file_is_read_and_its_buffers_found(paper: Path, cli: Cli) -> None:
     assert (found["actors"], found["channels"], found["firings"]) == (5, 4, 54)
     assert [row["tokens"] for row in found["channel_table"]] == [544, 384, 48, 2]
     assert found["live"] <= found["arena"] <= 978
-    said = cli("csdf", paper, "--channels").out
+    said = cli("csdf", paper, "--channels", "--schedule").out
     assert "978 elements; none are smaller" in said
     assert "n2 -> n3" in said
+    assert "17 x n1, n2, n1, n2, " in said
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -41,6 +42,7 @@ def test_a_pack_becomes_a_file(tmp_path: Path, cli: Cli) -> None:
         words = ("csdf", pack, "-o", file, "--overlap", overlap.value, "--json")
         of_pack = cli(*words).document
         assert of_pack.pop("file") == str(file)
+        assert of_pack.pop("arena_bytes") <= of_pack.pop("buffer_bytes")
         assert cli("csdf", file, "--json").document == of_pack
         assert of_pack["arena"] <= of_pack["minimum_buffers"]
 
