@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.packs.manifest import Manifest
 from pipeline.applications.application import Application
@@ -93,9 +93,12 @@ def preloaded(member: Member, steps: int = ALL_STEPS) -> list[Fitted]:
     """
     manifest, profile = member.manifest, member.profile
     pre = ARCHITECTURES["pre"]
+    # All weights are there anyway: a region that needs many of them at once costs no ring.
+    spans = tuple(replace(span, length=1) for span in manifest.spans)
+    weightless = manifest.model_copy(update={"spans": spans})
     found = [
         judged(make_plan(manifest, pre, choice=Choice(regions=item.regions)), profile)
-        for item in row_variants(manifest, member.architecture, profile, steps)
+        for item in row_variants(weightless, member.architecture, profile, steps)
     ]
     kept: list[Fitted] = []
     for item in sorted(found, key=lambda item: (_used(item), seconds_of(manifest, item))):

@@ -4,6 +4,7 @@ A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny 
 (a launch costs 20-40 us of Python each).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -112,11 +113,14 @@ class _Cutter:
         return merged
 
     def _shrinks(self, piece: CutPiece) -> bool:
-        """Return whether ``piece`` ends with a smaller map: regions had better end there (docs/rows.md)."""
+        """Return whether ``piece`` ends with less than it read: regions had better end there (docs/rows.md).
+
+        Their end lies whole: fewer rows, or the few channels of a bottleneck.
+        """
         node = self._graph.nodes[piece.end_node - 1]
         shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]
-        return all(len(shape) == _MAP_DIMENSIONS for shape in shapes) and (
-            1 < shapes[1][2] < shapes[0][2]
+        return all(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes) and (
+            math.prod(shapes[1]) < math.prod(shapes[0])
         )
 
     def _conflicts(self, piece: CutPiece, layer: range) -> bool:

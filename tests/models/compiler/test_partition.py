@@ -56,3 +56,21 @@ def test_every_node_is_in_one_piece(tmp_path: Path) -> None:
     assert len(found.graph_of) == len(found.pieces)
     firsts = list(found.graphs.values())
     assert [firsts[number] for number in found.graph_of] == found.pieces
+
+
+def test_a_piece_ends_where_a_bottleneck_is_narrow(tmp_path: Path) -> None:
+    """A region that ends there keeps the few channels whole, not those that they become next."""
+    model = parsed(
+        """slim (float[1,64,8,8] x) => (float[1,64,8,8] y) {
+            a = Conv(x, w)
+            b = Relu(a)
+            y = Conv(b, v)
+        }""",
+        {"w": (16, 64, 1, 1), "v": (64, 16, 1, 1)},
+    )
+    source = written(model, tmp_path / "m.onnx")
+    (tmp_path / "work").mkdir()
+    _, graph = optimise(read_onnx(source), source, tmp_path / "work")
+    found = partition(graph, host_target(), 1 << 20, source)
+    ends = [graph.nodes[piece.end_node - 1].op_type for piece in found.pieces]
+    assert "Conv" in ends[:-1]
