@@ -7,7 +7,7 @@ import numpy as np
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.sketches import Sketch
+from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
 
 

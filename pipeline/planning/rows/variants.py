@@ -19,7 +19,7 @@ from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
-from pipeline.program.sketches import Sketch, sketches
+from pipeline.program.sketching.sketches import Sketch, sketches
 
 #: Operators that are walked over to find regions: while a model loads, and where time is no object.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000

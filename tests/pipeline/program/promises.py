@@ -5,7 +5,7 @@ from contextlib import suppress
 from models.packs.manifest import Manifest
 from pipeline.program.regions import Region, RegionError, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.sketches import MOST_PHASES, Sketch, sketches
+from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
 
 _ROWS = (1, 2, 3, 4, 8, 16, 32)
 Promised = tuple[int, int, frozenset[int]]

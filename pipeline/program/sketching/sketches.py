@@ -15,7 +15,7 @@ from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Made, Numbers, Times, needed_ends, share_lines, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
-from pipeline.program.sketch_sums import Reader, Sums
+from pipeline.program.sketching.sketch_sums import Reader, Sums
 from pipeline.program.steps import MOVE_BYTES
 from pipeline.program.stopping import go_on
 

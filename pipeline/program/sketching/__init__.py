@@ -1,0 +1,1 @@
+"""What regions would take, for many beginnings and numbers of rows at once."""
