@@ -112,7 +112,7 @@ class Pipeline:
             engine.wake()
 
     @property
-    def workers(self) -> int:
+    def callers(self) -> int:
         """How many threads may call ``answer`` at a time: one a partition, and one whose frame is next."""
         return len(self._engines) + 1
 

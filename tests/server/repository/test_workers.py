@@ -46,7 +46,7 @@ async def test_two_requests_compute_while_others_wait(
 ) -> None:
     """One is held in a kernel, the next one passes the first partition: both count as running."""
     worker = service.worker("tiny")
-    assert worker.engine.workers == 3, "one a partition, and one whose frame is next"
+    assert worker.engine.callers == 3, "one a partition, and one whose frame is next"
     gate = Gate()
     held = [gate]
     faults.kernel = lambda: held.pop().hold() if held else None

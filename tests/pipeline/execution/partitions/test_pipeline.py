@@ -220,7 +220,7 @@ def test_frames_at_once_have_their_own_bits(packs: dict[str, Pack], copied: bool
     places = Cuts(pack.manifest).places
     held = Opened(pack, [places[len(places) // 2]], copied)
     seeds = list(range(12))
-    with ThreadPoolExecutor(held.pipeline.workers) as threads:
+    with ThreadPoolExecutor(held.pipeline.callers) as threads:
         answers = list(threads.map(lambda seed: held.pipeline.run(inputs(pack, seed))[0], seeds))
     assert all(map(same, answers, expected(pack, seeds)))
     statistics = held.pipeline.statistics()
