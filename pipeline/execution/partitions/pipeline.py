@@ -8,7 +8,6 @@ Invariant: who may run where, and which buffer of an edge is whose, says handove
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeVar
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.engine import Engine
-from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
+from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.partitions.cores import pinned
 from pipeline.execution.partitions.edges import Edges
+from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
 from pipeline.planning.partitions.plan import PipelinePlan
@@ -50,7 +50,7 @@ class Pipeline:
         self._edges = Edges([engine.pack.manifest for engine in engines])
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
-        self._frames: dict[int, _Frame] = {}
+        self._frames: dict[int, Frame] = {}
         self._closed = False
         self._threads = [
             threading.Thread(
@@ -89,7 +89,7 @@ class Pipeline:
         ``take`` runs on the worker of the last partition. ``during`` is entered when the first one begins.
         ``turn_seconds`` of what the sweeps took has all that the frame waited for a partition.
         """
-        frame = _Frame(inputs, take, deadline, cancelled, record)
+        frame = Frame(inputs, take, deadline, cancelled, record)
         with ExitStack() as frame.running:
             frame.during = during or nullcontext()
             self._enter(frame)
@@ -185,14 +185,14 @@ class Pipeline:
         if not self.broken:
             self._edges.close()
 
-    def _enter(self, frame: "_Frame") -> None:
+    def _enter(self, frame: Frame) -> None:
         with self._changed:
             if self._closed:
                 raise EngineClosedError(f"{self.pack.name}: the engine is closed")
             self._frames[self._handover.enter()] = frame
             self._changed.notify_all()
 
-    def _forget(self, frame: "_Frame") -> None:
+    def _forget(self, frame: Frame) -> None:
         """Let go of ``frame``, which waits; the lock is held."""
         number = next(number for number, held in self._frames.items() if held is frame)
         self._leave(number)
@@ -226,7 +226,7 @@ class Pipeline:
                     return None
                 self._changed.wait()
 
-    def _run(self, frame: "_Frame", turn: Turn) -> None:
+    def _run(self, frame: Frame, turn: Turn) -> None:
         if turn.reads is not None:
             frame.given = self._edges.buffer(turn.partition - 1, turn.reads)
         else:
@@ -261,63 +261,3 @@ class Pipeline:
             self._edges.write(turn.partition, turn.writes, outputs)
 
         return write
-
-
-class _Frame:
-    """One request on its way; ``took`` and ``waited`` say what its partitions took, and its waits for them.
-
-    Changed under the pipeline's lock, but for what the worker that runs it writes.
-    """
-
-    def __init__(
-        self,
-        given: Tensors,
-        take: Take[Any],
-        deadline: float | None,
-        cancelled: Callable[[], bool],
-        record: Recorder | None,
-    ) -> None:
-        self.given = given
-        self.take = take
-        self.deadline = deadline
-        self.cancelled = cancelled
-        self.record = record
-        self.running = ExitStack()
-        self.during: AbstractContextManager[object] = nullcontext()
-        self.took: list[SweepStatistics] = []
-        self.waited = 0.0
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.over = False
-        self._since: float | None = time.perf_counter()
-
-    def begins(self) -> None:
-        """A partition runs it from now on."""
-        assert self._since is not None
-        self.waited += time.perf_counter() - self._since
-        self._since = None
-
-    def waits(self) -> None:
-        """It waits for the next partition."""
-        self._since = time.perf_counter()
-
-    def ends(self) -> None:
-        """It is through, or goes no further."""
-        self.over, self.given = True, {}
-
-    def left(self) -> float | None:
-        """Return how long its caller may wait on; None: until something changes.
-
-        Raises:
-            CancelledError, DeadlineError: it waits for a partition, and is not to do so any longer.
-        """
-        if self._since is None:
-            return None  # what runs it asks itself
-        if self.cancelled():
-            raise CancelledError("cancelled while another frame was running")
-        if self.deadline is None:
-            return None
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise DeadlineError("the deadline passed while another frame was running")
-        return left
