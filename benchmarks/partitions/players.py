@@ -107,7 +107,7 @@ def _player(engine: Answering, manifest: Manifest, cores: tuple[int, ...]) -> Pl
                         return
                     digests[frame] = engine.answer(inputs[frame % len(inputs)], _digest)[0]
 
-        threads = [threading.Thread(target=carry) for _ in range(engine.workers)]
+        threads = [threading.Thread(target=carry) for _ in range(engine.callers)]
         for thread in threads:
             thread.start()
         for thread in threads:

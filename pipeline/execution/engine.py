@@ -203,7 +203,7 @@ class Engine:
             raise
 
     @property
-    def workers(self) -> int:
+    def callers(self) -> int:
         """How many threads may call ``answer`` at a time."""
         return 1
 

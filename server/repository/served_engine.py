@@ -54,7 +54,7 @@ class Running(NamedTuple):
 
 
 class ServedEngine:
-    """Answers with what is ``running``, ``engine.workers`` threads at a time.
+    """Answers with what is ``running``, ``engine.callers`` threads at a time.
 
     ``machine_time``: of all engines.
     """

@@ -1,6 +1,6 @@
-"""Threads of a model, one for each partition: they take requests from a bounded queue and run the engine.
+"""One thread a model, several where it computes in partitions: it takes requests from a bounded queue.
 
-Where an answer takes less than handing it over, the event loop runs the engine while they are idle.
+Where an answer takes less than handing it over, the event loop runs the engine while its thread is idle.
 
 Invariant: every job that was accepted gets a result or an error, also when the worker closes.
 """
@@ -50,7 +50,7 @@ class _Reopening:
 
 
 class Worker:
-    """Answers requests with what is ``running``, ``engine.workers`` at a time; at most ``limit`` wait.
+    """Answers requests with what is ``running``, ``engine.callers`` at a time; at most ``limit`` wait.
 
     ``machine_time``: of all workers that share the machine.
     """
@@ -65,7 +65,7 @@ class Worker:
         self._running_since: dict[object, float] = {}
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
-            for _ in range(self.engine.workers)
+            for _ in range(self.engine.callers)
         ]
         for thread in self._threads:
             thread.start()

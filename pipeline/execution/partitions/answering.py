@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Answering(Protocol):
-    """As Engine (pipeline/execution/engine.py); up to ``workers`` threads may call ``answer`` at a time."""
+    """As Engine (pipeline/execution/engine.py); up to ``callers`` threads may call ``answer`` at a time."""
 
     @property
     def pack(self) -> Pack: ...
@@ -25,7 +25,7 @@ class Answering(Protocol):
     def plan(self) -> Plan: ...
 
     @property
-    def workers(self) -> int: ...
+    def callers(self) -> int: ...
 
     @property
     def broken(self) -> str: ...

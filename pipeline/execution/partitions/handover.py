@@ -62,6 +62,12 @@ class Handover:
         self._running[partition] = frame
         return Turn(partition, self._read_by(frame, partition), writes)
 
+    def begin_at(self, partition: int) -> tuple[int, Turn] | None:
+        """Let the oldest frame begin that waits for ``partition``; None: there is none, or not yet."""
+        oldest = next((frame for frame, at in self._at.items() if at == partition), None)
+        turn = None if oldest is None else self.begin(oldest)
+        return None if oldest is None or turn is None else (oldest, turn)
+
     def end(self, frame: int) -> None:
         """The partition that ``frame`` runs in has ended: what it wrote is full, what it read is free."""
         partition = self._at[frame]

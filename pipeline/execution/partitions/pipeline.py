@@ -1,27 +1,26 @@
 """Partitions of one network that compute at once, each for another frame (seed 000, Section 2.2).
 
-A thread carries one frame through all partitions: it waits for its turn at one, runs that partition's
-engine on the partition's core, and goes on to the next. So an error, a deadline or a client that leaves
-ends one call and nothing else. Up to as many threads as there are partitions call ``answer`` at a time.
+Each partition has a worker: a thread, kept on a core, that runs the oldest frame which may begin there. Who
+calls ``answer`` waits until its frame is through, or leaves with it while it waits for a partition; so an
+error, a deadline or a client that leaves ends one call and nothing else.
 
 Invariant: who may run where, and which buffer of an edge is whose, says handover.py alone.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.engine import Engine
-from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
+from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.partitions.cores import pinned
 from pipeline.execution.partitions.edges import Edges
+from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
 from pipeline.planning.partitions.plan import PipelinePlan
@@ -51,7 +50,19 @@ class Pipeline:
         self._edges = Edges([engine.pack.manifest for engine in engines])
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
+        self._frames: dict[int, Frame] = {}
         self._closed = False
+        self._threads = [
+            threading.Thread(
+                target=self._work,
+                args=(number, cores),
+                name=f"engine-{pack.name}-{number}",
+                daemon=True,
+            )
+            for number, cores in enumerate(self._cores)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def run(
         self,
@@ -75,29 +86,23 @@ class Pipeline:
     ) -> tuple[T, SweepStatistics]:
         """Carry one frame through all partitions; arguments and errors are those of Engine.answer.
 
-        ``during`` is entered when the first partition begins. ``turn_seconds`` of what the sweeps took has
-        all that the frame waited for a partition.
+        ``take`` runs on the worker of the last partition. ``during`` is entered when the first one begins.
+        ``turn_seconds`` of what the sweeps took has all that the frame waited for a partition.
         """
-        frame = _Frame(self._enter(), deadline, cancelled)
-        answer: Any = None
-        given = inputs
-        try:
-            with ExitStack() as running:
-                for engine, cores in zip(self._engines, self._cores, strict=True):
-                    turn = self._begin(frame)
-                    if during is not None and turn.partition == 0:
-                        running.enter_context(during)
-                    if turn.reads is not None:
-                        given = self._edges.buffer(turn.partition - 1, turn.reads)
-                    taking = take if turn.writes is None else self._writing(turn)
-                    with pinned(cores):
-                        answer, took = engine.answer(given, taking, deadline, cancelled, record)
-                    frame.took.append(took)
-                    self._end(frame)
-        except BaseException:
-            self._leave(frame)
-            raise
-        return answer, together(frame.took, frame.waited)
+        frame = Frame(inputs, take, deadline, cancelled, record)
+        with ExitStack() as frame.running:
+            frame.during = during or nullcontext()
+            self._enter(frame)
+            with self._changed:
+                try:
+                    while not frame.over:
+                        self._changed.wait(frame.left())
+                except BaseException:
+                    self._forget(frame)
+                    raise
+        if frame.error is not None:
+            raise frame.error
+        return frame.answer, together(frame.took, frame.waited)
 
     def wake(self) -> None:
         """Have calls that wait look whether they are cancelled."""
@@ -107,9 +112,9 @@ class Pipeline:
             engine.wake()
 
     @property
-    def workers(self) -> int:
-        """How many threads may call ``answer`` at a time, each with a partition to run."""
-        return len(self._engines)
+    def callers(self) -> int:
+        """How many threads may call ``answer`` at a time: one a partition, and one whose frame is next."""
+        return len(self._engines) + 1
 
     @property
     def broken(self) -> str:
@@ -144,7 +149,7 @@ class Pipeline:
     @property
     def frames(self) -> int:
         """Requests that have begun, or wait for a partition."""
-        return len(self._handover.frames)
+        return len(self._frames)
 
     def statistics(self) -> EngineStatistics:
         """Return the figures of all engines; a sweep is a frame that went through."""
@@ -169,14 +174,84 @@ class Pipeline:
             engine.settle()
 
     def close(self) -> None:
-        """Refuse new frames, wait for those that have begun, give all memory back."""
+        """Refuse new frames, wait for those that have begun, end the workers, give all memory back."""
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: not self._handover.frames)
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
         for engine in self._engines:
             engine.close()
         if not self.broken:
             self._edges.close()
+
+    def _enter(self, frame: Frame) -> None:
+        with self._changed:
+            if self._closed:
+                raise EngineClosedError(f"{self.pack.name}: the engine is closed")
+            self._frames[self._handover.enter()] = frame
+            self._changed.notify_all()
+
+    def _forget(self, frame: Frame) -> None:
+        """Let go of ``frame``, which waits; the lock is held."""
+        number = next(number for number, held in self._frames.items() if held is frame)
+        self._leave(number)
+
+    def _work(self, partition: int, cores: Sequence[int]) -> None:
+        """Run frames in one partition until the pipeline is closed and none is left."""
+        with pinned(cores):
+            while (began := self._next(partition)) is not None:
+                number, turn = began
+                frame = self._frames[number]
+                try:
+                    self._run(frame, turn)
+                except BaseException as exc:  # noqa: BLE001  whoever waits for the frame hears of it
+                    with self._changed:
+                        frame.error = exc
+                        self._leave(number)
+                else:
+                    with self._changed:
+                        self._end(number, turn)
+                del frame  # a request must not live on while the worker waits for the next one
+
+    def _next(self, partition: int) -> tuple[int, Turn] | None:
+        """Wait for the oldest frame that may begin; None: no more come."""
+        with self._changed:
+            while True:
+                began = self._handover.begin_at(partition)
+                if began is not None:
+                    self._frames[began[0]].begins()
+                    return began
+                if self._closed and not self._frames:
+                    return None
+                self._changed.wait()
+
+    def _run(self, frame: Frame, turn: Turn) -> None:
+        if turn.reads is not None:
+            frame.given = self._edges.buffer(turn.partition - 1, turn.reads)
+        else:
+            frame.running.enter_context(frame.during)
+        taking = frame.take if turn.writes is None else self._writing(turn)
+        engine = self._engines[turn.partition]
+        frame.answer, took = engine.answer(
+            *(frame.given, taking, frame.deadline, frame.cancelled, frame.record)
+        )
+        frame.took.append(took)
+
+    def _end(self, number: int, turn: Turn) -> None:
+        """``number`` goes on to the next partition, or is through; the lock is held."""
+        self._handover.end(number)
+        if turn.writes is None:
+            self._frames.pop(number).ends()
+        else:
+            self._frames[number].waits()
+        self._changed.notify_all()
+
+    def _leave(self, number: int) -> None:
+        """``number`` goes no further; the lock is held."""
+        self._handover.leave(number)
+        self._frames.pop(number).ends()
+        self._changed.notify_all()
 
     def _writing(self, turn: Turn) -> Take[None]:
         """Return what takes the outputs of a partition: into the buffer that the next one reads."""
@@ -186,58 +261,3 @@ class Pipeline:
             self._edges.write(turn.partition, turn.writes, outputs)
 
         return write
-
-    def _enter(self) -> int:
-        with self._changed:
-            if self._closed:
-                raise EngineClosedError(f"{self.pack.name}: the engine is closed")
-            return self._handover.enter()
-
-    def _begin(self, frame: "_Frame") -> Turn:
-        """Wait until ``frame`` may begin at its next partition.
-
-        Raises:
-            CancelledError, DeadlineError: as asked.
-        """
-        asked = time.perf_counter()
-        with self._changed:
-            while (turn := self._handover.begin(frame.number)) is None:
-                self._changed.wait(frame.left())
-        frame.waited += time.perf_counter() - asked
-        return turn
-
-    def _end(self, frame: "_Frame") -> None:
-        with self._changed:
-            self._handover.end(frame.number)
-            self._changed.notify_all()
-
-    def _leave(self, frame: "_Frame") -> None:
-        with self._changed:
-            self._handover.leave(frame.number)
-            self._changed.notify_all()
-
-
-@dataclass
-class _Frame:
-    """One request on its way: ``took`` and ``waited`` say what its partitions took and the way there."""
-
-    number: int
-    deadline: float | None
-    cancelled: Callable[[], bool]
-    waited: float = 0.0
-    took: list[SweepStatistics] = field(default_factory=list)
-
-    def left(self) -> float | None:
-        """Return how long it may wait on; None: for ever.
-
-        Raises:
-            CancelledError, DeadlineError: not at all.
-        """
-        if self.cancelled():
-            raise CancelledError("cancelled while another frame was running")
-        if self.deadline is None:
-            return None
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise DeadlineError("the deadline passed while another frame was running")
-        return left

@@ -220,7 +220,7 @@ def test_frames_at_once_have_their_own_bits(packs: dict[str, Pack], copied: bool
     places = Cuts(pack.manifest).places
     held = Opened(pack, [places[len(places) // 2]], copied)
     seeds = list(range(12))
-    with ThreadPoolExecutor(held.pipeline.workers) as threads:
+    with ThreadPoolExecutor(held.pipeline.callers) as threads:
         answers = list(threads.map(lambda seed: held.pipeline.run(inputs(pack, seed))[0], seeds))
     assert all(map(same, answers, expected(pack, seeds)))
     statistics = held.pipeline.statistics()
@@ -267,20 +267,36 @@ def test_a_frame_that_ends_early_leaves_the_others_right(
     pipeline, pack, device = halves.pipeline, halves.pack, halves.devices[partition]
     answers = expected(pack, [1, 2])
     assert same(pipeline.run(inputs(pack, 1))[0], answers[0])
-    count, victim = device.launched, threading.get_ident()
+    count, front = device.launched, halves.devices[0]
     for at in range(count):
-        left = iter(range(at, -1, -1))
-        gone = threading.Event()
+        gone, entered = threading.Event(), threading.Event()
+        first, victim = front.launched, device.launched + at
 
-        def before(number: int, left: Iterator[int] = left, gone: threading.Event = gone) -> None:
-            if threading.get_ident() == victim and not next(left, 1):
+        def began(number: int, first: int = first, entered: threading.Event = entered) -> None:
+            if number == first:
+                entered.set()
+
+        def before(
+            number: int,
+            began: Callable[[int], None] = began,
+            victim: int = victim,
+            gone: threading.Event = gone,
+        ) -> None:
+            if device is front:
+                began(number)
+            if number == victim:  # of the first frame: frames keep their order
                 gone.set()
                 if how is KernelError:
                     raise KernelError("broken")
 
+        def second(entered: threading.Event = entered) -> Arrays:
+            assert entered.wait(LIMIT_SECONDS)
+            return pipeline.run(inputs(pack, 2))[0]
+
+        front.before = began
         device.before = before
         with ThreadPoolExecutor(1) as threads:
-            beside = threads.submit(lambda: pipeline.run(inputs(pack, 2))[0])
+            beside = threads.submit(second)
             if how is CancelledError and partition == 1 and at == count - 1:
                 assert same(pipeline.run(inputs(pack, 1), None, gone.is_set)[0], answers[0]), "done"
             else:
@@ -289,7 +305,7 @@ def test_a_frame_that_ends_early_leaves_the_others_right(
             assert same(beside.result(LIMIT_SECONDS), answers[1])
         assert gone.is_set()
         assert pipeline.frames == 0
-    device.before = lambda number: None
+    front.before = device.before = lambda number: None
     assert same(pipeline.run(inputs(pack, 1))[0], answers[0])
 
 
@@ -402,7 +418,7 @@ def _range(memory: Memory) -> tuple[int, int]:
 
 
 def test_each_partition_computes_on_its_core(halves: Opened) -> None:
-    """And the thread goes back to where it was."""
+    """And who asks stays where it was."""
     if len(allowed_cores()) < 2:
         pytest.skip("one core")
     seen: list[set[int]] = [set(), set()]
