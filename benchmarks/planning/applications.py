@@ -4,8 +4,8 @@ Naive, Algorithm 1's reuse, greedy-by-size, all layers by one row and Algorithm 
 all weights in memory; then ours, and ours streaming, from the least memory on. Outputs are compared bit for
 bit with those of the whole network, arenas and scratch with what was planned, the peak with plan and base.
 
-Run as ``python -m benchmarks.planning.applications FILE.toml [--points 8] [--sweeps 5] [--turns 2] [--json]``; its
-packs have profiles of this machine. MB are 10^6 bytes: weights, arena and scratch, as both papers count.
+Run as ``python -m benchmarks.planning.applications FILE.toml [--points 8] [--sweeps 5] [--turns 2]``
+``[--json]``; its packs have profiles of this machine. MB are 10^6 bytes: weights, arena and scratch.
 Exit 1 where outputs differ, an arena is larger than planned, or a peak exceeds plan and base by 10 %.
 """
 

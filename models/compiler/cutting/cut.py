@@ -113,7 +113,7 @@ class _Cutter:
         return merged
 
     def _shrinks(self, piece: CutPiece) -> bool:
-        """Return whether ``piece`` ends with less than it read: regions had better end there (docs/rows.md).
+        """Return whether ``piece`` ends with less than it reads: regions better end there (docs/rows.md).
 
         Their end lies whole: fewer rows, or the few channels of a bottleneck.
         """
