@@ -1,13 +1,16 @@
 """``layerstream app``: an application of several models, and every way to give it memory."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pipeline.applications.application import Application, ApplicationError
 from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.ours import Together, preloaded_frontier, streaming_frontier
+from pipeline.applications.ours import Member, Together, preloaded_frontier, streaming_frontier
 from pipeline.applications.search import Constraints, Settings, Solution, reduce_buffers
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
@@ -48,44 +51,105 @@ def app(
     opened = open_application(file, device)
     evaluator = opened.evaluator()
     constraints = Constraints(n_bytes, _throughputs(opened, throughput or ()))
-    rows = papers_rows(evaluator)
-    frontier: list[dict[str, Any]] = []
+    genes = None if chromosome is None else _genes(evaluator, chromosome)
+    found = _Found(papers_rows(evaluator), [], list(opened.hints))
+    if genes is not None:
+        found.ways.append(chromosome_row(evaluator, genes, "chromosome"))
     with working("searching"):
-        if chromosome is not None:
-            rows.append(chromosome_row(evaluator, _genes(evaluator, chromosome), "chromosome"))
-        settings = Settings(population, generations, seed)
-        best, front = reduce_buffers(evaluator, constraints, settings)
-        rows.append(chromosome_row(evaluator, best.genes, "algorithm-2"))
-        frontier += [_front_row(item) for item in front]
         members = opened.members(device)
+        settings = Settings(population, generations, seed)
+        _search(found, evaluator, constraints, settings, required=members is None)
         if members is not None:
-            for way, points in (
-                ("ours", preloaded_frontier(opened.application, members)),
-                ("ours-streaming", streaming_frontier(opened.application, members, _POINTS)),
-            ):
-                rows.append(ours_row(opened.application, _within(points, n_bytes), way))
-                frontier += [ours_row(opened.application, item, way) for item in points]
+            _plan(found, opened.application, members, n_bytes)
     document = {
         "application": opened.application.name,
         "models": [cnn.name for cnn in opened.application.cnns],
         "budget_bytes": n_bytes,
         "seed": seed,
-        "ways": rows,
-        "hints": list(opened.hints),
-        **({"frontier": frontier} if show_frontier else {}),
+        "ways": found.ways,
+        "hints": found.hints,
+        **({"frontier": found.frontier} if show_frontier else {}),
     }
     if as_json:
         print_json(document)
         return
     print_application(document)
     if show_frontier:
-        print_frontier(f"{opened.application.name}: memory against delay", frontier)
+        print_frontier(f"{opened.application.name}: memory against delay", found.frontier)
 
 
-def _within(points: list[Together], n_bytes: int | None) -> Together:
-    """Return the fastest of ``points`` that fits, without a budget the smallest one."""
-    fitting = [item for item in points if n_bytes is not None and item.memory_bytes <= n_bytes]
-    return fitting[-1] if fitting else points[0]
+@dataclass
+class _Found:
+    """Rows of the table, points of the frontier, and what there is to say."""
+
+    ways: list[dict[str, Any]]
+    frontier: list[dict[str, Any]]
+    hints: list[str]
+
+
+def _search(
+    found: _Found,
+    evaluator: Evaluator,
+    constraints: Constraints,
+    settings: Settings,
+    *,
+    required: bool,
+) -> None:
+    """Add what Algorithm 2 finds; where it finds nothing, why, if it is not ``required``.
+
+    Raises:
+        ApplicationError: it is required, and nothing meets the constraints.
+    """
+    try:
+        best, front = reduce_buffers(evaluator, constraints, settings)
+    except ApplicationError as exc:
+        if required:
+            raise
+        found.hints.append(f"Algorithm 2: {exc}")  # what streams may do with less
+        return
+    found.ways.append(chromosome_row(evaluator, best.genes, "algorithm-2"))
+    found.frontier += [_front_row(item) for item in front]
+
+
+def _plan(
+    found: _Found, application: Application, members: Sequence[Member], n_bytes: int | None
+) -> None:
+    """Add our plans.
+
+    Raises:
+        ApplicationError: not even those that stream fit in ``n_bytes``.
+    """
+    streaming = streaming_frontier(application, members, _POINTS)
+    _check_any(application, streaming, n_bytes)
+    preloaded = preloaded_frontier(application, members)
+    for way, points in (("ours", preloaded), ("ours-streaming", streaming)):
+        chosen = _within(points, n_bytes)
+        found.ways += [] if chosen is None else [ours_row(application, chosen, way)]
+        found.frontier += [ours_row(application, item, way) for item in points]
+
+
+def _within(points: list[Together], n_bytes: int | None) -> Together | None:
+    """Return the fastest of ``points`` that fits, None: none does; without a budget the smallest one."""
+    if n_bytes is None:
+        return points[0]
+    return max((item for item in points if item.memory_bytes <= n_bytes), key=_size, default=None)
+
+
+def _size(item: Together) -> int:
+    return item.memory_bytes
+
+
+def _check_any(application: Application, points: list[Together], n_bytes: int | None) -> None:
+    """Refuse a budget in which not even plans that stream fit.
+
+    Raises:
+        ApplicationError: none does; the message has the smallest.
+    """
+    if n_bytes is not None and points[0].memory_bytes > n_bytes:
+        raise ApplicationError(
+            f"{application.name}: no plan takes at most {n_bytes:,} bytes: the smallest takes "
+            f"{points[0].memory_bytes:,} and about {1e3 * points[0].seconds:.3g} ms"
+        )
 
 
 def _front_row(item: Solution) -> dict[str, Any]:

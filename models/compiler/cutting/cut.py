@@ -119,9 +119,9 @@ class _Cutter:
         """
         node = self._graph.nodes[piece.end_node - 1]
         shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]
-        return all(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes) and (
-            math.prod(shapes[1]) < math.prod(shapes[0])
-        )
+        if not all(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes):
+            return False
+        return shapes[1][2] < shapes[0][2] or math.prod(shapes[1]) < math.prod(shapes[0])
 
     def _conflicts(self, piece: CutPiece, layer: range) -> bool:
         """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.

@@ -71,8 +71,9 @@ def _print_schedules(row: Mapping[str, Any]) -> None:
 
 
 def print_frontier(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print memory against delay."""
+    """Print memory against delay: of each way what none of the same beats."""
     unit = _unit(rows)
+    rows = _unbeaten(rows)
     print_table(
         title,
         ("way", f"memory {unit[1]}", "delay ms"),
@@ -81,6 +82,16 @@ def print_frontier(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
             for row in rows
         ),
     )
+
+
+def _unbeaten(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows that no smaller one of the same way beats."""
+    kept: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["memory_bytes"], row["delay_ms"])):
+        own = kept.setdefault(row["way"], [])
+        if not own or row["delay_ms"] < own[-1]["delay_ms"]:
+            own.append(row)
+    return [row for own in kept.values() for row in own]
 
 
 def _unit(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:

@@ -48,6 +48,25 @@ def test_packs_have_plans_of_ours(cli: Cli, packs: Packs, tmp_path: Path) -> Non
     assert row["arena_bytes"] > ours["arena_bytes"]
 
 
+def test_what_only_streams_fits_where_nothing_else_does(
+    cli: Cli, packs: Packs, tmp_path: Path
+) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text(f'[[model]]\nname = "tiny"\npack = "{packs.repository / "tiny"}"')
+    rows = cli("app", file, *QUICK, "--json").document["ways"]
+    least = {row["way"]: row["memory_bytes"] for row in rows}
+    budget = min(least["ours"], least["algorithm-2"]) - 1
+    assert least["ours-streaming"] <= budget
+    document = cli("app", file, *QUICK, "--budget", f"{budget}B", "--json").document
+    ways = {row["way"] for row in document["ways"]}
+    assert "ours-streaming" in ways
+    assert not {"ours", "algorithm-2"} & ways
+    assert any("no plan reaches at most" in hint for hint in document["hints"])
+    refused = cli("app", file, *QUICK, "--budget", f"{least['ours-streaming'] - 1}B")
+    assert refused.code == BAD
+    assert f"the smallest takes {least['ours-streaming']:,}" in refused.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
