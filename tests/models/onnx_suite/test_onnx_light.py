@@ -17,8 +17,8 @@ from onnx.backend.test.runner import Runner
 from tests.models.streamed import compiled, same, streamed
 
 LIGHT = Path(str(onnx.backend.test.__file__)).parent / "data" / "light"
-# Hundreds of megabytes of weights: seconds each.
-LARGE = {"vgg19", "bvlc_alexnet", "zfnet512"}
+# Hundreds of megabytes of weights, or of operators: seconds each.
+LARGE = {"vgg19", "bvlc_alexnet", "zfnet512", "densenet121"}
 
 
 def light_cases() -> list[TestCase]:

@@ -135,6 +135,7 @@ def test_a_trace_has_a_row_for_each_stage(cli: Cli, tiny: Path, tmp_path: Path) 
     assert min(fills) == fills[-1] == 0 < max(fills)
 
 
+@pytest.mark.slow
 def test_resolutions(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     options = ("--architectures", "2s", "--iterations", 1, "--folder", tmp_path)

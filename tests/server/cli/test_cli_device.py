@@ -115,6 +115,7 @@ def test_answers_of_the_gpu_are_those_of_the_cpu(
         np.testing.assert_allclose(np.load(there), np.load(here), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_profile_and_plans_on_the_gpu(cli: Cli, for_cuda: Path) -> None:
     profile = cli("profile", for_cuda, *DEVICE, "--iterations", 1, "--json").document
