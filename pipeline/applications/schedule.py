@@ -45,7 +45,7 @@ class Firing:
                 yield from self._fire(layer)
 
     def _fire(self, layer: int) -> Iterator[int]:
-        """Fire a phase of ``layer``, and before it what that needs, without recursion: networks are deep."""
+        """Fire a phase of ``layer``, and before it what that needs; no recursion: networks are deep."""
         waiting = [layer]
         while waiting:
             item = waiting[-1]

@@ -36,10 +36,9 @@ def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
     for index, (life, offset) in enumerate(zip(lives, offsets, strict=True)):
         if not life.n_bytes:
             continue
-        if index < len(manifest.values):
-            colours = _VALUES
-        else:
-            colours = _STRIPS if index < strips_end else _WEIGHTS
+        colours = _WEIGHTS
+        if index < strips_end:
+            colours = _VALUES if index < len(manifest.values) else _STRIPS
         svg.rectangle(
             _LEFT + life.start * across,
             _HEIGHT - _BELOW - (offset + life.n_bytes) * up,
