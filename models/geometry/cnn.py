@@ -110,15 +110,15 @@ class Cnn:
     @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that it reads."""
-        return tuple(
-            tuple(edge.source for edge in self.edges if edge.target == number)
-            for number in range(len(self.layers))
-        )
+        found: list[list[int]] = [[] for _ in self.layers]
+        for edge in self.edges:
+            found[edge.target].append(edge.source)
+        return tuple(map(tuple, found))
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that read it."""
-        return tuple(
-            tuple(edge.target for edge in self.edges if edge.source == number)
-            for number in range(len(self.layers))
-        )
+        found: list[list[int]] = [[] for _ in self.layers]
+        for edge in self.edges:
+            found[edge.source].append(edge.target)
+        return tuple(map(tuple, found))

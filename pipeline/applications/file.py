@@ -13,6 +13,10 @@ from models.recipe_files import read_recipe
 from pipeline.applications.application import Application, Partition
 from pipeline.applications.file_records import ApplicationRecord, ModelRecord, ReadRecord
 
+#: Of all outputs of a model: by one row at a time each is a phase, and phases are counted one by one.
+MOST_ROWS = 2_000_000
+_MOST_DIGITS = 10
+
 
 @dataclass(frozen=True)
 class ApplicationFile:
@@ -74,6 +78,10 @@ def _check_packs(path: Path, record: ApplicationRecord, packs: Sequence[Path | N
 
 
 def _written(item: ModelRecord) -> Cnn:
+    rows = sum(layer.output[1] for layer in item.layers)
+    if rows > MOST_ROWS:
+        said = f"{item.name}: its outputs have {rows:,} rows together, more than {MOST_ROWS:,}"
+        raise _FieldError(said)
     names = [layer.name for layer in item.layers]
     numbers = {name: number for number, name in enumerate(names)}
     edges = []
@@ -140,7 +148,8 @@ def _group(
         model, _, part = (name, "", "") if name in models else name.rpartition("/")
         own = [at for at, item in enumerate(partitions) if item.cnn == models.get(model)]
         if part:
-            own = own[int(part) - 1 : int(part)] if part.isdecimal() and int(part) else []
+            count = int(part) if part.isdecimal() and len(part) < _MOST_DIGITS else 0
+            own = own[count - 1 : count] if count else []
         if not own:
             raise _FieldError(f"together: {name[:60]!r} is no model, and no partition of one")
         found.update(own)

@@ -2,12 +2,15 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.geometry.cnn import Window
 
 _MOST_LAYERS = 100_000
+_MOST_SECONDS = 1e6
+_MOST_PARAMETERS = 1 << 48
 _Elements = Annotated[int, Field(ge=1, le=1 << 32)]
+_Padding = Annotated[int, Field(ge=-(1 << 32), le=1 << 32)]
 
 
 class _Record(BaseModel):
@@ -17,12 +20,12 @@ class _Record(BaseModel):
 class WindowRecord(_Record):
     """A window in rows (models/geometry/cnn.py)."""
 
-    kernel: PositiveInt = 1
-    stride: PositiveInt = 1
-    above: int = 0
-    below: int = 0
-    dilation: PositiveInt = 1
-    factor: PositiveInt = 1
+    kernel: _Elements = 1
+    stride: _Elements = 1
+    above: _Padding = 0
+    below: _Padding = 0
+    dilation: _Elements = 1
+    factor: _Elements = 1
 
     @property
     def as_window(self) -> Window:
@@ -34,7 +37,7 @@ class ReadRecord(_Record):
 
     layer: str
     window: WindowRecord | None = None
-    channels: PositiveInt | None = None
+    channels: _Elements | None = None
 
 
 class LayerRecord(WindowRecord):
@@ -47,8 +50,8 @@ class LayerRecord(WindowRecord):
     operator: str = "layer"
     output: tuple[_Elements, _Elements, _Elements]
     reads: tuple[str | ReadRecord, ...] | None = None
-    seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
-    parameters: NonNegativeInt = 0
+    seconds: float = Field(0.0, ge=0, le=_MOST_SECONDS)
+    parameters: int = Field(0, ge=0, le=_MOST_PARAMETERS)
 
 
 class ModelRecord(_Record):
@@ -67,7 +70,7 @@ class ApplicationRecord(_Record):
     """The file. ``together``: models, or partitions as ``MODEL/2``, that run at once."""
 
     name: str = "application"
-    element_bytes: PositiveInt = 4
-    parameter_bytes: PositiveInt = 4
+    element_bytes: _Elements = 4
+    parameter_bytes: _Elements = 4
     together: tuple[tuple[str, ...], ...] = ()
     model: tuple[ModelRecord, ...] = ()

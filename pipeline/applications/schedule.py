@@ -45,16 +45,30 @@ class Firing:
                 yield from self._fire(layer)
 
     def _fire(self, layer: int) -> Iterator[int]:
-        item = self._cnn.layers[layer]
-        rows = made(item, self._rows[layer], self._made[layer] + 1)
-        for edge in self._inputs[layer]:
-            while self._made[edge.source] < needed(self._cnn, edge, rows):
-                yield from self._fire(edge.source)
+        """Fire a phase of ``layer``, and before it what that needs; no recursion: networks are deep."""
+        waiting = [layer]
+        while waiting:
+            item = waiting[-1]
+            rows = made(self._cnn.layers[item], self._rows[item], self._made[item] + 1)
+            lacking = (
+                edge.source
+                for edge in self._inputs[item]
+                if self._made[edge.source] < needed(self._cnn, edge, rows)
+            )
+            source = next(lacking, None)
+            if source is not None:
+                waiting.append(source)
+                continue
+            waiting.pop()
+            self._end(item, rows)
+            yield item
+
+    def _end(self, layer: int, rows: int) -> None:
+        """Note that ``layer`` has made ``rows`` rows."""
         self._made[layer] = rows
         for edge in self._outputs[layer]:
             held = rows - done(self._cnn, edge, self._made[edge.target])
             self.most[layer, edge.target] = max(self.most[layer, edge.target], held)
-        yield layer
 
 
 def sink_targets(cnn: Cnn, run: Sequence[int], rows: Sequence[int]) -> Iterator[dict[int, int]]:

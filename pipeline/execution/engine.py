@@ -198,7 +198,7 @@ class Engine:
             return self._carrier.carry(lanes, run, record)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
-            if isinstance(exc, DrainError) and self.plan.reads_into_arena:
+            if self._reads.writes_to_arena:
                 self._memory.lease.lose()
             raise
 

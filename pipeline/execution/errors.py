@@ -21,5 +21,9 @@ class EngineClosedError(EngineError):
     """The engine was closed by its owner; nothing is broken."""
 
 
+class ArenaLostError(EngineError):
+    """A read into the arena that engines share did not end: none of them can compute any more."""
+
+
 class InputError(EngineError):
     """An input tensor is not what the model takes; the message names it."""

@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory
 from pipeline.devices.space import Space
-from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
+from pipeline.execution.errors import (
+    ArenaLostError,
+    CancelledError,
+    DeadlineError,
+    EngineClosedError,
+)
 
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
@@ -41,6 +46,7 @@ class Lease(ABC):
 
         Raises:
             CancelledError, DeadlineError: as asked, while waiting. EngineClosedError: it was closed.
+            ArenaLostError: an engine has lost it.
         """
         yield 0.0
 
@@ -85,7 +91,8 @@ class SharedArena:
         self._line: deque[object] = deque()
         self._members: dict[Lease, int] = {}
         self._closed = False
-        self._lost = False
+        #: What a read that has not ended may write to for ever, from the beginning on; None: nothing.
+        self._lost_bytes: int | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -106,6 +113,7 @@ class SharedArena:
 
         Raises:
             MemoryError: that is more than the space has. EngineClosedError: the arena was closed.
+            ArenaLostError: it is lost.
         """
         with self._resizing:
             self._check_open()
@@ -118,8 +126,8 @@ class SharedArena:
         """Give back what only ``lease`` needed; it holds no turn."""
         with self._resizing:
             used = self._members.pop(lease, None) is not None
-            if used and not (self._closed or self._lost):
-                self._space.resize(max(self._members.values(), default=0))
+            if used and not self._closed:
+                self._space.resize(max([*self._members.values(), self._lost_bytes or 0]))
 
     def acquire(self, deadline: float | None, cancelled: Callable[[], bool]) -> object:
         """Wait for the next turn; return what ``release`` takes. Raises as ``Lease.turn``."""
@@ -150,10 +158,10 @@ class SharedArena:
         with self._changed:
             self._changed.notify_all()
 
-    def lose(self) -> None:
-        """Give nobody a turn any more, and never give the memory back: a read into it has not ended."""
+    def lose(self, lease: Lease) -> None:
+        """Give nobody a turn any more, and what ``lease`` has never back: a read into it has not ended."""
         with self._changed:
-            self._lost = True
+            self._lost_bytes = self._members[lease]
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -164,12 +172,12 @@ class SharedArena:
             self._changed.wait_for(lambda: not self._line)
         with self._resizing:
             self._members.clear()
-            if not self._lost:
+            if self._lost_bytes is None:
                 self._space.close()
 
     def _check_open(self) -> None:
-        if self._lost:
-            raise EngineClosedError(
+        if self._lost_bytes is not None:
+            raise ArenaLostError(
                 "the disk may still write to the arena that models share: a read has not ended"
             )
         if self._closed:
@@ -207,7 +215,7 @@ class _Membership(Lease):
         self.close()
 
     def lose(self) -> None:
-        self._arena.lose()
+        self._arena.lose(self)
 
     def close(self) -> None:
         self._arena.leave(self)

@@ -40,6 +40,13 @@ class WeightReads:
         self._reader = reader
         self._reads = tuple(self._read(index) for index in range(len(plan.read_places)))
         self._client = pool.client(manifest.name, plan.choice.depth)
+        #: Reads in flight that bring weights to the arena.
+        self._into_arena: set[int] = set()
+
+    @property
+    def writes_to_arena(self) -> bool:
+        """Whether the disk may write to the arena now."""
+        return bool(self._into_arena)
 
     def start_read(self, index: int, done: Done) -> None:
         """Start read ``index`` of a sweep; ``done`` is called once, on another thread."""
@@ -52,9 +59,12 @@ class WeightReads:
                 memory.reclaim(offset, length)
             except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
                 error = error or exc
+            self._into_arena.discard(index)
             done(error, seconds)
 
         memory.lend(offset, length)
+        if memory is self._memory.lease.memory:
+            self._into_arena.add(index)
         self._pool.submit(
             ReadJob(
                 self._reader,

@@ -78,9 +78,15 @@ class Plan:
     stages: tuple[Stage, ...] = field(repr=False)
 
     @property
+    def arena_weights(self) -> tuple[int, ...]:
+        """Where in the arena weights of regions lie while these run, in their order."""
+        behind = (place.offset - self.ring_bytes for place in self.places)
+        return tuple(offset for offset in behind if offset >= 0)
+
+    @property
     def reads_into_arena(self) -> bool:
         """Whether the disk writes to the arena, too."""
-        return any(place.offset >= self.ring_bytes for place in self.places)
+        return bool(self.arena_weights)
 
     @property
     def weight_bytes(self) -> int:

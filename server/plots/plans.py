@@ -12,26 +12,33 @@ from server.plots.svg import Svg
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 1100, 560, 70, 36, 44
 _VALUES = ("#4878a8", "#6a9fd0", "#35608f", "#88b4dd")
 _STRIPS = ("#d98c3f", "#e8ab6c", "#c2742a", "#f0c596")
+_WEIGHTS = ("#5a9a5a", "#82b882", "#3f7a3f", "#a3cfa3")
 _TICKS = 5
 
 
 def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
     """Return SVG: moments from left to right, the arena's offsets upwards, values blue and strips orange.
 
-    A region is a moment for each of its operators, the same in all of its phases.
+    A region is a moment for each of its operators, the same in all of its phases. Its weights are green
+    where they lie in the arena.
     """
-    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps))
+    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps), plan.resident)
     names = [value.name for value in manifest.values]
     for region in regions_of(plan.steps):
         first, end = region.plan.region.first_piece, region.plan.region.end_piece
         names += [f"strip, pieces {first} to {end - 1}"] * len(region.plan.strips)
+    strips_end = len(names)
+    names += ["weights of a region"] * len(plan.arena_weights)
     moments = max((life.end for life in lives), default=1) or 1
     svg = Svg(_WIDTH, _HEIGHT)
     across, up = _scales(moments, max(plan.arena_bytes, 1))
-    for index, (life, offset) in enumerate(zip(lives, plan.values, strict=True)):
+    offsets = (*plan.values, *plan.arena_weights)
+    for index, (life, offset) in enumerate(zip(lives, offsets, strict=True)):
         if not life.n_bytes:
             continue
-        colours = _VALUES if index < len(manifest.values) else _STRIPS
+        colours = _WEIGHTS
+        if index < strips_end:
+            colours = _VALUES if index < len(manifest.values) else _STRIPS
         svg.rectangle(
             _LEFT + life.start * across,
             _HEIGHT - _BELOW - (offset + life.n_bytes) * up,
@@ -41,7 +48,9 @@ def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
             f"{names[index]}: {brief(life.n_bytes)} at {offset}, moments {life.start} to {life.end - 1}",
         )
     svg.text(_LEFT, 22, f"{name}: an arena of {brief(plan.arena_bytes)} over {moments} moments")
-    svg.text(_WIDTH - 10, 22, "blue: values, orange: strips of regions", "end")
+    svg.text(
+        _WIDTH - 10, 22, "blue: values, orange: strips of regions, green: their weights", "end"
+    )
     _axes(svg, [(moment, str(moment)) for moment in _steps(moments)], across, plan.arena_bytes, up)
     return svg.document()
 

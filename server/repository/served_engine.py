@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
-from pipeline.execution.errors import DrainError
+from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
@@ -124,9 +124,9 @@ class ServedEngine:
         return Answer(outputs, statistics, waited + statistics.turn_seconds)
 
     def leave(self, fault: str) -> None:
-        """Leave service, if there is a fault."""
-        self._fault = fault
+        """Leave service, if there is a fault; what came before stays: others may be answered meanwhile."""
         if fault:
+            self._fault = fault
             _log.error("model %s leaves service: %s", self.name, fault)
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
@@ -204,7 +204,7 @@ class ServedEngine:
 
 def _lasting(exc: Exception) -> str:
     """Return the message of an error that every later request would meet; empty for others."""
-    if isinstance(exc, FileChangedError):
+    if isinstance(exc, FileChangedError | ArenaLostError):
         return str(exc)
     cause = exc.__cause__
     gone = isinstance(exc, LoaderError) and isinstance(cause, OSError) and cause.errno in _GONE

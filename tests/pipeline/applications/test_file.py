@@ -87,6 +87,10 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
         (LAYERS.replace('"b", ', '"a", '), "m: two layers are called 'a'"),
         (LAYERS.replace('"b", ', '"b", colour = 1, '), "model.0.layers.1.colour"),
         (LAYERS.replace('"a", ', '"a", reads = ["b"], '), "does not lead from a layer to a later"),
+        (LAYERS.replace('"b", ', '"b", seconds = 1e308, '), "model.0.layers.1.seconds"),
+        (LAYERS.replace('"b", ', f'"b", parameters = {10**20}, '), "model.0.layers.1.parameters"),
+        (LAYERS.replace("1, 8, 8", "1, 4294967296, 8"), "more than 2,000,000"),
+        (f'together = [["m/{5000 * "1"}"]]\n' + LAYERS, "is no model, and no partition"),
         ("name = ", ":1: not TOML"),
     ],
 )

@@ -21,7 +21,13 @@ from pipeline.devices.memory import Memory
 from pipeline.devices.space import Space
 from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
-from pipeline.execution.errors import CancelledError, DeadlineError, InputError
+from pipeline.execution.errors import (
+    ArenaLostError,
+    CancelledError,
+    DeadlineError,
+    DrainError,
+    InputError,
+)
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
@@ -31,6 +37,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.small import small_pack
 
 LANES = 8
+LIMIT_SECONDS = 30.0
 REGIONS = (Region(0, 2, 2), Region(2, 5, 1))
 MODES = ["cancelled", "late", "kernel", "input"]
 Tensor = NDArray[np.float32]
@@ -400,4 +407,36 @@ def test_a_request_waits_for_its_turn_no_longer_than_it_may(
     assert np.array_equal(answers[0], expected[0])
     for each in (one, other):
         each.close()
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("in_arena", "first_hangs", "lost"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_only_a_read_into_the_arena_that_never_ends_loses_it(
+    pack: Pack, monkeypatch: pytest.MonkeyPatch, in_arena: bool, first_hangs: bool, lost: bool
+) -> None:
+    """The first read brings the weights of a region, the others pass the ring."""
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.1)
+    arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
+    choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
+    opened = Opened(pack, 1, arena, choice)
+    last = pack.manifest.spans[opened.plan.streamed[opened.plan.groups[0].end_span - 1]]
+    end = last.offset + last.length
+
+    def hang(offset: int, length: int) -> None:
+        if (offset < end) == first_hangs:
+            goes_on.wait(LIMIT_SECONDS)
+
+    opened.reader.hook = hang
+    with pytest.raises(DrainError):
+        opened.engine.run({"image": image(0)})
+    if lost:
+        with pytest.raises(ArenaLostError):
+            arena.join(4096)
+    else:
+        arena.join(4096).close()
+    goes_on.set()
+    opened.close()
     arena.close()

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.space import Space
-from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
+from pipeline.execution.errors import (
+    ArenaLostError,
+    CancelledError,
+    DeadlineError,
+    EngineClosedError,
+)
 from pipeline.execution.leases import Lease, OwnArena, SharedArena
 
 MIB = 1 << 20
@@ -206,14 +211,14 @@ def test_closing_turns_away_who_waits_and_waits_for_who_runs() -> None:
     other.close()
 
 
-def test_a_lost_arena_is_nobodys_and_its_memory_stays() -> None:
+def test_a_lost_arena_is_nobodys_and_the_memory_of_who_lost_it_stays() -> None:
     space = Space(MIB)
     arena = SharedArena(space)
     one, other = arena.join(4096), arena.join(8192)
     said: list[str] = []
 
     def wait() -> None:
-        with pytest.raises(EngineClosedError) as error, other.turn():
+        with pytest.raises(ArenaLostError) as error, other.turn():
             raise AssertionError
         said.append(str(error.value))
 
@@ -224,10 +229,14 @@ def test_a_lost_arena_is_nobodys_and_its_memory_stays() -> None:
         waits.join(LIMIT_SECONDS)
     assert len(said) == 1
     assert "has not ended" in said[0]
-    other.abandon()
+    with pytest.raises(ArenaLostError):
+        arena.join(4096)
     one.abandon()
-    arena.close()
     assert space.n_bytes == 8192
+    other.close()
+    assert space.n_bytes == 4096, "what only others had goes back"
+    arena.close()
+    assert space.n_bytes == 4096
     space.close()
 
 

@@ -1,13 +1,17 @@
 """Pictures of plans are SVG that a browser reads, and show all that lives."""
 
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from models.packs.pack import Pack
+from models.packs.pack import Pack, open_pack
 from pipeline.fitting.frontier import POINTS, frontier
 from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
 from pipeline.program.lives import lifetimes
+from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.plots.plans import arena_picture, frontier_picture
+from tests.pipeline.small import small_pack
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,6 +23,17 @@ def test_the_arena_shows_every_life(tiny_pack: Pack) -> None:
     lives = [life for life in lifetimes(manifest, plan.steps) if life.n_bytes]
     titled = [item for item in picture.iter(f"{_SVG}rect") if item.find(f"{_SVG}title") is not None]
     assert len(titled) == len(lives)
+
+
+def test_the_arena_shows_weights_that_lie_there(tmp_path: Path) -> None:
+    manifest = open_pack(small_pack(tmp_path)).manifest
+    for in_arena in (False, True):
+        choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
+        plan = make_plan(manifest, ARCHITECTURES["auto"], choice=choice)
+        assert plan.reads_into_arena == in_arena
+        picture = ET.fromstring(arena_picture("small", manifest, plan))
+        titles = [item.text or "" for item in picture.iter(f"{_SVG}title")]
+        assert sum(title.startswith("weights of a region") for title in titles) == in_arena
 
 
 def test_a_frontier_from_the_smallest_to_all_weights(tiny_pack: Pack) -> None:

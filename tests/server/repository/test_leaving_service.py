@@ -11,6 +11,7 @@ import pytest
 from loader.readers.faults import Fault, FaultyReader
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
+from pipeline.execution.errors import ArenaLostError, CancelledError
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Packs,
@@ -148,3 +149,29 @@ async def test_the_last_model_takes_readiness_with_it(
         error(await service.infer("tiny", TINY), 503, "weights.bin")
         assert (await service.client.get("/v2/health/ready")).status_code == 503
         assert (await service.client.get("/v2/health/live")).status_code == 200
+
+
+async def test_a_fault_stays_whatever_ends_beside_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of a model in partitions compute at once: one meets a fault, another is cancelled."""
+    served = service.worker("tiny").served
+
+    def cancelled_beside_a_fault(*_: object) -> None:
+        served.leave("the disk is gone")
+        raise CancelledError("cancelled")
+
+    monkeypatch.setattr(served.engine, "answer", cancelled_beside_a_fault)
+    await service.infer("tiny", TINY)
+    await out_of_service(service, "the disk is gone")
+
+
+async def test_who_shares_a_lost_arena_leaves_service(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ArenaLostError("the arena is lost")
+
+    monkeypatch.setattr(service.worker("tiny").engine, "answer", refused)
+    error(await service.infer("tiny", TINY), 503, "the arena is lost")
+    await out_of_service(service, "the arena is lost")
