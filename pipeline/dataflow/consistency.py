@@ -9,6 +9,7 @@ from pipeline.dataflow.naming import path
 
 #: Firings of an iteration that anything here executes.
 MOST_FIRINGS = 2_000_000
+_MOST_SHOWN = 10**15
 
 
 def repetitions(graph: Graph) -> tuple[int, ...]:
@@ -33,9 +34,14 @@ def repetitions(graph: Graph) -> tuple[int, ...]:
     total = sum(count * actor.phases for count, actor in zip(cycles, graph.actors, strict=True))
     if total > MOST_FIRINGS:
         raise DataflowError(
-            f"{graph.name}: an iteration has {total:,} firings, more than {MOST_FIRINGS:,}"
+            f"{graph.name}: an iteration has {_shown(total)} firings, more than {MOST_FIRINGS:,}"
         )
     return tuple(cycles)
+
+
+def _shown(count: int) -> str:
+    """Return ``count``; of very many that they are."""
+    return f"{count:,}" if count < _MOST_SHOWN else f"{_MOST_SHOWN:,} and more"
 
 
 def _connected(graph: Graph, start: int) -> dict[int, Fraction]:

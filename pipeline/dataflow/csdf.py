@@ -62,6 +62,8 @@ class Graph:
     channels: tuple[Channel, ...]
 
     def __post_init__(self) -> None:
+        if not self.actors:
+            raise DataflowError(f"{self.name}: no actors")
         _check_names(f"{self.name}: two actors", [actor.name for actor in self.actors])
         _check_names(f"{self.name}: two channels", [channel.name for channel in self.channels])
         for actor in self.actors:

@@ -16,10 +16,14 @@ _MOST_MOMENTS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """``period``: time of an iteration, None: it stops. ``held_up``: channels that lacked room."""
+    """``period``: time of an iteration, None: it stops. ``held_up``: channels that lacked room.
+
+    ``moments``: how long it took to find out.
+    """
 
     period: Fraction | None
     held_up: frozenset[int]
+    moments: int = 0
 
 
 class _Cores:
@@ -99,6 +103,8 @@ class _Cores:
 def self_timed(graph: Graph, counts: Sequence[int], capacities: Capacities) -> Steady:
     """Execute ``graph`` until it repeats itself; ``counts``: firings of an iteration.
 
+    A moment is one at which firings end, and others may start.
+
     Channels without a capacity must not fill up for ever. Every time is above 0.
 
     Raises:
@@ -110,15 +116,17 @@ def self_timed(graph: Graph, counts: Sequence[int], capacities: Capacities) -> S
     cores = _Cores(graph, capacities)
     seen: dict[tuple[object, ...], tuple[int, int]] = {}
     room_before = list(cores.room)
-    for _ in range(_MOST_MOMENTS):
+    for moment in range(_MOST_MOMENTS):
         cores.start(room_before)
         state = cores.state()
         if state in seen:
             then, fired = seen[state]
             iterations = Fraction(cores.fired[0] - fired, counts[0])
-            return Steady((cores.now - then) / iterations, frozenset(cores.held_up))
+            return Steady((cores.now - then) / iterations, frozenset(cores.held_up), moment)
         seen[state] = cores.now, cores.fired[0]
         room_before = list(cores.room)
         if not cores.end():
-            return Steady(None, frozenset(cores.waiting_for_room()))
-    raise DataflowError(f"{graph.name}: does not repeat itself within {_MOST_MOMENTS:,} moments")
+            return Steady(None, frozenset(cores.waiting_for_room()), moment)
+    raise DataflowError(
+        f"{graph.name}: does not repeat itself within {_MOST_MOMENTS:,} moments in which firings end"
+    )

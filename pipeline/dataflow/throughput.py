@@ -18,6 +18,8 @@ from pipeline.dataflow.self_timed import self_timed
 
 #: Firings of all executions together, of an iteration each, that a search may take.
 _MOST_FIRINGS = 2_000_000
+#: Moments of all executions, times what is looked at in each: actors and channels. About a minute.
+_MOST_WORK = 40_000_000
 
 
 def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = None) -> Buffers:
@@ -34,9 +36,13 @@ def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = Non
     start = tuple(alone(graph, counts))
     steps = [_step(channel) for channel in graph.channels]
     waiting, seen = [(graph.size(start), start)], {start}
-    for tried in range(1, nodes + 1):
+    left = _MOST_WORK // (len(graph.actors) + len(graph.channels))
+    tried = 0
+    while tried < nodes and left > 0:
+        tried += 1
         size, capacities = heappop(waiting)
         steady = self_timed(graph, counts, capacities)
+        left -= steady.moments
         if steady.period is not None and steady.period <= period:
             return Buffers(capacities, size, size, tried)
         for channel in steady.held_up:
@@ -47,7 +53,7 @@ def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = Non
                     seen.add(tuple(raised))
                     heappush(waiting, (graph.size(raised), tuple(raised)))
     raise DataflowError(
-        f"{graph.name}: {nodes:,} capacities were not enough to find those of full throughput"
+        f"{graph.name}: {tried:,} capacities were not enough to find those of full throughput"
     )
 
 

@@ -15,7 +15,6 @@ from pipeline.applications.search import Constraints, Settings, Solution, reduce
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
 from server.cli.applications.ways import chromosome_row, ours_row, papers_rows
-from server.cli.arguments import options
 from server.cli.arguments.options import DeviceName, Json, Threads, open_named, size
 from server.cli.printing.output import print_json
 from server.cli.printing.steps import working
@@ -26,7 +25,13 @@ _POINTS = 12
 def app(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="An application, TOML (docs/applications.md).")],
-    budget: options.Budget = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="At most so much for weights, activations and scratch of all models (M^c).",
+        ),
+    ] = None,
     throughput: Annotated[
         list[str] | None,
         typer.Option(metavar="MODEL=FPS", help="At least so many frames a second (Algorithm 2)."),

@@ -64,7 +64,7 @@ def csdf(
         summary["buffer_bytes"] = element_bytes * summary["minimum_buffers"]
         summary["arena_bytes"] = element_bytes * summary["arena"]
     if throughput:
-        fastest = full_throughput(graph, counts)
+        fastest = _fastest(source, graph, counts)
         summary["full_throughput_buffers"] = fastest.size
     if output is not None:
         write_text(output, sdf3_text(graph))
@@ -81,6 +81,13 @@ def csdf(
         _print_channels(table)
     if order:
         say(", ".join(name if count == 1 else f"{count} x {name}" for name, count in runs))
+
+
+def _fastest(source: Path, graph: Graph, counts: tuple[int, ...]) -> Buffers:
+    try:
+        return full_throughput(graph, counts)
+    except DataflowError as exc:
+        raise DataflowError(f"{source}: {exc}") from exc
 
 
 def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...], int | None]:

@@ -193,3 +193,25 @@ def test_real_networks_by_rows(name: str, most: int) -> None:
     assert rooms.proven
     arena = dataflow_arena(honest, rooms.capacities, schedule(honest, counts, rooms.capacities))
     assert arena.size <= {"mobilenet": 251_552, "resnet": 220_000}[name]
+
+
+def test_a_graph_without_actors_is_none() -> None:
+    with pytest.raises(DataflowError, match="g: no actors"):
+        Graph("g", (), ())
+
+
+@pytest.mark.parametrize("count", [300, 16_000])
+def test_more_firings_than_can_be_written_down_are_refused_in_a_line(count: int) -> None:
+    actors = tuple(Actor(f"a{number}", (1,)) for number in range(count))
+    channels = tuple(Channel(f"c{n}", n, n + 1, (2,), (1,)) for n in range(count - 1))
+    with pytest.raises(DataflowError, match="and more firings") as caught:
+        repetitions(Graph("g", actors, channels))
+    assert len(str(caught.value)) < 200
+
+
+def test_a_search_for_full_throughput_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever each execution takes: many actors and channels count."""
+    monkeypatch.setattr("pipeline.dataflow.throughput._MOST_WORK", 200)
+    graph = convert(resnet_18(), Overlap.RING)
+    with pytest.raises(DataflowError, match="1 capacities were not enough"):
+        full_throughput(graph, firings(graph))
