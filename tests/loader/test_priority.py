@@ -62,7 +62,7 @@ def test_what_readers_reach_is_asked_once() -> None:
 
 
 def test_a_thread_stays_where_it_is_if_it_may_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sandbox, or where cores were taken away meanwhile: a reader that ended would strand all models."""
+    """In a sandbox, or where cores were taken away: a reader that ended would strand all models."""
 
     def refuse(_pid: int, _cores: object) -> None:
         raise PermissionError
