@@ -5,6 +5,7 @@ read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, any
 nice level (CAP_SYS_NICE or RLIMIT_NICE). docs/demand-layering.md has the figures.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -51,11 +52,12 @@ def hasten() -> Priority:
 
 
 def spread(cores: Collection[int]) -> None:
-    """Let the calling thread run on all of ``cores``.
+    """Let the calling thread run on all of ``cores``, as far as the kernel allows.
 
     A thread begins where the one that starts it is kept, which may be on one core, to compute there.
     """
-    os.sched_setaffinity(0, cores)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cores)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from loader import priority
-from loader.priority import LEVELS, hasten, reader_priority
+from loader.priority import LEVELS, hasten, reader_priority, spread
 
 T = TypeVar("T")
 
@@ -59,3 +59,13 @@ def test_what_readers_reach_is_asked_once() -> None:
     before = threading.active_count()
     assert reader_priority() == reader_priority() == on_a_thread(hasten)
     assert threading.active_count() == before
+
+
+def test_a_thread_stays_where_it_is_if_it_may_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sandbox, or where cores were taken away: a reader that ended would strand all models."""
+
+    def refuse(_pid: int, _cores: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    spread({0})

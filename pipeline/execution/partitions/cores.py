@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from loader.priority import spread
+
 
 def allowed_cores() -> tuple[int, ...]:
     """Return the cores that the calling thread may run on, ascending."""
@@ -20,16 +22,16 @@ def cores_for(workers: int, first: int = 0) -> tuple[int, ...]:
 
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
-    """Keep the calling thread on ``cores`` inside the context; () leaves it where it is.
+    """Keep the calling thread on ``cores`` inside the context, as far as the kernel allows.
 
-    Threads that it starts meanwhile would inherit that.
+    () leaves it where it is. Threads that it starts meanwhile would inherit that.
     """
     if not cores:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    spread(cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        spread(before)

@@ -23,14 +23,17 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
+from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
+from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.partitions import Cuts
 from pipeline.program.regions import Action, Move, Region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
-from tests.pipeline.program.regions import largest_regions, random_regions
+from tests.pipeline.program.regions import is_possible, largest_regions, random_regions
 
 Outputs = Mapping[str, NDArray[np.float32]]
 Machine = tuple[Device, ReadPool]
@@ -395,3 +398,25 @@ def _copied(phase: Sequence[Action], value: int) -> int:
     """Return how many rows of ``value`` are copied from where it lies whole."""
     moves = [action.source for action in phase if isinstance(action, Move)]
     return sum(area.rows for area in moves if (area.strip, area.row_value) == (None, value))
+
+
+def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path: Path) -> None:
+    """Channels that are shuffled in five dimensions cross; rows know them in four."""
+    pack = compiled(CASES["shuffled channels"], tmp_path)
+    cuts, expected = Cuts(pack.manifest), answers(pack, machine)
+    checked = 0
+    for cut in cuts.places:
+        front, _ = cuts.parts([cut])
+        for first in range(cut):
+            region = Region(first, cut, 2)
+            if not is_possible(row_network(front), region):
+                continue
+            found = []
+            for part, regions in zip(cuts.parts([cut]), ((region,), ()), strict=True):
+                found.append(make_plan(part, ARCHITECTURES["pre"], choice=Choice(regions=regions)))
+            plan = pipeline_plan(found, [cut], [cuts.edge_bytes(cut)])
+            ports = {port.name: port.shape for port in pack.manifest.inputs}
+            with closing(open_pipeline(pack, plan, [machine[0]] * 2, machine[1])) as pipeline:
+                assert same_bits([pipeline.run(inputs_for(ports))[0]], expected[:1]), (cut, first)
+            checked += 1
+    assert checked
