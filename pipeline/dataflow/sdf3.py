@@ -16,6 +16,8 @@ from pipeline.dataflow.xml_elements import Element, read_elements
 
 #: Rates and times of a file together.
 MOST_NUMBERS = 8_000_000
+#: Of a graph: what is searched and placed takes the square of their number. Networks have hundreds.
+MOST_CHANNELS = 4_000
 _SCHEMA = "http://www.es.ele.tue.nl/sdf3/xsd/sdf3-csdf.xsd"
 _HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?>',
@@ -119,7 +121,10 @@ class _Reading:
             if len(given) > 1 and self._phases[number] == 1:
                 self._phases[number] = len(given)
             actors.append(Actor(name, self._spread(element, given, number)))
-        channels = tuple(self._channel(element, sizes) for element in self._csdf.all("channel"))
+        found = list(self._csdf.all("channel"))
+        if max(len(elements), len(found)) > MOST_CHANNELS:
+            raise self._csdf.error(f"expected at most {MOST_CHANNELS:,} actors and channels")
+        channels = tuple(self._channel(element, sizes) for element in found)
         for port in self._ports.values():
             if not port.used:
                 raise port.element.error("no channel begins or ends here, expected one")

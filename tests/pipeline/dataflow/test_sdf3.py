@@ -101,6 +101,14 @@ def test_what_is_wrong_is_named(old: str, new: str, said: str, tmp_path: Path) -
     assert len(message) < 400
 
 
+def test_graphs_that_are_too_large_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.dataflow.sdf3.MOST_CHANNELS", 5)
+    with pytest.raises(DataflowError, match="expected at most 5 actors and channels"):
+        read(_SOUND, tmp_path)
+
+
 def test_a_channel_too_few_is_named(tmp_path: Path) -> None:
     lines = [line for line in _SOUND.splitlines() if '<channel name="n4' not in line]
     with pytest.raises(DataflowError, match="<port>: no channel begins or ends here"):
