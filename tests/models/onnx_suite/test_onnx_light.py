@@ -18,7 +18,7 @@ from tests.models.streamed import compiled, same, streamed
 
 LIGHT = Path(str(onnx.backend.test.__file__)).parent / "data" / "light"
 # Hundreds of megabytes of weights, or of operators: seconds each.
-LARGE = {"vgg19", "bvlc_alexnet", "zfnet512", "densenet121"}
+LARGE = {"vgg19", "bvlc_alexnet", "zfnet512", "densenet121", "resnet50", "inception_v2"}
 
 
 def light_cases() -> list[TestCase]:

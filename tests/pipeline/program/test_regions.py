@@ -223,6 +223,7 @@ def test_every_kernel_of_many_programs_reads_what_it_should(block: int) -> None:
         check(number)
 
 
+@pytest.mark.slow
 def test_threads_plan_regions_of_a_network_side_by_side() -> None:
     """As planning does that was cancelled, and what was asked for next; few plans are kept."""
     network = random_network(Random(3), 14)

@@ -55,6 +55,7 @@ def test_rows(cli: Cli, packs: Packs, tiny: Path) -> None:
     assert equations == [2, 4, 2, 1]
 
 
+@pytest.mark.slow
 def test_auto_within_a_budget_of_all_memory(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it
     options = ("--iterations", 1, "--no-peers", "--budget", "900KiB", "--json")
@@ -89,6 +90,7 @@ def test_for_people(cli: Cli, tiny: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tuned_ones_are_profiled_planned_and_plotted(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it

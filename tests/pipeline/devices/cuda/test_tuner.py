@@ -99,6 +99,7 @@ def test_a_library_whose_bits_depend_on_the_filters_is_not_taken(
     assert len(several) < len(chosen)
 
 
+@pytest.mark.slow
 def test_a_profile_on_the_device_plans_auto(
     host_kernels: HostKernels, pack: Pack, image: Tensor
 ) -> None:
