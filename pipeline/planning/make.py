@@ -53,24 +53,20 @@ def make_plan(
     streamed = streamed_units(manifest, steps, set(kept))
     _check_ring(manifest, architecture, choice, streamed)
     stream = streaming(architecture, choice, streamed)
-    read_places, copy_places = stream.read_places, stream.copy_places
-    order = Steps(
-        stream.users,
-        len(steps),
-        read_places,
-        copy_places,
-        choice.ahead == "idle",
-        stream.in_arena,
-    )
     resident_bytes = sum(manifest.spans[i].length for i in kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
     arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
-    values = (
-        *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
-        *arena.offsets[len(manifest.values) :],
+    behind_values = arena.offsets[len(manifest.values) :]
+    strips = len(behind_values) - len(stream.in_arena)
+    stream = stream.with_arena(behind_values[strips:])
+    order = Steps(
+        stream.users,
+        len(steps),
+        stream.read_places,
+        stream.copy_places,
+        choice.ahead == "idle",
+        stream.in_arena,
     )
-    weights = values[len(values) - len(stream.in_arena) :]
-    stream = stream.with_arena(weights)
     return Plan(
         architecture=architecture,
         choice=choice,
@@ -90,7 +86,10 @@ def make_plan(
         places=stream.places,
         resident=tuple(kept),
         spans=_span_offsets(manifest, kept, streamed, stream),
-        values=values[: len(values) - len(weights)],
+        values=(
+            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
+            *behind_values[:strips],
+        ),
         users=stream.users,
         stages=stages(architecture, order),
     )

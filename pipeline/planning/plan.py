@@ -84,11 +84,6 @@ class Plan:
         return tuple(offset for offset in behind if offset >= 0)
 
     @property
-    def reads_into_arena(self) -> bool:
-        """Whether the disk writes to the arena, too."""
-        return bool(self.arena_weights)
-
-    @property
     def weight_bytes(self) -> int:
         return self.staging_bytes + self.ring_bytes + self.resident_bytes
 

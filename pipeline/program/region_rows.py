@@ -12,7 +12,7 @@ from models.packs.manifest import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Wanted, one_region, wanted
 from pipeline.program.region_plan import Region, RegionError
-from pipeline.program.row_network import Part, RowNetwork
+from pipeline.program.row_network import Part, RowNetwork, readers_of
 from pipeline.program.row_ranges import Rows, needed, row_ranges
 
 
@@ -68,19 +68,12 @@ class RegionRows:
 
     @cached_property
     def parts(self) -> dict[int, tuple[Part, ...]]:
-        values = {taken.row_value for item in self.items for taken in item.inputs}
-        return {value: self.network.parts(value, self.region.pieces) for value in values}
+        return self.network.parts_read(self.items, self.region.pieces)
 
     @cached_property
     def readers(self) -> dict[int, list[tuple[int, int]]]:
         """For each value of one maker, who reads it: operators and which of their inputs it is part of."""
-        found: dict[int, list[tuple[int, int]]] = {value: [] for value in self.made}
-        for position, item in enumerate(self.items):
-            for number, taken in enumerate(item.inputs):
-                for part in self.parts[taken.row_value]:
-                    if part.row_value in found:
-                        found[part.row_value].append((position, number))
-        return found
+        return readers_of(self.items, self.parts, self.made)
 
     def is_direct(self, position: int, number: int) -> bool:
         return (position, number) in self._direct

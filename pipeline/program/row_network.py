@@ -1,7 +1,7 @@
 """The part of a model that can run on rows, with who makes and who reads what."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,6 +90,13 @@ class RowNetwork:
             if pieces.start <= item.first_piece < pieces.stop
         ]
         return range(inside[0], inside[-1] + 1) if inside else None
+
+    def parts_read(
+        self, items: Iterable[RowOperator], pieces: range
+    ) -> dict[int, tuple[Part, ...]]:
+        """Return the parts of each row value that operators ``items`` of a region take."""
+        values = {taken.row_value for item in items for taken in item.inputs}
+        return {value: self.parts(value, pieces) for value in values}
 
     def parts(self, row_value: int, pieces: range) -> tuple[Part, ...]:
         """Return what of other values ``row_value`` is for a region of ``pieces``.
@@ -300,3 +307,19 @@ class RowNetwork:
             return frozenset((index,)).union(*(seen(other, asked) for other in beside))
 
         return [seen(index, frozenset()) for index in range(len(values))]
+
+
+def readers_of(
+    items: Sequence[RowOperator], parts: Mapping[int, Sequence[Part]], made: Iterable[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """Return for each of ``made`` who reads it: positions of ``items``, and which of their inputs it is in.
+
+    ``parts``: of each row value that they take, as ``RowNetwork.parts_read`` says.
+    """
+    found: dict[int, list[tuple[int, int]]] = {value: [] for value in made}
+    for position, item in enumerate(items):
+        for number, taken in enumerate(item.inputs):
+            for part in parts[taken.row_value]:
+                if part.row_value in found:
+                    found[part.row_value].append((position, number))
+    return found

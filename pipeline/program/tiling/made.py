@@ -10,7 +10,7 @@ from functools import cached_property
 
 from models.packs.manifest import RowOperator
 from pipeline.program.region_plan import Region, RegionError, Reuse
-from pipeline.program.row_network import Part, RowNetwork
+from pipeline.program.row_network import Part, RowNetwork, readers_of
 from pipeline.program.row_ranges import Rows
 from pipeline.program.tiling.boxes import Box, common, hull, needed_box, without
 
@@ -62,11 +62,7 @@ class TileBoxes:
             for position, item in enumerate(self.items)
         }
         self._add_copies()
-        self.parts = {
-            taken.row_value: network.parts(taken.row_value, region.pieces)
-            for item in self.items
-            for taken in item.inputs
-        }
+        self.parts = network.parts_read(self.items, region.pieces)
         self.read = frozenset(
             part.row_value for parts in self.parts.values() for part in parts
         ) - frozenset(self.made)
@@ -84,13 +80,7 @@ class TileBoxes:
     @cached_property
     def readers(self) -> dict[int, list[tuple[int, int]]]:
         """For each value of one maker, who reads it: operators and which of their inputs it is part of."""
-        found: dict[int, list[tuple[int, int]]] = {value: [] for value in self.made}
-        for position, item in enumerate(self.items):
-            for number, taken in enumerate(item.inputs):
-                for part in self.parts[taken.row_value]:
-                    if part.row_value in found:
-                        found[part.row_value].append((position, number))
-        return found
+        return readers_of(self.items, self.parts, self.made)
 
     @cached_property
     def direct(self) -> frozenset[tuple[int, int]]:

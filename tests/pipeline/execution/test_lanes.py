@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import Device, DeviceLostError, Kernel, KernelError, Launch
-from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.base import Device, DeviceLostError, KernelError
 from pipeline.devices.space import Space
 from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
@@ -34,6 +32,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack
 
 LANES = 8
@@ -46,44 +45,6 @@ Tensor = NDArray[np.float32]
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return open_pack(small_pack(Path(tmp_path_factory.mktemp("repository"))))
-
-
-class HookedDevice(CpuDevice):
-    """Calls ``before(n)`` before the n-th kernel that is launched, which is of lane ``lane``.
-
-    All kernels of a lane are bound before those of the next one.
-    """
-
-    def __init__(self, lanes: int) -> None:
-        super().__init__(1)
-        self.launched = self.bound = self.lane = 0
-        self.lanes = lanes
-        self.before: Callable[[int], None] = lambda number: None
-
-    def load(self, graph: bytes) -> Kernel:
-        return _Hooked(super().load(graph), self)
-
-
-class _Hooked(Kernel):
-    def __init__(self, kernel: Kernel, device: HookedDevice) -> None:
-        self._kernel = kernel
-        self._device = device
-
-    def bind(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
-    ) -> Launch:
-        launch = self._kernel.bind(inputs, outputs, scratch)
-        position = self._device.bound
-        self._device.bound += 1
-
-        def hooked() -> None:
-            number = self._device.launched
-            self._device.lane = position * self._device.lanes // self._device.bound
-            self._device.launched += 1
-            self._device.before(number)
-            launch()
-
-        return hooked
 
 
 @dataclass(frozen=True)
@@ -183,7 +144,7 @@ def test_lanes_on_rows_give_the_same_bits(
     """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
     opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, 2, in_arena=in_arena),)))
     assert len(opened.plan.steps) > len(pack.manifest.pieces)
-    assert opened.plan.reads_into_arena == in_arena
+    assert bool(opened.plan.arena_weights) == in_arena
     found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])
     for seed, each in enumerate(found):
         np.testing.assert_array_equal(answer(each), expected[seed])

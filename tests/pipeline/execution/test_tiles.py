@@ -15,7 +15,6 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.regions import Region, RegionError, Reuse, plan_region
-from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.configuration import parse
@@ -30,6 +29,7 @@ from tests.pipeline.execution.test_rows import (
     compiled,
     same_bits,
 )
+from tests.pipeline.program.regions import is_possible, largest_regions
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 
@@ -58,28 +58,6 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return compiled(CASES[_CHAIN], tmp_path_factory.mktemp("chain"))
 
 
-def largest_tiled(network: RowNetwork, rows: int, columns: int, reuse: Reuse) -> tuple[Region, ...]:
-    """Return the longest regions there are, from the first piece on, on tiles of that size."""
-    count = len(network.manifest.pieces)
-    found: list[Region] = []
-    start = 0
-    while start < count:
-        regions = [Region(start, end, rows, columns, reuse) for end in range(count, start, -1)]
-        region = next((item for item in regions if is_possible(network, item)), None)
-        if region is not None:
-            found.append(region)
-        start = start + 1 if region is None else region.end_piece
-    return tuple(found)
-
-
-def is_possible(network: RowNetwork, region: Region) -> bool:
-    try:
-        plan_region(network, region)
-    except RegionError:
-        return False
-    return True
-
-
 def check(
     case: Case, kinds: Sequence[tuple[int, int, Reuse]], machine: Machine, folder: Path
 ) -> None:
@@ -87,7 +65,7 @@ def check(
     pack = compiled(case, folder)
     expected = answers(pack, machine)
     for rows, columns, reuse in kinds:
-        regions = largest_tiled(row_network(pack.manifest), rows, columns, reuse)
+        regions = largest_regions(row_network(pack.manifest), rows, columns, reuse)
         assert regions
         for architecture in ("pre", "auto"):
             assert same_bits(answers(pack, machine, regions, architecture), expected), regions

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from pipeline.program.regions import Region, RegionError, plan_region
+from pipeline.program.regions import Region, RegionError, Reuse, plan_region
 from pipeline.program.row_network import RowNetwork
 
 _ROWS = (1, 1, 2, 3, 4, 7, 16, 40)
@@ -26,13 +26,15 @@ def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
     return tuple(found)
 
 
-def largest_regions(network: RowNetwork, rows: int) -> tuple[Region, ...]:
-    """Return the longest regions there are, from the first piece on, of ``rows`` rows each."""
+def largest_regions(
+    network: RowNetwork, rows: int, columns: int | None = None, reuse: Reuse = "none"
+) -> tuple[Region, ...]:
+    """Return the longest regions there are, from the first piece on, of so many rows, or tiles, each."""
     count = len(network.manifest.pieces)
     found: list[Region] = []
     start = 0
     while start < count:
-        regions = [Region(start, end, rows) for end in range(count, start, -1)]
+        regions = [Region(start, end, rows, columns, reuse) for end in range(count, start, -1)]
         region = next((item for item in regions if is_possible(network, item)), None)
         if region is not None:
             found.append(region)

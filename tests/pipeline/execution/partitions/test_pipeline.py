@@ -21,7 +21,7 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import Device, Kernel, KernelError, Launch
+from pipeline.devices.base import Device, KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, address
 from pipeline.devices.staged import StagedDevice
@@ -37,6 +37,7 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, concat, parsed
+from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack
 
 LIMIT_SECONDS = 30.0
@@ -66,36 +67,6 @@ def early() -> onnx.ModelProto:
         }""",
         {"u": (64, 64, 3, 3), "v": (64, 64, 3, 3), "w": (64, 64, 3, 3)},
     )
-
-
-class HookedDevice(CpuDevice):
-    """Calls ``before(n)`` before the n-th kernel that is launched."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.launched = 0
-        self.before: Callable[[int], None] = lambda number: None
-
-    def load(self, graph: bytes) -> Kernel:
-        return _Hooked(super().load(graph), self)
-
-
-class _Hooked(Kernel):
-    def __init__(self, kernel: Kernel, device: HookedDevice) -> None:
-        self._kernel = kernel
-        self._device = device
-
-    def bind(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
-    ) -> Launch:
-        launch = self._kernel.bind(inputs, outputs, scratch)
-
-        def hooked() -> None:
-            self._device.launched += 1
-            self._device.before(self._device.launched - 1)
-            launch()
-
-        return hooked
 
 
 def planned(pack: Pack, cuts: Sequence[int], copied: bool = False) -> PipelinePlan:
