@@ -9,6 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.context import Context
 from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
+from server.page import routes as page
+from server.page.events import Watchers
+from server.page.looks import Looks
 from server.protocol import classify, detect, health, infer, metadata, repository
 from server.protocol.documentation import docs
 from server.protocol.documentation.openapi import describe
@@ -57,7 +60,9 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.state.context = context
-    for group in (infer, classify, detect, health, metadata, repository, docs):
+    app.state.watchers = Watchers(context.draining)
+    app.state.looks = Looks(context.repository)
+    for group in (infer, classify, detect, health, metadata, repository, docs, page):
         app.include_router(group.router)
     register_handlers(app)
     app.put_together(context.exchanges, settings.access_log == "all")

@@ -69,6 +69,8 @@ class Context:
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
+        #: Set when no more requests are taken: what would go on for ever ends.
+        self.draining = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
 
     @property

@@ -56,7 +56,6 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
     registry = Registry(_limits(settings))
     context.metrics.watch_connections(registry)
     host, port = listener.getsockname()[:2]
-    draining = False
 
     def ready() -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -64,13 +63,12 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
         context.notifier.ready(context.describe())
 
     def stopping() -> None:
-        nonlocal draining
-        draining = True
+        context.draining.set()
         _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 
     def sweep(now: float) -> None:
-        context.exchanges.sweep(now, hurry=draining or registry.waiting)
+        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.waiting)
 
     return Server(config, listener, registry, ready=ready, stopping=stopping, sweep=sweep)
 

@@ -49,6 +49,13 @@ class Sharer:
     within: Callable[[int], Fitted] | None = None
     alone: bool = False
 
+    def limited(self, most_bytes: int | None) -> "Sharer":
+        """Return the same model with a limit of its own, which its least plan may exceed."""
+        within = self.within
+        if most_bytes is None or within is None:
+            return self
+        return replace(self, within=lambda n_bytes: within(min(n_bytes, most_bytes)))
+
     def takes(self, in_turns: bool) -> bool:
         """Return whether it takes turns where models that can do (``in_turns``)."""
         return in_turns and not self.alone

@@ -5,47 +5,35 @@ from collections.abc import Sequence
 from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
-from pipeline.program.lives import lifetimes, never_whole
-from pipeline.program.steps import regions_of
+from server.plots.boxes import arena_boxes
 from server.plots.svg import Svg
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 1100, 560, 70, 36, 44
 _VALUES = ("#4878a8", "#6a9fd0", "#35608f", "#88b4dd")
 _STRIPS = ("#d98c3f", "#e8ab6c", "#c2742a", "#f0c596")
 _WEIGHTS = ("#5a9a5a", "#82b882", "#3f7a3f", "#a3cfa3")
+_COLOURS = {"value": _VALUES, "strip": _STRIPS, "weights": _WEIGHTS}
 _TICKS = 5
 
 
 def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
-    """Return SVG: moments from left to right, the arena's offsets upwards, values blue and strips orange.
+    """Return SVG: moments from left to right, the arena's offsets upwards.
 
-    A region is a moment for each of its operators, the same in all of its phases. Its weights are green
-    where they lie in the arena.
+    Values are blue, strips of regions orange, weights of regions green.
     """
-    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps), plan.resident)
-    names = [value.name for value in manifest.values]
-    for region in regions_of(plan.steps):
-        first, end = region.plan.region.first_piece, region.plan.region.end_piece
-        names += [f"strip, pieces {first} to {end - 1}"] * len(region.plan.strips)
-    strips_end = len(names)
-    names += ["weights of a region"] * len(plan.arena_weights)
-    moments = max((life.end for life in lives), default=1) or 1
+    boxes = arena_boxes(manifest, plan)
+    moments = max((box.end for box in boxes), default=1)
     svg = Svg(_WIDTH, _HEIGHT)
     across, up = _scales(moments, max(plan.arena_bytes, 1))
-    offsets = (*plan.values, *plan.arena_weights)
-    for index, (life, offset) in enumerate(zip(lives, offsets, strict=True)):
-        if not life.n_bytes:
-            continue
-        colours = _WEIGHTS
-        if index < strips_end:
-            colours = _VALUES if index < len(manifest.values) else _STRIPS
+    for index, box in enumerate(boxes):
+        colours = _COLOURS[box.kind]
         svg.rectangle(
-            _LEFT + life.start * across,
-            _HEIGHT - _BELOW - (offset + life.n_bytes) * up,
-            (life.end - life.start) * across,
-            life.n_bytes * up,
+            _LEFT + box.start * across,
+            _HEIGHT - _BELOW - (box.offset + box.n_bytes) * up,
+            (box.end - box.start) * across,
+            box.n_bytes * up,
             colours[index % len(colours)],
-            f"{names[index]}: {brief(life.n_bytes)} at {offset}, moments {life.start} to {life.end - 1}",
+            f"{box.name}: {brief(box.n_bytes)} at {box.offset}, moments {box.start} to {box.end - 1}",
         )
     svg.text(_LEFT, 22, f"{name}: an arena of {brief(plan.arena_bytes)} over {moments} moments")
     svg.text(

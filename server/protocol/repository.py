@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from server.protocol.administration import administrator
 from server.protocol.errors import public
@@ -38,6 +39,22 @@ async def load(context: ContextDependency, name: str) -> dict[str, Any]:
     entry = await context.repository.load(name)
     context.metrics.expect(name)
     return {"name": name, "state": entry.state}
+
+
+class Replan(BaseModel):
+    """``memory_bytes``: the most that the model may take; null: what the budget leaves it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    memory_bytes: PositiveInt | None
+
+
+@router.post("/models/{name}/replan", dependencies=ADMINISTRATION)
+async def replan(context: ContextDependency, name: str, wanted: Replan) -> dict[str, Any]:
+    """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
+    entry = await context.repository.replan(name, wanted.memory_bytes)
+    plan = entry.fitted.plan if entry.fitted else None
+    return {"name": name, "state": entry.state, "memory_bytes": plan.memory if plan else None}
 
 
 @router.post("/models/{name}/unload", dependencies=ADMINISTRATION)

@@ -21,8 +21,9 @@ class Entry:
     ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``may_pass``: for a
     reason that may be gone at the next try, without anybody changing a file or a setting.
     ``lost``: why its memory, which a disk may still write to, can never be used again. ``version`` and
-    ``weight_bytes``: of what was loaded last. ``prepared`` and ``place``: what is loaded, and
-    what it is planned as; None while it is not.
+    ``weight_bytes``: of what was loaded last. ``most_bytes``: what it may take at most while it is loaded,
+    whatever the budget has. ``prepared`` and ``place``: what is loaded, and what it is planned as; None
+    while it is not.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Entry:
     lost: str = ""
     version: str | None = None
     weight_bytes: int = 0
+    most_bytes: int | None = None
     prepared: Prepared | None = None
     place: Place | None = None
     worker: Worker | None = None

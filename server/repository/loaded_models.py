@@ -12,6 +12,7 @@ from pathlib import Path
 from models.errors import ModelError
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
+from pipeline.fitting.frontier import FrontierPoint
 from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
@@ -22,7 +23,7 @@ from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.entry import Entry
 from server.repository.opening import Opener, Prepared
 from server.repository.planning_threads import PlanningThreads
-from server.repository.replanning import Place, Places, growing, making_room
+from server.repository.replanning import Place, Places, check_within, growing, making_room
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.settings.sizes import format_size
@@ -69,6 +70,31 @@ class LoadedModels:
         entry.version, entry.weight_bytes = model.pack.version, model.pack.manifest.weight_bytes
         return bool(changes)
 
+    async def replan(self, entry: Entry, most_bytes: int | None) -> None:
+        """Limit the memory of a loaded model; on an error it and all others stay as they are.
+
+        Raises:
+            As Repository.replan.
+        """
+        before, entry.most_bytes = entry.most_bytes, most_bytes
+        loaded = self._places()
+        changes: dict[str, Place] = {}
+        try:
+            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+            planned = _as_places(loaded, shares)
+            check_within(entry.name, planned[entry.name], most_bytes)
+            others = {name: place for name, place in loaded.items() if name != entry.name}
+            place, budget = planned[entry.name], self._budget.without([entry.name])
+            changes = making_room(place, others, planned, budget)
+            for other, smaller in changes.items():
+                await self._reopen(self._entries[other], smaller)
+            if not place.is_like(loaded[entry.name]):
+                await self._reopen(entry, place)
+        except BaseException:
+            entry.most_bytes = before
+            await to_its_end(self._restore({other: loaded[other] for other in changes}))
+            raise
+
     async def close(self, entry: Entry, why: str) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
@@ -80,7 +106,7 @@ class LoadedModels:
             await to_its_end(self._closed(entry, worker))
 
     async def _closed(self, entry: Entry, worker: Worker) -> None:
-        entry.prepared = entry.place = None
+        entry.prepared = entry.place = entry.most_bytes = None
         try:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
@@ -105,6 +131,20 @@ class LoadedModels:
         for name, larger in growing(loaded, planned, self._budget).items():
             await self._try_reopen(self._entries[name], larger)
 
+    async def frontier(self, entry: Entry) -> list[FrontierPoint]:
+        """Return the plans that the model of ``entry`` may have; raises as Repository.frontier."""
+        model = entry.prepared
+        assert model is not None
+
+        def planned() -> list[FrontierPoint]:
+            try:
+                return self._opener.frontier(model)
+            finally:
+                forget()
+                trim_heap()
+
+        return await self.planning.run(planned)
+
     def _places(self) -> dict[str, Place]:
         """Return what the models that serve are planned as."""
         serving = (entry for entry in self._entries.values() if entry.serves)
@@ -112,8 +152,13 @@ class LoadedModels:
 
     def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
         """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
-        models = [self._entries[name].prepared for name in loaded]
-        sharers = [model.sharer for model in models if model is not None]
+        entries = [self._entries[name] for name in loaded]
+        models = [entry.prepared for entry in entries]
+        sharers = [
+            entry.prepared.sharer.limited(entry.most_bytes)
+            for entry in entries
+            if entry.prepared is not None
+        ]
         if newcomer is not None:
             name, model = newcomer
             models.append(model)

@@ -18,6 +18,7 @@ from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.cores import cores_for
+from pipeline.fitting.frontier import FrontierPoint, frontier
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan, PlanError
@@ -96,6 +97,15 @@ class Opener:
             pack, profile = prepared(self._checked(folder), self._device)
             check_requests(name, pack.manifest, self._budget)
             return Prepared(pack, profile, self._sharer(name, pack, profile))
+
+    def frontier(self, model: Prepared) -> list[FrontierPoint]:
+        """Return the plans that ``model`` may have, ascending in memory; blocks.
+
+        Raises:
+            PlanError, ProfileError: it has none.
+        """
+        resident = self._device.adapt(ARCHITECTURES["pre"])
+        return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
 
     async def open(self, name: str, model: Prepared, place: Place) -> Worker:
         """Reserve, read and start ``model`` as it is planned.

@@ -13,6 +13,7 @@ from pipeline.planning.partitions.plan import PipelinePlan
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import Holding
+from server.settings.sizes import format_least
 
 #: A larger plan is worth opening a model again when it is larger by this part.
 _WORTH = 16
@@ -64,6 +65,20 @@ def making_room(
             _change(trial, name, target)
             changes[name] = target
     return changes
+
+
+def check_within(name: str, place: Place, most_bytes: int | None) -> None:
+    """Check that ``place`` keeps a limit.
+
+    Raises:
+        RefusedError: it is the least that there is, and more.
+    """
+    n_bytes = place.fitted.plan.total_bytes
+    if most_bytes is not None and n_bytes > most_bytes:
+        raise RefusedError(
+            f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
+            f"{most_bytes} bytes"
+        )
 
 
 def growing(loaded: Places, planned: Places, budget: Budget) -> dict[str, Place]:

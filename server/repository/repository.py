@@ -20,6 +20,7 @@ from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
+from pipeline.fitting.frontier import FrontierPoint
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError, RefusedError, few, shown
 from server.memory.budget import Budget
@@ -178,6 +179,30 @@ class Repository:
         entry, pack = self.get(name, version)
         assert entry.worker is not None
         return entry.worker, pack
+
+    async def replan(self, name: str, most_bytes: int | None) -> Entry:
+        """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
+
+        Requests to it wait in line meanwhile, as those to models that shrink for it. The limit stays until
+        the model is unloaded.
+
+        Raises:
+            NotFoundError, NotServingError: it is not loaded. RefusedError: it needs more at least; nothing
+            has changed. Otherwise as ``load``.
+        """
+        async with self._changing():
+            entry, _ = self.get(name)
+            await self._loaded.replan(entry, most_bytes)
+            self._grow_later()
+            return entry
+
+    async def frontier(self, name: str) -> list[FrontierPoint]:
+        """Return the plans that a loaded model may have, ascending in memory.
+
+        Raises:
+            PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
+        """
+        return await self._loaded.frontier(self.get(name)[0])
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""

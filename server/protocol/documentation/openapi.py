@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from server.protocol.documentation import schemas
+from server.protocol.repository import Replan
 
 Document = dict[str, Any]
 
@@ -89,6 +90,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/v2/repository/index"): _gives(_INDEX, 404),
     ("post", "/v2/repository/models/{name}/load"): _gives(
         schemas.ModelState, 403, 404, 409, 500, 503
+    ),
+    ("post", "/v2/repository/models/{name}/replan"): Operation(
+        {200: Content(schemas.Replanned)}, (400, 403, 404, 409, 500, 503), (Content(Replan),)
     ),
     ("post", "/v2/repository/models/{name}/unload"): _gives(schemas.ModelState, 403, 404),
 }

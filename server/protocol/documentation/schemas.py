@@ -196,3 +196,9 @@ class ModelState(Schema):
 
     name: str
     state: State
+
+
+class Replanned(ModelState):
+    """What a model takes now, bytes by kind."""
+
+    memory_bytes: dict[str, NonNegativeInt] | None

@@ -69,7 +69,7 @@ async def still_serves(shared: Service) -> None:
         ("POST", "/v2/repository/models/ti%00ny/load", 404, []),
         ("POST", f"/v2/repository/models/{'n' * 5000}/load", 404, []),
         ("GET", "/v1/models/pair", 404, ["Not Found"]),
-        ("GET", "/", 404, ["Not Found"]),
+        ("GET", "/v3", 404, ["Not Found"]),
         ("GET", "/v2/models/pair/infer", 405, ["Method Not Allowed"]),
         ("DELETE", "/v2/models/pair", 405, ["Method Not Allowed"]),
         ("POST", "/metrics", 405, ["Method Not Allowed"]),

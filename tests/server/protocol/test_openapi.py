@@ -95,7 +95,9 @@ FOREIGN = {"headers": {"origin": "http://evil.example"}}
 BIG = {"content": bytes(2 << 20)}
 GZIP = {"content": b"\x1f\x8b", "headers": {"content-encoding": "gzip"}}
 MODEL = "/v2/models/{name}"
-LOAD, UNLOAD = (f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload"))
+LOAD, UNLOAD, REPLAN = (
+    f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload", "replan")
+)
 
 
 def known(method: str, path: str, good: dict[str, Any], name: str) -> Iterator[Case]:
@@ -139,6 +141,11 @@ def cases() -> Iterator[Case]:
         yield Case("post", path, 403, "tiny", FOREIGN)
         yield Case("post", path, 404, "nobody")
     yield Case("post", LOAD, 200)
+    for limit, status in ((1, 409), (0, 400), (None, 200)):
+        yield Case("post", REPLAN, status, sent={"json": {"memory_bytes": limit}})
+    yield Case("post", REPLAN, 403, "tiny", {"json": {"memory_bytes": None}, **FOREIGN})
+    for name, status in (("nobody", 404), ("idle", 503)):
+        yield Case("post", REPLAN, status, name, {"json": {"memory_bytes": None}})
     yield Case("post", LOAD, 409, "zlarge")
     yield Case("post", LOAD, 503, "damaged")
 
@@ -173,7 +180,7 @@ async def test_every_answer_is_as_documented(service: Service, document: Documen
 async def test_every_documented_status_is_given(document: Document) -> None:
     """But for those that only a fault, a deadline or the end of the repository brings."""
     rare = {("post", "/v2/repository/index", 404), ("get", "/v2/health/ready", 503)}
-    rare |= {("post", LOAD, 500)}
+    rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
     rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
     given = {(case.method, case.path, case.status) for case in cases()} | rare

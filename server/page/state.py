@@ -1,0 +1,75 @@
+"""What the page shows of the server, as JSON: read from what is there, never measured for it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from models.packs.manifest import Manifest
+from server.context import Context
+from server.operation.process import installed_version
+from server.repository.entry import Entry
+
+
+def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]) -> dict[str, Any]:
+    """Return the state of everything; counters (sweeps, seconds, bytes) go on from the start of the server.
+
+    ``on_disk``: names in the repository; models that nobody tried to load yet are shown, too.
+    ``public``: takes out of a reason what is no client's business.
+    """
+    budget, pool = context.budget, context.request_memory
+    known = {entry.name: entry for entry in context.repository.entries()}
+    return {
+        "version": installed_version(),
+        "budget": {
+            "total_bytes": budget.total_bytes,
+            "used_bytes": budget.used_bytes,
+            "request_bytes": budget.request_bytes,
+            "request_used_bytes": pool.used_bytes,
+            "request_waiting": pool.waiting,
+        },
+        "memory": budget.account(),
+        "models": [
+            _model(known[name], public) if name in known else _absent(name)
+            for name in sorted({*known, *on_disk})
+        ],
+    }
+
+
+def _absent(name: str) -> dict[str, Any]:
+    return {"name": name, "state": "UNAVAILABLE", "reason": "not loaded"}
+
+
+def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
+    shown = {
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": public(entry.reason),
+        "weight_bytes": entry.weight_bytes,
+    }
+    if entry.worker is None or entry.fitted is None or entry.pack is None:
+        return shown
+    engine, fitted = entry.worker.engine, entry.fitted
+    counted = engine.statistics()
+    return shown | {
+        "architecture": fitted.plan.architecture.name,
+        "plan_bytes": fitted.plan.total_bytes,
+        "in_turns": engine.takes_turns,
+        "predicted_seconds": fitted.predicted_seconds,
+        "bound_seconds": fitted.bound_seconds,
+        "takes": _takes(entry.pack.manifest),
+        "waiting": entry.worker.waiting,
+        "ahead_bytes": engine.ahead_bytes,
+        "sweeps": entry.worker.served.sweeps,
+        "sweep_seconds": entry.worker.served.sweep_seconds,
+        "stall_seconds": counted.stall_seconds,
+        "read_bytes": counted.read_bytes,
+    }
+
+
+def _takes(manifest: Manifest) -> str | None:
+    """Return what the page can do with an image: "detect", "classify", or nothing."""
+    if manifest.preprocess is None:
+        return None
+    if manifest.detection is not None:
+        return "detect"
+    return "classify" if manifest.classification is not None else None

@@ -1,0 +1,36 @@
+// What happened between one state and the next: counters go on, so rates are differences.
+
+const KEPT_MS = 120_000;
+
+export class History {
+  #before = new Map();
+  #samples = new Map();
+
+  // Take a state that came at `now`; each model of it gets `rate`, `delay` and `stall` of the time since the last.
+  take(state, now) {
+    for (const model of state.models) {
+      const before = this.#before.get(model.name);
+      this.#before.set(model.name, { ...model, at: now });
+      if (!before || !(model.sweeps >= before.sweeps)) continue;
+      const sweeps = model.sweeps - before.sweeps;
+      model.rate = sweeps / ((now - before.at) / 1e3);
+      const samples = this.#samples.get(model.name) ?? [];
+      if (sweeps) {
+        // Counters of an engine begin again when it is opened again.
+        const stalled = Math.max(model.stall_seconds - before.stall_seconds, 0);
+        samples.push({ at: now, delay: (model.sweep_seconds - before.sweep_seconds) / sweeps, stall: stalled / sweeps });
+      }
+      while (samples.length && samples[0].at < now - KEPT_MS) samples.shift();
+      this.#samples.set(model.name, samples);
+    }
+    for (const model of state.models) {
+      const last = this.of(model.name).at(-1);
+      model.delay = last?.delay;
+      model.stall = last?.stall;
+    }
+  }
+
+  of(name) {
+    return this.#samples.get(name) ?? [];
+  }
+}

@@ -1,0 +1,96 @@
+// Puts the page together: states come in, what is chosen is shown, buttons ask the server.
+
+import { answer, change, look, useKey } from "./api.js";
+import { showArena } from "./arena.js";
+import { milliseconds, size } from "./format.js";
+import { Frontier } from "./frontier.js";
+import { History } from "./history.js";
+import { showMemory } from "./memory.js";
+import { showModels } from "./models.js";
+import { showRecent } from "./recent.js";
+import { follow } from "./stream.js";
+import { Try } from "./tryit.js";
+
+const element = (id) => document.getElementById(id);
+const history = new History(), frontier = new Frontier(attempt), trying = new Try(attempt);
+let chosen = null, planned = 0, models = [];
+
+async function attempt(words, act) {
+  element("fault").hidden = true;
+  try {
+    await act();
+  } catch (error) {
+    element("fault").textContent = `Cannot ${words}: ${error.message}`;
+    element("fault").hidden = false;
+    askForKey(error);
+  }
+}
+
+function askForKey(error) {
+  if (error?.status === 401 || error?.status === 403) element("key-form").hidden = false;
+}
+
+const on = {
+  load: (name) => attempt(`load ${name}`, () => answer(change(name, "load"), { method: "POST" })),
+  unload: (name) => attempt(`unload ${name}`, () => answer(change(name, "unload"), { method: "POST" })),
+  look: (name) => {
+    choose(models.find((model) => model.name === name));
+    element("look-title").focus();
+  },
+};
+
+function choose(model) {
+  chosen = model.name;
+  planned = 0;
+  element("look").hidden = false;
+  element("look-title").textContent = model.name;
+  frontier.choose();
+  trying.choose(model);
+  show(model);
+}
+
+function show(model) {
+  const facts = [
+    `version ${model.version}`, model.architecture, `${size(model.plan_bytes)} of memory for ${size(model.weight_bytes)} of weights`,
+    `${size(model.ahead_bytes)} read ahead`,
+  ];
+  if (model.predicted_seconds != null) facts.push(`predicted ${milliseconds(model.predicted_seconds)}`);
+  if (model.bound_seconds != null) facts.push(`bound ${milliseconds(model.bound_seconds)}`);
+  element("look-facts").textContent = facts.join(" · ");
+  showRecent(history.of(model.name), performance.now());
+  frontier.now(model);
+  if (model.plan_bytes !== planned) {
+    planned = model.plan_bytes;
+    attempt("show the arena", async () => showArena(await answer(look(model.name, "arena"))));
+  }
+}
+
+function take(state) {
+  history.take(state, performance.now());
+  ({ models } = state);
+  element("version").textContent = state.version;
+  showMemory(state);
+  showModels(models, chosen, on);
+  const model = models.find((each) => each.name === chosen);
+  if (model?.state === "READY") show(model);
+  else if (model === undefined || model.state === "UNAVAILABLE") {
+    element("look").hidden = true;
+    chosen = null;
+  }
+}
+
+function link(how, error) {
+  element("link").textContent = how === "live" ? "live" : `no connection${error ? `: ${error.message}` : ""}`;
+  element("link").classList.toggle("lost", how !== "live");
+  askForKey(error);
+}
+
+element("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useKey(element("key").value.trim());
+  element("key").value = "";
+  element("key-form").hidden = true;
+  element("fault").hidden = true;
+});
+
+follow(take, link);

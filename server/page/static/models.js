@@ -1,0 +1,62 @@
+// The table of models: a row each, kept while the model is there, so that the focus stays where it is.
+
+import { html } from "./draw.js";
+import { milliseconds, rate, size } from "./format.js";
+
+// Columns that narrow screens have room for.
+const NARROW = ["memory", "delay"];
+
+const rows = new Map();
+
+// `on`: { load, unload, look }, each called with a name.
+export function showModels(models, chosen, on) {
+  const body = document.querySelector("#models tbody");
+  for (const [name, row] of rows)
+    if (!models.some((model) => model.name === name)) {
+      row.element.remove();
+      rows.delete(name);
+    }
+  for (const model of models) {
+    if (!rows.has(model.name)) {
+      rows.set(model.name, newRow(model.name, on));
+      body.append(rows.get(model.name).element);
+    }
+    fill(rows.get(model.name), model, model.name === chosen);
+  }
+}
+
+function newRow(name, on) {
+  const cells = {};
+  for (const key of ["memory", "weights", "delay", "stalls", "rate", "waiting"])
+    cells[key] = html("td", { class: NARROW.includes(key) ? "number" : "number more" });
+  const state = html("span"), reason = html("span", { class: "reason" });
+  const button = (words, act) => {
+    const made = html("button", { type: "button", "aria-label": `${words} ${name}` }, words);
+    made.addEventListener("click", () => act(name));
+    return made;
+  };
+  const buttons = { look: button("Look", on.look), load: button("Load", on.load), unload: button("Unload", on.unload) };
+  const element = html("tr", {},
+    html("th", { scope: "row" }, name), html("td", {}, state, reason), ...Object.values(cells),
+    html("td", { class: "actions" }, buttons.look, " ", buttons.load, buttons.unload));
+  return { element, cells, state, reason, buttons };
+}
+
+function fill({ element, cells, state, reason, buttons }, model, isChosen) {
+  const ready = model.state === "READY", has = (value, show) => (value == null ? "–" : show(value));
+  element.classList.toggle("chosen", isChosen);
+  state.textContent = model.state.toLowerCase();
+  state.className = `state-${model.state}`;
+  reason.textContent = ready ? model.architecture : model.reason;
+  cells.memory.textContent = has(model.plan_bytes, size);
+  cells.weights.textContent = model.weight_bytes ? size(model.weight_bytes) : "–";
+  cells.delay.textContent = milliseconds(model.delay ?? model.predicted_seconds);
+  cells.delay.title = model.delay == null ? "predicted" : "of the last answers";
+  cells.stalls.textContent = milliseconds(model.stall);
+  cells.rate.textContent = ready ? rate(model.rate ?? 0) : "–";
+  cells.waiting.textContent = has(model.waiting, String);
+  buttons.look.disabled = !ready;
+  buttons.load.hidden = ready;
+  buttons.load.disabled = model.state === "LOADING";
+  buttons.unload.hidden = !ready;
+}

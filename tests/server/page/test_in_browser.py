@@ -1,0 +1,105 @@
+"""The page as a person uses it: in Chromium, on a server of its own (extra `browser`)."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, picture, serving_port
+
+pytestmark = pytest.mark.browser
+
+# A frontier is planned in it.
+_WAIT_MS = 60_000
+
+
+@pytest.fixture
+def server(packs: Packs) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    budget = 2 * (packs.smallest("tiny") + packs.smallest("pair")) + REQUEST_MEMORY
+    settings = ("--repository", packs.repository, "--models", "tiny,pair", "--budget", budget)
+    command = [sys.executable, "-m", "server.cli", "serve", *map(str, settings), "--port", "0"]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as process:
+        try:
+            yield process, f"http://127.0.0.1:{serving_port(process)}/"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        found = browser.new_page(viewport={"width": 1280, "height": 1200})
+        found.set_default_timeout(_WAIT_MS)
+        yield found
+        browser.close()
+
+
+def test_models_are_loaded_looked_at_planned_tried_and_unloaded(
+    server: tuple[subprocess.Popen[bytes], str], page: Any, tmp_path: Path
+) -> None:
+    process, address = server
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+
+    before = page.locator("#memory-sum").inner_text()
+    page.get_by_role("button", name="Unload pair").click()
+    page.get_by_role("button", name="Load pair", exact=True).wait_for()
+    assert page.locator("#memory-sum").inner_text() != before
+    page.get_by_role("button", name="Load pair", exact=True).click()
+    page.get_by_role("button", name="Unload pair").wait_for()
+
+    page.get_by_role("button", name="Look tiny").click()
+    page.locator("#arena rect").first.wait_for()
+    (tmp_path / "picture.png").write_bytes(picture())
+    page.get_by_label("Image file").set_input_files(tmp_path / "picture.png")
+    page.locator("#answers li").first.wait_for()
+    assert "class" in page.locator("#answers").inner_text()
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    page.get_by_label("Image file").set_input_files(tmp_path / "broken.png")
+    page.get_by_role("alert").wait_for()
+
+    page.get_by_role("button", name="Plan the frontier").click()
+    page.get_by_role("slider").wait_for()
+    page.get_by_role("slider").press("Home")
+    least = page.locator("#most-said").inner_text().partition(",")[0]
+    page.get_by_role("button", name="Replan").press("Enter")
+    page.get_by_text(f"{least} of memory").wait_for()
+
+    assert problems == [
+        "Failed to load resource: the server responded with a status of 400 (Bad Request)"
+    ]
+    assert all(url.startswith((address, f"blob:{address}")) for url in asked)
+    process.terminate()  # a page that is open does not hold up the end
+    assert process.wait(LIMIT_SECONDS) == 0
+    page.get_by_text("no connection").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_everybody_can_use_it(
+    server: tuple[subprocess.Popen[bytes], str], page: Any, scheme: str, width: int
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(server[1])
+    page.get_by_role("button", name="Look tiny").click()
+    page.locator("#arena rect").first.wait_for()
+    found = Axe().run(page)
+    assert not found.response["violations"], found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,65 @@
+"""The page is served whole; what it shows of the server is so."""
+
+import pytest
+
+from models.packs.pack import open_pack
+from server.page.routes import STATIC
+from server.page.state import state
+from tests.server.support import Packs, Service, error, inputs_for
+
+FILES = sorted(path.name for path in STATIC.iterdir())
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_the_page_is_whole_and_browsers_are_told_to_trust_no_other(shared: Service) -> None:
+    page = await shared.client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    for name in FILES:
+        found = await shared.client.get(f"/page/files/{name}")
+        assert found.status_code == 200
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+    for name in ("main.mjs", "..%2froutes.py", "%2e%2e", "index.html%00"):
+        error(await shared.client.get(f"/page/files/{name}"), 404)
+
+
+async def test_the_state_adds_up(shared: Service, packs: Packs) -> None:
+    await shared.infer("tiny", inputs_for("tiny"))
+    shown = state(shared.context, ["tiny", "pair", "twin"], str)
+    budget = shown["budget"]
+    held = sum(sum(kinds.values()) for kinds in shown["memory"].values())
+    assert held + budget["request_bytes"] == budget["used_bytes"] <= budget["total_bytes"]
+    models = {model["name"]: model for model in shown["models"]}
+    assert list(models) == ["pair", "tiny", "twin"]
+    assert models["tiny"]["takes"] == "classify"
+    assert models["tiny"]["sweeps"] >= 1
+    assert models["pair"]["takes"] is None
+    assert models["twin"] == {"name": "twin", "state": "UNAVAILABLE", "reason": "not loaded"}
+    assert models["tiny"]["weight_bytes"] == packs.weights("tiny")
+
+
+async def test_the_arena_holds_what_is_shown(shared: Service, packs: Packs) -> None:
+    shown = (await shared.client.get("/page/models/tiny/arena")).json()
+    assert shown["boxes"]
+    tops = [box["offset"] + box["n_bytes"] for box in shown["boxes"]]
+    assert max(tops) <= shown["arena_bytes"]
+    values = {value.name for value in open_pack(packs.repository / "tiny").manifest.values}
+    assert {box["name"] for box in shown["boxes"] if box["kind"] == "value"} <= values
+    error(await shared.client.get("/page/models/nosuch/arena"), 404)
+
+
+async def test_a_frontier_is_planned_once(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (await shared.client.get("/page/models/tiny/frontier")).json()
+    sizes = [point["plan_bytes"] for point in first]
+    assert len(sizes) > 1
+    assert sizes == sorted(sizes)
+
+    async def never(name: str) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(shared.context.repository, "frontier", never)
+    assert (await shared.client.get("/page/models/tiny/frontier")).json() == first
+    # It takes a core: who may not load may not ask.
+    headers = {"x-forwarded-for": "198.51.100.1"}
+    error(await shared.client.get("/page/models/tiny/frontier", headers=headers), 403)
