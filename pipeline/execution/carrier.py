@@ -9,6 +9,7 @@ from typing import Any
 
 from loader.readers.reader import Reader
 from models.packs.manifest import Manifest
+from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.statistics import SweepStatistics, Tally
@@ -47,7 +48,7 @@ class Carrier:
         self._verified = False
 
     def carry(
-        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None
+        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None, claim: Claim = FREE
     ) -> tuple[dict[int, Any], SweepStatistics]:
         """Sweep once for all ``lanes`` that run; return what these took, and what the sweep took.
 
@@ -64,7 +65,7 @@ class Carrier:
         self.running = run
         try:
             run.each(lambda lane: memories[lane].put({**self._defaults, **lanes[lane].inputs}))
-            statistics = self._sweep(run, record)
+            statistics = self._sweep(run, record, claim)
             for memory in memories:
                 memory.forget_inputs()
             run.each(take)
@@ -78,11 +79,11 @@ class Carrier:
         """Let go of the kernels."""
         self.sweeper = _idle()
 
-    def _sweep(self, run: LaneRun, record: Recorder | None) -> SweepStatistics:
+    def _sweep(self, run: LaneRun, record: Recorder | None, claim: Claim) -> SweepStatistics:
         verified = self._verify or not self._verified
         self._reads.verify, self._reads.deadline = verified, run.deadline
         try:
-            statistics = self.sweeper.run(run.deadline, run.all_stopped, record)
+            statistics = self.sweeper.run(run.deadline, run.all_stopped, record, claim)
         except BaseException:
             self.tally.failures += 1
             raise

@@ -24,6 +24,7 @@ from pipeline.execution.carrier import Carrier
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Take, Tensors, check_inputs, copies
+from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import Lease
 from pipeline.execution.resident_reads import load_residents
@@ -158,8 +159,11 @@ class Engine:
         lanes: Sequence[Lane],
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
+        claim: Claim = FREE,
     ) -> list[Answer | Exception]:
         """Answer up to ``plan.choice.lanes`` requests in one sweep; weights are read once.
+
+        ``claim``: to compute, where sweeps of several engines run at once.
 
         Return for each lane its answer, or why it has none: its own error, as ``run`` raises them, while
         the others go on; or the error of the sweep, which all have that had not stopped. On an asynchronous
@@ -179,8 +183,9 @@ class Engine:
                 with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
                     self._check_usable()  # it may have been closed meanwhile
                     with during or nullcontext():
-                        outputs, statistics = self._carry(lanes, run, record)
-                    carried = outputs, replace(statistics, turn_seconds=waited)
+                        outputs, statistics = self._carry(lanes, run, record, claim)
+                    turns = waited + statistics.turn_seconds
+                    carried = outputs, replace(statistics, turn_seconds=turns)
         except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
             for lane in run.running:
                 run.stop(lane, exc)
@@ -192,10 +197,10 @@ class Engine:
         ]
 
     def _carry(
-        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None
+        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None, claim: Claim
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:
-            return self._carrier.carry(lanes, run, record)
+            return self._carrier.carry(lanes, run, record, claim)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
             if self._reads.writes_to_arena:

@@ -13,9 +13,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pipeline.devices.base import Done, Launch
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.execution.sweep_state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
@@ -65,6 +67,7 @@ class Sweeper:
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
+        claim: Claim = FREE,
     ) -> SweepStatistics:
         """Run one sweep to its end; if it fails, nothing is in flight afterwards.
 
@@ -72,20 +75,22 @@ class Sweeper:
             deadline: on time.monotonic's clock; checked between kernels and while waiting.
             cancelled: asked between kernels.
             record: receives every event of the schedule, from several threads but one at a time.
+            claim: to compute, which others do while this sweep waits for weights.
 
         Raises:
             LoaderError: a read failed. DeviceError: a copy or kernel failed.
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
         if self._only_computes and record is None:
-            return self._compute(deadline, cancelled)
+            return self._compute(deadline, cancelled, claim)
         state = self._begin(record)
         try:
             self._advance(state)
             while not state.schedule.finished:
                 self._check(state, deadline, cancelled)
-                index = self._next_kernel(state, deadline)
+                index = self._next_kernel(state, deadline, claim)
                 if index is not None and state.error is None:
+                    claim.hold(deadline, cancelled)
                     self._run_kernel(state, index)
             self._check_error(state)
         except BaseException:
@@ -96,18 +101,25 @@ class Sweeper:
             self._head.clear()
             raise
         finally:
+            claim.give()
             with self._lock:
                 state.over = True
-        return state.statistics()
+        return _without(claim, state.statistics())
 
-    def _compute(self, deadline: float | None, cancelled: Callable[[], bool]) -> SweepStatistics:
+    def _compute(
+        self, deadline: float | None, cancelled: Callable[[], bool], claim: Claim
+    ) -> SweepStatistics:
         """Run the kernels one after the other: what any schedule comes to where nothing else is done."""
         began = time.perf_counter()
-        for kernel in self._kernels:
-            _check_limits(deadline, cancelled)
-            kernel()
-        took = time.perf_counter() - began
-        return SweepStatistics(took, took, 0.0, 0.0, 0.0)
+        try:
+            for kernel in self._kernels:
+                _check_limits(deadline, cancelled)
+                claim.hold(deadline, cancelled)
+                kernel()
+        finally:
+            claim.give()
+        took = time.perf_counter() - began - claim.waited_seconds
+        return SweepStatistics(took, took, 0.0, 0.0, 0.0, turn_seconds=claim.waited_seconds)
 
     def settle(self) -> None:
         """Wait until nothing is in flight.
@@ -202,10 +214,11 @@ class Sweeper:
         stage = self._stages[action.stage]
         return action.index - (len(stage) - stage.ahead)
 
-    def _next_kernel(self, state: SweepState, deadline: float | None) -> int | None:
+    def _next_kernel(self, state: SweepState, deadline: float | None, claim: Claim) -> int | None:
         """Return the next kernel when it may run; None where only an error waits."""
         with contextlib.suppress(queue.Empty):
             return state.ready.get_nowait()
+        claim.give()
         left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
         before = time.perf_counter()
         self._hurry()
@@ -270,6 +283,14 @@ class Sweeper:
     def _check_error(state: SweepState) -> None:
         if state.error is not None:
             raise state.error
+
+
+def _without(claim: Claim, statistics: SweepStatistics) -> SweepStatistics:
+    """Return what a sweep took without the time in which others computed."""
+    waited = claim.waited_seconds
+    if not waited:
+        return statistics
+    return replace(statistics, delay_seconds=statistics.delay_seconds - waited, turn_seconds=waited)
 
 
 def _check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from pipeline.profiles.profile_file import save_found
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
-from server.repository.entry import Entry
+from server.repository.entry import Absence, Entry, Lost, Unloaded
 from server.repository.opening import Opener, Prepared
 from server.repository.planning_threads import PlanningThreads
 from server.repository.replanning import Place, Places, check_within, growing, making_room
@@ -62,12 +62,10 @@ class LoadedModels:
         try:
             for other, smaller in changes.items():
                 await self._reopen(self._entries[other], smaller)
-            entry.worker = await self._opener.open(name, model, place)
+            entry.serve(await self._opener.open(name, model, place), model, place)
         except BaseException:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
-        entry.prepared, entry.place = model, place
-        entry.version, entry.weight_bytes = model.pack.version, model.pack.manifest.weight_bytes
         return bool(changes)
 
     async def replan(self, entry: Entry, most_bytes: int | None) -> None:
@@ -76,7 +74,8 @@ class LoadedModels:
         Raises:
             As Repository.replan.
         """
-        before, entry.most_bytes = entry.most_bytes, most_bytes
+        before = entry.most_bytes
+        entry.limit(most_bytes)
         loaded = self._places()
         changes: dict[str, Place] = {}
         try:
@@ -91,31 +90,33 @@ class LoadedModels:
             if not place.is_like(loaded[entry.name]):
                 await self._reopen(entry, place)
         except BaseException:
-            entry.most_bytes = before
+            entry.limit(before)
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
 
-    async def close(self, entry: Entry, why: str) -> None:
+    async def close(self, entry: Entry, why: str, cause: Absence = "failed") -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
         Runs to its end even when cancelled: what nobody can close any more would stay reserved.
         """
-        worker, entry.worker, entry.why = entry.worker, None, why
-        entry.refused = False
+        worker = entry.worker
+        if not isinstance(entry.condition, Lost):
+            entry.condition = Unloaded(why, cause)
         if worker is not None:
             await to_its_end(self._closed(entry, worker))
 
     async def _closed(self, entry: Entry, worker: Worker) -> None:
-        entry.prepared = entry.place = entry.most_bytes = None
         try:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
             _log.exception("model %s cannot be closed", entry.name)
-            entry.lost = f"it could not be closed: {exc}"
+            lost = f"it could not be closed: {exc}"
         else:
             # The memory of a broken engine is still the disk's: it stays reserved.
-            entry.lost = worker.engine.broken or worker.served.lost
-        if not entry.lost:
+            lost = worker.engine.broken or worker.served.lost
+        if lost:
+            entry.condition = Lost(lost)
+        else:
             self._budget.release(entry.name)
         trim_heap()
 
@@ -195,7 +196,7 @@ class LoadedModels:
             if not entry.serves:
                 await self.close(entry, entry.reason)
             raise
-        entry.place = place
+        entry.move(place)
 
     async def _restore(self, places: dict[str, Place]) -> None:
         """Give models back what they had, as far as they were changed."""

@@ -26,7 +26,7 @@ from server.errors import NotFoundError, NotServingError, RefusedError, few, sho
 from server.memory.budget import Budget
 from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
-from server.repository.entry import Entry
+from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.loaded_models import LoadedModels
 from server.repository.model_folders import model_names
 from server.repository.opening import Opener
@@ -122,27 +122,28 @@ class Repository:
                 return entry
             # What left service holds its memory until here.
             await self._loaded.close(entry, entry.reason)
-            if entry.lost:
-                raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
-            entry.loading, entry.why, entry.refused = True, "loading", False
-            entry.unloaded = False
+            if isinstance(entry.condition, Lost):
+                raise NotServingError(f"{entry.message}; restart the server")
+            entry.condition = Loading()
             try:
                 changed = await self._loaded.admit(entry, folder)
                 if changed:
                     self._grow_later()
             except (Exception, asyncio.CancelledError) as exc:
-                entry.why = str(exc) or "loading was cancelled"
-                entry.refused = isinstance(exc, RefusedError)
-                entry.may_pass = isinstance(exc, _MAY_PASS)
-                # Where it was another model's read, this one holds nothing.
-                hung = isinstance(exc, DrainError) and name in self._budget.held()
-                entry.lost = str(exc) if hung else ""
-                if entry.refused:
+                entry.condition = self._not_loaded(name, exc)
+                if entry.absence == "refused":
                     self.refusals[name] = self.refusals.get(name, 0) + 1
                 raise
-            finally:
-                entry.loading = False
             return entry
+
+    def _not_loaded(self, name: str, exc: BaseException) -> Unloaded | Lost:
+        """Return what becomes of a model whose loading ended with ``exc``."""
+        # Where it was another model's read, this one holds nothing.
+        if isinstance(exc, DrainError) and name in self._budget.held():
+            return Lost(str(exc))
+        why = str(exc) or "loading was cancelled"
+        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
+        return Unloaded(why, cause, isinstance(exc, _MAY_PASS))
 
     async def unload(self, name: str) -> None:
         """Let ``name`` finish its requests and give its memory back.
@@ -154,8 +155,7 @@ class Repository:
             if name not in self._entries:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             was_loaded = self._entries[name].worker is not None
-            await self._loaded.close(self._entries[name], "unloaded")
-            self._entries[name].unloaded = True
+            await self._loaded.close(self._entries[name], "unloaded", "unloaded")
             if was_loaded:
                 self._grow_later()
 
@@ -171,7 +171,7 @@ class Repository:
         if version is not None and entry.version is not None and version != entry.version:
             raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         if not entry.serves or entry.pack is None:
-            raise (RefusedError if entry.refused else NotServingError)(entry.message)
+            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
         return entry, entry.pack
 
     def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
@@ -210,8 +210,7 @@ class Repository:
         self._loaded.planning.close()
         async with self._changing():
             for entry in self.entries():
-                await self._loaded.close(entry, "unloaded")
-                entry.unloaded = True
+                await self._loaded.close(entry, "unloaded", "unloaded")
         await asyncio.to_thread(self._opener.close)
 
     @contextlib.asynccontextmanager
@@ -245,7 +244,12 @@ class Repository:
         """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
         for name in self._served():
             entry = self._entries.get(name)
-            if name not in present and not (entry and entry.unloaded):
+            if name not in present and not (entry and _stays_away(entry)):
                 least = self._minima.of(self._settings.repository / name)
                 if least is not None and least.has_room(self._budget.request_bytes):
                     yield Sharer(name, least.memory, alone=least.alone)
+
+
+def _stays_away(entry: Entry) -> bool:
+    """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
+    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)

@@ -1,6 +1,6 @@
 """What answers requests for one model: an engine, or a pipeline of several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.given import Take, Tensors
+from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.lanes import Lane
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import Recorder
@@ -60,6 +62,14 @@ class Answering(Protocol):
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
     ) -> tuple[T, SweepStatistics]: ...
+
+    def run_lanes(
+        self,
+        lanes: Sequence[Lane],
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+        claim: Claim = FREE,
+    ) -> list[tuple[Any, SweepStatistics] | Exception]: ...
 
     def wake(self) -> None: ...
 

@@ -18,6 +18,8 @@ from models.packs.pack import Pack
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
+from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.cores import pinned
 from pipeline.execution.partitions.edges import Edges
 from pipeline.execution.partitions.frame import Frame
@@ -103,6 +105,28 @@ class Pipeline:
         if frame.error is not None:
             raise frame.error
         return frame.answer, together(frame.took, frame.waited)
+
+    def run_lanes(
+        self,
+        lanes: Sequence[Lane],
+        record: Recorder | None = None,
+        during: AbstractContextManager[object] | None = None,
+        claim: Claim = FREE,
+    ) -> list[tuple[Any, SweepStatistics] | Exception]:
+        """Carry one frame, the only one of ``lanes``; as Engine.run_lanes.
+
+        Partitions have cores of their own and wait for no ``claim``.
+
+        Raises:
+            ValueError: there are none, or several.
+        """
+        (lane,) = lanes
+        try:
+            return [
+                self.answer(lane.inputs, lane.take, lane.deadline, lane.cancelled, record, during)
+            ]
+        except Exception as exc:  # noqa: BLE001  it is told to who waits for it
+            return [exc]
 
     def wake(self) -> None:
         """Have calls that wait look whether they are cancelled."""

@@ -1,0 +1,1 @@
+"""Sweeps that run at once: one computes, the others read."""

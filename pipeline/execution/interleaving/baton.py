@@ -1,0 +1,127 @@
+"""Who computes, of the sweeps that run at once: the foremost one that has weights.
+
+Kernels use all cores, so two at once each take twice as long. Here the sweep that began first computes, and
+one that began later does while that waits for weights; its reads go on all the time. Who has the baton may
+launch kernels, and hands it on between two of them.
+
+Invariant: at most ``places`` sweeps hold the baton; nobody waits for one that reads.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from pipeline.execution.errors import CancelledError, DeadlineError
+
+
+class Baton:
+    """As many as ``places`` compute at a time. Thread-safe."""
+
+    def __init__(self, places: int = 1) -> None:
+        self._places = places
+        self._changed = threading.Condition()
+        self._began = 0
+        self._held: set[Claim] = set()
+        self._waiting: list[Claim] = []
+        #: The rank of the foremost that waits, for those who hold it: read without the lock.
+        self.foremost = math.inf
+
+    def claim(self) -> "Claim":
+        """Return the claim of a sweep that begins now, behind those that have begun."""
+        with self._changed:
+            self._began += 1
+            return Claim(self, self._began)
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are cancelled."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def take(self, claim: "Claim", deadline: float | None, cancelled: Callable[[], bool]) -> None:
+        """Hand the baton on, if ``claim`` has it, and wait until it is its again. Raises as Claim.hold."""
+        with self._changed:
+            self._held.discard(claim)
+            self._waiting.append(claim)
+            try:
+                while not self._is_next(claim):
+                    self._changed.notify_all()
+                    self._look()
+                    _wait(self._changed, claim, deadline, cancelled)
+                self._held.add(claim)
+            finally:
+                self._waiting.remove(claim)
+                self._look()
+                self._changed.notify_all()
+
+    def give(self, claim: "Claim") -> None:
+        """Let another one have it."""
+        with self._changed:
+            self._held.discard(claim)
+            self._changed.notify_all()
+
+    def has(self, claim: "Claim") -> bool:
+        """Return whether ``claim`` holds it."""
+        return claim in self._held
+
+    def _is_next(self, claim: "Claim") -> bool:
+        if claim.over or len(self._held) >= self._places:
+            return False
+        return claim is min(self._waiting, key=lambda each: each.rank)
+
+    def _look(self) -> None:
+        self.foremost = min((claim.rank for claim in self._waiting), default=math.inf)
+
+
+class Claim:
+    """Of one sweep; lower ranks go first. ``waited_seconds``: while it had weights and others computed."""
+
+    def __init__(self, baton: Baton | None, rank: float) -> None:
+        self._baton = baton
+        self.rank = rank
+        self.waited_seconds = 0.0
+        #: Nobody may compute in it any more.
+        self.over = False
+
+    def hold(self, deadline: float | None, cancelled: Callable[[], bool]) -> None:
+        """Return when the next kernel may be launched.
+
+        Raises:
+            CancelledError, DeadlineError: as asked, while waiting; CancelledError where it is over.
+        """
+        baton = self._baton
+        if baton is None or (baton.foremost > self.rank and baton.has(self)):
+            return
+        began = time.perf_counter()
+        try:
+            baton.take(self, deadline, cancelled)
+        finally:
+            self.waited_seconds += time.perf_counter() - began
+
+    def give(self) -> None:
+        """Let others compute: there are no weights, or nothing is left to do."""
+        if self._baton is not None:
+            self._baton.give(self)
+
+    def end(self) -> None:
+        """Give it back for ever: whoever computes in it does not come back."""
+        self.over = True
+        self.give()
+
+
+#: For who has the machine to itself.
+FREE = Claim(None, 0.0)
+
+
+def _wait(
+    changed: threading.Condition,
+    claim: Claim,
+    deadline: float | None,
+    cancelled: Callable[[], bool],
+) -> None:
+    if claim.over or cancelled():
+        raise CancelledError("cancelled while another model was computing")
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        raise DeadlineError("the deadline passed while another model was computing")
+    changed.wait(left)

@@ -1,0 +1,172 @@
+"""The decision over all models that share a processor: who is let in, and which sweep is next.
+
+Pure: no IO, no threads, no clock. ``now`` and all times are seconds on one clock that the caller has.
+
+Invariant (the promise): what waits is a list of sweeps in the order in which they will run. A request is
+let in only together with a list in which it ends by its deadline, and nobody who was let in before ends
+later than by his own. So as long as sweeps take no longer than they cost here, whoever was let in is in
+time, and nobody is made late by who comes later (docs/scheduling.md).
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
+
+#: (model, requests) -> seconds that a sweep of so many requests takes the machine.
+Cost = Callable[[str, int], float]
+#: Sweeps in the order in which they run, each with the time by which it has to have ended.
+_Placed = list[tuple[Sweep, float]]
+#: At a place one computes, and one more reads and computes in the gaps.
+_AT_A_PLACE = 2
+
+
+@dataclass(eq=False)
+class _Place:
+    """Where one sweep computes at a time. ``until``: when all that have begun there have ended."""
+
+    until: float = 0.0
+    running: list[Sweep] = field(default_factory=list)
+
+
+class Agenda:
+    """Sweeps of requests to several models on a machine where ``places`` compute at once.
+
+    ``cost`` is asked anew for each decision. ``batching``: of a model.
+    """
+
+    def __init__(
+        self,
+        cost: Cost,
+        batching: Callable[[str], Batching] = lambda model: ALONE,
+        places: int = 1,
+    ) -> None:
+        self._cost = cost
+        self._batching = batching
+        self._places = [_Place() for _ in range(places)]
+        self._sweeps: list[Sweep] = []
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """What waits, in the order in which it will run."""
+        return tuple(self._sweeps)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return not self._sweeps and not any(place.running for place in self._places)
+
+    def admit(self, ticket: Ticket, now: float) -> float | None:
+        """Let ``ticket`` in, or refuse it: return None, or in how many seconds it would be let in.
+
+        It joins a sweep of its model that has room, else it gets one of its own; as far in front as its
+        priority and deadline say, and where that would make somebody late, at a place where it does not.
+        """
+        placed = list(zip(self._sweeps, self._limits(now), strict=True))
+        for trial in self._trials(ticket, placed):
+            if self._keeps(trial, now):
+                self._sweeps = [sweep for sweep, _ in trial]
+                return None
+        ends = [*self._ends(self._sweeps, now), *(self._free(now))]
+        return max(ends) + self._cost(ticket.model, 1) - ticket.deadline
+
+    def start(self, now: float, can: Callable[[str], bool]) -> Sweep | None:
+        """Take the next sweep that begins now out of the list; None: none does.
+
+        ``can``: whether a sweep of a model may begin. The first one does that can, and one that goes
+        before others only where nobody is late for it.
+        """
+        place = min(self._places, key=lambda place: (len(place.running), place.until))
+        if len(place.running) == _AT_A_PLACE:
+            return None
+        placed = list(zip(self._sweeps, self._limits(now), strict=True))
+        for position, sweep in enumerate(self._sweeps):
+            if not can(sweep.model) or self._waits(sweep, placed, now):
+                continue
+            if not self._may_go(position, place, placed, now):
+                continue
+            place.until = max(place.until, now) + self._cost_of(sweep)
+            place.running.append(sweep)
+            return self._sweeps.pop(position)
+        return None
+
+    def end(self, sweep: Sweep, now: float) -> None:
+        """Note that ``sweep`` has ended, however it did."""
+        for place in self._places:
+            if sweep in place.running:
+                place.running.remove(sweep)
+                left = sum(map(self._cost_of, place.running))
+                place.until = min(place.until, now + left)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Take ``ticket`` out, if it waits."""
+        for position, sweep in enumerate(self._sweeps):
+            if ticket in sweep.tickets:
+                left = sweep.without(ticket)
+                self._sweeps[position : position + 1] = [left] if left.tickets else []
+                return
+
+    def next_look(self, now: float) -> float:
+        """Return when a sweep that waits for more requests need wait no longer; infinity: none does."""
+        ready = (self._batching(sweep.model).ready_at(sweep) for sweep in self._sweeps)
+        return min((at for at in ready if at > now), default=math.inf)
+
+    def _trials(self, ticket: Ticket, placed: _Placed) -> Iterator[_Placed]:
+        """Yield lists in which ``ticket`` stands, too, the ones first that suit it best."""
+        rank, lanes = (ticket.priority, ticket.deadline), self._batching(ticket.model).lanes
+        first = next((i for i, (each, _) in enumerate(placed) if each.rank > rank), len(placed))
+        for position, (sweep, limit) in enumerate(placed):
+            if sweep.model == ticket.model and len(sweep.tickets) < lanes:
+                joined = sweep.joined(ticket), min(limit, ticket.deadline)
+                others = [*placed[:position], *placed[position + 1 :]]
+                for earlier in range(min(first, position), position + 1):
+                    yield [*others[:earlier], joined, *others[earlier:]]
+        own = Sweep(ticket.model, (ticket,)), ticket.deadline
+        for position in (*range(first, len(placed) + 1), *reversed(range(first))):
+            yield [*placed[:position], own, *placed[position:]]
+        # What no order can do, this one cannot.
+        yield sorted([*placed, own], key=lambda each: each[1])
+
+    def _may_go(self, position: int, place: _Place, placed: _Placed, now: float) -> bool:
+        """Return whether the sweep at ``position`` may begin at ``place`` before those in front of it.
+
+        Beside one that runs it may where that one is in time though all of this sweep were in its way.
+        """
+        if position == 0 and not place.running:
+            return True
+        until = max(place.until, now) + self._cost_of(placed[position][0])
+        if any(until > sweep.deadline for sweep in place.running):
+            return False
+        return self._keeps([placed[position], *placed[:position], *placed[position + 1 :]], now)
+
+    def _waits(self, sweep: Sweep, placed: _Placed, now: float) -> bool:
+        """Return whether ``sweep`` waits for more requests: only while nobody would be late for that."""
+        ready = self._batching(sweep.model).ready_at(sweep)
+        return ready > now and self._keeps(placed, ready)
+
+    def _limits(self, now: float) -> list[float]:
+        """Return when each sweep has to have ended; for one that is late already: when it will have."""
+        ends = self._ends(self._sweeps, now)
+        return [max(sweep.deadline, end) for sweep, end in zip(self._sweeps, ends, strict=True)]
+
+    def _keeps(self, placed: _Placed, now: float) -> bool:
+        """Return whether each sweep of a list, one after the other, ends within its limit."""
+        ends = self._ends((sweep for sweep, _ in placed), now)
+        return all(end <= limit for end, (_, limit) in zip(ends, placed, strict=True))
+
+    def _ends(self, sweeps: Iterable[Sweep], now: float) -> Iterator[float]:
+        """Yield when each of ``sweeps`` ends: the next one begins where a place is free first."""
+        free = self._free(now)
+        for sweep in sweeps:
+            end = free[0] + self._cost_of(sweep)
+            heapq.heapreplace(free, end)
+            yield end
+
+    def _free(self, now: float) -> list[float]:
+        """Return when each place is free, as a heap."""
+        return sorted(max(place.until, now) for place in self._places)
+
+    def _cost_of(self, sweep: Sweep) -> float:
+        return self._cost(sweep.model, len(sweep.tickets))

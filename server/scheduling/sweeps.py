@@ -1,0 +1,68 @@
+"""What is scheduled: requests, and the sweeps that carry them."""
+
+from dataclasses import dataclass, replace
+
+#: What ``Ticket.priority`` can be: first, as usual, last.
+HIGHEST, NORMAL, LOWEST = 1, 2, 3
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request that was let in, or asks to be; times in seconds on one clock.
+
+    ``deadline``: when its sweep has to have ended. ``arrived``: when it came.
+    """
+
+    model: str
+    deadline: float
+    priority: int = NORMAL
+    arrived: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Requests of one model that run as one."""
+
+    model: str
+    tickets: tuple[Ticket, ...]
+
+    @property
+    def deadline(self) -> float:
+        """When the first of its requests has to be answered."""
+        return min(ticket.deadline for ticket in self.tickets)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Priority, then deadline, of the first of its requests."""
+        return min((ticket.priority, ticket.deadline) for ticket in self.tickets)
+
+    def joined(self, ticket: Ticket) -> "Sweep":
+        """Return the sweep with one request more."""
+        return replace(self, tickets=(*self.tickets, ticket))
+
+    def without(self, ticket: Ticket) -> "Sweep":
+        """Return the sweep without one of its requests."""
+        return replace(self, tickets=tuple(each for each in self.tickets if each is not ticket))
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How requests to one model share sweeps.
+
+    ``lanes``: so many requests a sweep at most. ``delay_seconds``: how long a sweep that could carry more
+    waits for them. ``preferred``: sizes at which it does not wait; none: only the largest.
+    """
+
+    lanes: int = 1
+    preferred: tuple[int, ...] = ()
+    delay_seconds: float = 0.0
+
+    def ready_at(self, sweep: Sweep) -> float:
+        """Return when ``sweep`` need not wait for more requests."""
+        size = len(sweep.tickets)
+        if size >= self.lanes or size in self.preferred:
+            return 0.0
+        return min(ticket.arrived for ticket in sweep.tickets) + self.delay_seconds
+
+
+ALONE = Batching()

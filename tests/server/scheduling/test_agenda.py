@@ -1,0 +1,222 @@
+"""The decision on a virtual clock: whoever was let in is in time, whatever comes and however sweeps end."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.scheduling.agenda import Agenda
+from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, Sweep, Ticket
+
+MODELS = "abc"
+#: A sweep reads its weights once and computes for each request.
+READ, KERNEL = {"a": 5.0, "b": 0.0, "c": 20.0}, {"a": 2.0, "b": 10.0, "c": 1.0}
+
+
+def cost(model: str, requests: int) -> float:
+    return READ[model] + requests * KERNEL[model]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that comes ``after`` the one before, with so much time, and is patient or leaves."""
+
+    after: float
+    model: str
+    seconds: float
+    priority: int = NORMAL
+    leaves: bool = False
+
+
+arrivals = st.lists(
+    st.builds(
+        Arrival,
+        st.floats(0, 30),
+        st.sampled_from(MODELS),
+        st.floats(0, 120),
+        st.sampled_from([HIGHEST, NORMAL, LOWEST]),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+batching = st.builds(
+    Batching, st.integers(1, 4), st.sampled_from([(), (2,)]), st.sampled_from([0.0, 15.0])
+)
+
+
+class Machine:
+    """Plays an agenda of one place: it works at one sweep at a time, whichever, while there are any."""
+
+    def __init__(self, agenda: Agenda, data: st.DataObject) -> None:
+        self.agenda = agenda
+        self.now = 0.0
+        self.admitted: list[Ticket] = []
+        self.ended: dict[int, float] = {}
+        self._data = data
+        self._left: dict[Sweep, float] = {}
+
+    def run_to(self, until: float) -> None:
+        while self.now < until:
+            self._start()
+            look = min(self.agenda.next_look(self.now), until)
+            if not self._left:
+                self.now = look
+                continue
+            sweep = self._data.draw(st.sampled_from(list(self._left)))
+            worked = min(self._left[sweep], look - self.now)
+            self.now += worked
+            self._left[sweep] -= worked
+            if self._left[sweep] <= 0.0:
+                del self._left[sweep]
+                self.ended |= {id(ticket): self.now for ticket in sweep.tickets}
+                self.agenda.end(sweep, self.now)
+
+    def _start(self) -> None:
+        def can(model: str) -> bool:
+            return all(sweep.model != model for sweep in self._left)
+
+        while (sweep := self.agenda.start(self.now, can)) is not None:
+            share = self._data.draw(st.sampled_from([0.0, 0.3, 1.0]))
+            self._left[sweep] = share * cost(sweep.model, len(sweep.tickets))
+
+
+@given(arrivals, batching, st.data())
+@settings(max_examples=60, deadline=None)
+def test_whoever_is_let_in_is_in_time(
+    coming: list[Arrival], shared: Batching, data: st.DataObject
+) -> None:
+    machine = Machine(Agenda(cost, lambda model: shared), data)
+    at = 0.0
+    gone: set[int] = set()
+    for each in coming:
+        at += each.after
+        machine.run_to(at)
+        ticket = Ticket(each.model, at + each.seconds, each.priority, at)
+        before = machine.agenda.sweeps
+        refusal = machine.agenda.admit(ticket, at)
+        if refusal is not None:
+            assert refusal > 0
+            assert machine.agenda.sweeps == before
+            continue
+        machine.admitted.append(ticket)
+        if each.leaves:
+            waited = any(ticket in sweep.tickets for sweep in machine.agenda.sweeps)
+            machine.agenda.leave(ticket)
+            gone |= {id(ticket)} if waited else set()
+    machine.run_to(at + 10_000)
+    assert machine.agenda.idle
+    for ticket in machine.admitted:
+        if id(ticket) not in gone:
+            assert machine.ended[id(ticket)] <= ticket.deadline + 1e-6
+
+
+@given(arrivals)
+@settings(max_examples=60, deadline=None)
+def test_nobody_is_refused_for_whom_an_order_by_deadline_has_room(coming: list[Arrival]) -> None:
+    """Earliest deadline first is the best order there is: what it cannot do cannot be done."""
+    agenda = Agenda(cost)
+    admitted: list[Ticket] = []
+    for each in coming:
+        ticket = Ticket(each.model, each.seconds, each.priority)
+        if agenda.admit(ticket, 0.0) is None:
+            admitted.append(ticket)
+            continue
+        end, late = 0.0, False
+        for other in sorted([*admitted, ticket], key=lambda each: each.deadline):
+            end += cost(other.model, 1)
+            late = late or end > other.deadline
+        assert late
+    assert sorted(map(id, admitted)) == sorted(id(t) for s in agenda.sweeps for t in s.tickets)
+
+
+def anybody(model: str) -> bool:
+    return True
+
+
+def test_a_refusal_says_when_it_would_do() -> None:
+    agenda = Agenda(cost)
+    assert agenda.admit(Ticket("b", 15.0), 0.0) is None
+    assert agenda.admit(Ticket("b", 15.0), 0.0) == pytest.approx(5.0)
+    # The same request five seconds later, with the same time to answer it.
+    assert agenda.start(0.0, anybody) is not None
+    assert agenda.admit(Ticket("b", 5.0 + 15.0), 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "order"),
+    [
+        pytest.param([("a", 90, 2), ("b", 80, 2)], "ba", id="the earlier deadline first"),
+        pytest.param([("a", 90, 1), ("b", 80, 2)], "ab", id="before that the higher priority"),
+        pytest.param([("a", 90, 1), ("b", 11, 3)], "ba", id="not where it makes another one late"),
+        pytest.param([("b", 11, 3), ("a", 90, 1)], "ba", id="nor where it comes later"),
+        pytest.param([("a", 80, 2), ("b", 80, 2)], "ab", id="of equals who came first"),
+    ],
+)
+def test_the_order(given: list[tuple[str, float, int]], order: str) -> None:
+    agenda = Agenda(cost)
+    for model, deadline, priority in given:
+        assert agenda.admit(Ticket(model, deadline, priority), 0.0) is None
+    assert "".join(sweep.model for sweep in agenda.sweeps) == order
+
+
+def test_requests_of_a_model_share_a_sweep_as_far_as_it_carries_them() -> None:
+    agenda = Agenda(cost, lambda model: Batching(3))
+    for _ in range(7):
+        assert agenda.admit(Ticket("a", 100.0), 0.0) is None
+    assert [len(sweep.tickets) for sweep in agenda.sweeps] == [3, 3, 1]
+
+
+def test_nobody_joins_a_sweep_that_would_be_late_for_it() -> None:
+    agenda = Agenda(cost, lambda model: Batching(4))
+    assert agenda.admit(Ticket("a", 7.5), 0.0) is None
+    assert agenda.admit(Ticket("a", 100.0), 0.0) is None
+    assert [len(sweep.tickets) for sweep in agenda.sweeps] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("requests", "at", "starts"),
+    [(1, 0.0, False), (2, 0.0, True), (1, 15.0, True), (3, 0.0, False), (4, 0.0, True)],
+)
+def test_a_sweep_waits_for_more_but_not_at_sizes_that_are_preferred(
+    requests: int, at: float, starts: bool
+) -> None:
+    agenda = Agenda(cost, lambda model: Batching(4, (2,), 15.0))
+    for _ in range(requests):
+        assert agenda.admit(Ticket("a", 100.0), 0.0) is None
+    assert (agenda.start(at, anybody) is not None) == starts
+
+
+def test_it_says_when_to_look_again() -> None:
+    agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
+    assert agenda.next_look(0.0) == float("inf")
+    assert agenda.admit(Ticket("a", 100.0, arrived=1.0), 1.0) is None
+    assert agenda.next_look(1.0) == 16.0
+    assert agenda.next_look(16.0) == float("inf")
+
+
+def test_no_sweep_waits_for_more_where_somebody_would_be_late() -> None:
+    agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
+    assert agenda.admit(Ticket("a", 20.0), 0.0) is None
+    assert agenda.start(0.0, anybody) is not None
+
+
+def test_beside_one_that_runs_another_begins_only_where_both_are_in_time() -> None:
+    for deadline, begins in ((40.0, True), (25.0, False)):
+        agenda = Agenda(cost)
+        for model, until in (("c", deadline), ("b", 100.0)):
+            assert agenda.admit(Ticket(model, until), 0.0) is None
+        assert agenda.start(0.0, anybody) is not None
+        assert (agenda.start(0.0, anybody) is not None) == begins
+
+
+def test_what_still_runs_counts_when_the_one_beside_it_has_ended() -> None:
+    agenda = Agenda(cost)
+    for model in "cb":
+        assert agenda.admit(Ticket(model, 100.0), 0.0) is None
+    sweep, beside = (agenda.start(0.0, anybody) for _ in range(2))
+    assert sweep is not None
+    assert beside is not None
+    agenda.end(sweep, 5.0)
+    assert agenda.admit(Ticket("a", 20.0), 5.0) == pytest.approx(2.0)
+    assert agenda.admit(Ticket("a", 22.0), 5.0) is None

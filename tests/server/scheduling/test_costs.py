@@ -1,0 +1,61 @@
+"""What a sweep takes, from above: of what was seen, before that of what was said; and it heals."""
+
+import pytest
+
+from server.scheduling.costs import Costs
+
+
+def costs_of(*seen: tuple[int, float], predicted: float | None = None) -> Costs:
+    costs = Costs()
+    costs.expect("m", predicted, None)
+    for requests, seconds in seen:
+        costs.see("m", requests, seconds)
+    return costs
+
+
+def test_of_what_nobody_knows_it_says_nothing() -> None:
+    assert Costs().sweep_seconds("m", 1) == 0.0
+    assert costs_of().sweep_seconds("m", 4) == 0.0
+
+
+def test_what_was_seen_counts_more_than_what_was_predicted() -> None:
+    assert costs_of(predicted=2.0).sweep_seconds("m", 1) == 2.0
+    assert costs_of((1, 1.0), predicted=2.0).sweep_seconds("m", 1) == pytest.approx(1.1)
+
+
+def test_a_bound_is_from_above() -> None:
+    costs = Costs()
+    costs.expect("m", 1.0, 3.0)
+    costs.see("m", 1, 1.0)
+    assert costs.sweep_seconds("m", 1) == 3.0
+
+
+def test_one_accident_among_many_does_not_count() -> None:
+    assert costs_of(*[(1, 1.0)] * 20, (1, 50.0)).sweep_seconds("m", 1) == pytest.approx(1.1)
+    assert costs_of(*[(1, 1.0)] * 20, *[(1, 50.0)] * 2).sweep_seconds("m", 1) > 50.0
+
+
+@pytest.mark.parametrize(
+    "seen", [[(1, 1.0)], [(1, 1.0), (2, 1.5)], [(3, 2.0)], [(4, 0.5), (1, 1.0)]]
+)
+def test_more_requests_never_take_less(seen: list[tuple[int, float]]) -> None:
+    costs = costs_of(*seen)
+    taken = [costs.sweep_seconds("m", requests) for requests in range(1, 9)]
+    assert taken == sorted(taken)
+    assert all(taken)
+
+
+def test_doubt_heals_a_guess_that_is_too_high() -> None:
+    costs = costs_of((1, 1.0), (1, 60.0), predicted=30.0)
+    assert costs.sweep_seconds("m", 1) > 60.0
+    costs.doubt("m")
+    assert costs.sweep_seconds("m", 1) == pytest.approx(1.1)
+    costs.doubt("m")
+    costs.doubt("m")
+    assert costs.sweep_seconds("m", 1) == 0.0
+
+
+def test_a_plan_begins_anew() -> None:
+    costs = costs_of((1, 60.0))
+    costs.expect("m", 1.0, None)
+    assert costs.sweep_seconds("m", 1) == 1.0
