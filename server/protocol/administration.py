@@ -1,4 +1,4 @@
-"""Who may change what is served: there are no keys yet, so where a request comes from decides.
+"""Who may change what is served: with keys their role decides, without where a request comes from.
 
 A page in a browser on this machine reaches the server, too, and sends no question first for a plain POST.
 The browser adds an Origin that the page cannot choose; a page whose name was rebound to an address of this
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from server.access.keys import Key
 from server.errors import ForbiddenError
 from server.protocol.serving import ContextDependency
 
@@ -55,14 +56,23 @@ def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
     return ""
 
 
+def refusal_of_key(key: Key) -> str:
+    """Return why who has ``key`` may not change what is served; empty: he may."""
+    return "" if key.role == "admin" else f"key {key.name!r} has the role {key.role}, not admin"
+
+
 async def administrator(request: Request, context: ContextDependency) -> None:
     """Let only those pass who may change what is served.
 
     Raises:
         ForbiddenError: the caller may not.
     """
-    settings = context.settings
-    why = refusal(_caller(request), settings.host, settings.allow_admin)
+    if context.access.wants_keys:
+        # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
+        why = refusal_of_key(request.scope["key"])
+    else:
+        settings = context.settings
+        why = refusal(_caller(request), settings.host, settings.allow_admin)
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")
 

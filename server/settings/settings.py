@@ -58,9 +58,18 @@ class Default:
     words: str
 
 
+@dataclass(frozen=True)
+class Takes:
+    """What a value is, in a word, where its type does not say."""
+
+    word: str
+
+
 _MEMORY = Panel("Memory")
 _MODELS = Panel("Models")
 _NETWORK = Panel("Network")
+_ACCESS = Panel("Access")
+_FILE = Takes("FILE")
 _LIMITS = Panel("Limits")
 _LOGS = Panel("Logs")
 
@@ -131,8 +140,16 @@ class Settings(BaseSettings):
     port: Annotated[int, _NETWORK] = Field(
         8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
     )
-    allow_admin: Annotated[bool, _NETWORK] = Field(
-        False, description="Let other machines load and unload models, too."
+
+    keys: Annotated[Path | None, _ACCESS, _FILE, Default("no keys are asked for")] = Field(
+        None,
+        description="File of keys (layerstream key add); every request but health probes wants one.",
+    )
+    public_metrics: Annotated[bool, _ACCESS] = Field(
+        False, description="With keys: /metrics wants none."
+    )
+    allow_admin: Annotated[bool, _ACCESS] = Field(
+        False, description="Without keys: let other machines load and unload models, too."
     )
 
     queue_limit: Annotated[PositiveInt, _LIMITS] = Field(
