@@ -48,9 +48,11 @@ def _bad_input() -> tuple[type[Exception], ...]:
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
     from server.settings.settings import SettingsError
+    from server.transport.certificate import CertificateError
     from server.transport.listener import PortError
 
-    return ModelError, PlanError, InputError, SettingsError, ServiceError, PortError
+    given = (SettingsError, CertificateError, PortError)
+    return ModelError, PlanError, InputError, ServiceError, *given
 
 
 def _failures() -> tuple[type[Exception], ...]:

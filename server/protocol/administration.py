@@ -104,7 +104,7 @@ def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:
         own = same_host and (_is_address(name) or _is_own(name, own_host))
         own = own and scheme in ("http", "https")
     else:
-        own = _is_own(name, own_host) and _port(place) == _port(caller.host)
+        own = _is_own(name, own_host) and _port(place, scheme) == _port(caller.host, scheme)
         own = own and scheme == caller.scheme
     return "" if own else f"not for a page of {_quoted(caller.origin)} (its Origin header)"
 
@@ -122,9 +122,10 @@ def _name(place: str | None) -> str:
     return found[1].strip("[]") if found else ""
 
 
-def _port(place: str | None) -> str:
+def _port(place: str | None, scheme: str) -> str:
     found = _HOST.fullmatch((place or "").lower())
-    return (found[2] or "80") if found else ""
+    usual = "443" if scheme == "https" else "80"
+    return (found[2] or usual) if found else ""
 
 
 def _is_loopback(peer: str | None) -> bool:

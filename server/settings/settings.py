@@ -140,6 +140,19 @@ class Settings(BaseSettings):
     port: Annotated[int, _NETWORK] = Field(
         8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
     )
+    unix_socket: Annotated[Path | None, _NETWORK, _FILE, Default("host and port")] = Field(
+        None, description="Unix socket to listen on, instead of host and port."
+    )
+    unix_socket_mode: Annotated[str, _NETWORK, Takes("MODE")] = Field(
+        "660", pattern="^0?[0-7]{3}$", description="Who may connect to it, as chmod has it."
+    )
+    tls_certificate: Annotated[Path | None, _NETWORK, _FILE, Default("no TLS")] = Field(
+        None,
+        description="Certificate and those that vouch for it, in PEM: https, TLS 1.2 or newer.",
+    )
+    tls_key: Annotated[Path | None, _NETWORK, _FILE, Default("in the file of tls_certificate")] = (
+        Field(None, description="Its private key, in PEM, without a passphrase.")
+    )
 
     keys: Annotated[Path | None, _ACCESS, _FILE, Default("no keys are asked for")] = Field(
         None,
@@ -219,6 +232,20 @@ class Settings(BaseSettings):
     def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if has_several(value) and info.data.get("threads") not in {None, 1}:
             raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
+
+    @field_validator("tls_key")
+    @classmethod
+    def _of_a_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("tls_certificate") is None:
+            raise ValueError("a key without tls_certificate")
+        return value
+
+    @field_validator("tls_certificate")
+    @classmethod
+    def _over_a_network(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("unix_socket") is not None:
+            raise ValueError("TLS is for host and port: who may use a Unix socket, its mode says")
         return value
 
     @field_validator("host")
