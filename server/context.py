@@ -109,6 +109,9 @@ class Context:
         try:
             await self._reserve_request_memory()
             await self.repository.load_all()
+        except OSError as exc:
+            why = f"repository {self.settings.repository}: {exc.strerror or exc}"
+            raise StartupError(why, may_pass=not isinstance(exc, PermissionError)) from exc
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)

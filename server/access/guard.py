@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access.key_file import KeyFileError, read_keys
 from server.access.keys import Key, Keys
 
-# Those who ask whether a server lives have no keys, and learn nothing but that.
-_OPEN = frozenset({"/v2/health/live", "/v2/health/ready"})
+#: Those who ask whether a server lives have no keys, and learn nothing but that.
+OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 _METRICS = "/metrics"
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _REALM = 'Bearer realm="layerstream"'
@@ -27,7 +27,7 @@ class Access:
             KeyFileError: the file cannot be read, is wrong, or has no keys.
         """
         self._path = path
-        self._open = _OPEN | {_METRICS} if public_metrics else _OPEN
+        self._open = OPEN_PATHS | {_METRICS} if public_metrics else OPEN_PATHS
         self._keys: Keys | None = None
         #: Requests without a key, or with one that is none.
         self.refused = 0

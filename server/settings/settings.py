@@ -6,6 +6,7 @@ its description here (server/settings/table.py).
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.errors import shown
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.settings.workers import has_several, parse_workers
@@ -30,6 +32,7 @@ from server.settings.workers import has_several, parse_workers
 _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+_MODE = re.compile("0?[0-7]{3}")
 #: More than any machine has use for.
 MOST_THREADS = 1024
 #: Of one model: each has a core.
@@ -144,7 +147,7 @@ class Settings(BaseSettings):
         None, description="Unix socket to listen on, instead of host and port."
     )
     unix_socket_mode: Annotated[str, _NETWORK, Takes("MODE")] = Field(
-        "660", pattern="^0?[0-7]{3}$", description="Who may connect to it, as chmod has it."
+        "660", description="Who may connect to it, as chmod has it."
     )
     tls_certificate: Annotated[Path | None, _NETWORK, _FILE, Default("no TLS")] = Field(
         None,
@@ -234,18 +237,28 @@ class Settings(BaseSettings):
             raise ValueError("each computes with one thread: leave threads out, or say 1")
         return value
 
+    @field_validator("unix_socket_mode")
+    @classmethod
+    def _mode(cls, value: str) -> str:
+        if not _MODE.fullmatch(value):
+            raise ValueError(
+                f"{shown(value)} is not a mode; write three digits from 0 to 7, as 660"
+            )
+        return value
+
     @field_validator("tls_key")
     @classmethod
     def _of_a_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        if value is not None and info.data.get("tls_certificate") is None:
-            raise ValueError("a key without tls_certificate")
+        # Where the certificate is wrong, that is what is said.
+        if value is not None and info.data.get("tls_certificate", value) is None:
+            raise ValueError(f"{str(value)!r} is a key without tls_certificate")
         return value
 
     @field_validator("tls_certificate")
     @classmethod
     def _over_a_network(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and info.data.get("unix_socket") is not None:
-            raise ValueError("TLS is for host and port: who may use a Unix socket, its mode says")
+            raise ValueError(f"{str(value)!r}: no TLS on a Unix socket, which has a mode instead")
         return value
 
     @field_validator("host")

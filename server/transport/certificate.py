@@ -48,8 +48,8 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 def _check(path: Path) -> None:
     try:
-        if not path.is_file():
-            raise CertificateError(f"{path}: no such file")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise CertificateError(f"{path}: not a file")
         path.open("rb").close()
     except OSError as exc:  # OpenSSL would not say which of the two it is
         raise CertificateError(f"{path}: {exc.strerror or exc}") from exc
@@ -66,4 +66,5 @@ def _why(certificate: Path, key: Path, exc: ssl.SSLError) -> str:
     if exc.reason == "KEY_VALUES_MISMATCH":
         return f"{key}: not the key of {certificate}"
     reason = f" ({exc.reason.lower().replace('_', ' ')})" if exc.reason else ""
-    return f"{certificate}, {key}: not a certificate and its key, in PEM{reason}"
+    named = ", ".join(dict.fromkeys((str(certificate), str(key))))
+    return f"{named}: not a certificate and its key, in PEM{reason}"

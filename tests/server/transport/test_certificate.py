@@ -34,8 +34,9 @@ def swapped(certificate: Path, key: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda certificate, key: certificate.unlink(), "certificate.pem: no such file"),
-        (lambda certificate, key: key.unlink(), "key.pem: no such file"),
+        (lambda certificate, key: certificate.unlink(), "certificate.pem: No such file"),
+        (lambda certificate, key: key.unlink(), "key.pem: No such file"),
+        (lambda certificate, key: (key.unlink(), key.mkdir()), "key.pem: not a file"),
         (lambda certificate, key: certificate.write_text("x"), "not a certificate"),
         (lambda certificate, key: certificate.write_bytes(b""), "not a certificate"),
         (lambda certificate, key: key.write_text("x"), "not a certificate"),
