@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server.access.guard import Access, Guard
 from server.context import Context
 from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
@@ -32,10 +33,11 @@ class Application(FastAPI):
         answer = self.front if scope["type"] == "http" else super().__call__
         await answer(scope, receive, send)
 
-    def put_together(self, exchanges: Exchanges, log_all: bool) -> None:
-        """Order what a request goes through: its exchange, HEAD as GET, infer, everything else."""
+    def put_together(self, exchanges: Exchanges, access: Access, log_all: bool) -> None:
+        """Order what a request goes through: its exchange, its key, HEAD as GET, infer, everything else."""
         others = HeadMiddleware(super().__call__)
-        self.front = RequestMiddleware(Front(self, others), exchanges, log_all)
+        guarded = Guard(Front(self, others), access)
+        self.front = RequestMiddleware(guarded, exchanges, log_all)
 
 
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
@@ -65,5 +67,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     for group in (infer, classify, detect, health, metadata, repository, docs, page):
         app.include_router(group.router)
     register_handlers(app)
-    app.put_together(context.exchanges, settings.access_log == "all")
+    app.put_together(context.exchanges, context.access, settings.access_log == "all")
     return app

@@ -11,6 +11,7 @@ from pipeline.devices.find import open_device
 from pipeline.devices.staged import copying
 from pipeline.execution.sweep import DRAIN_SECONDS
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
@@ -40,14 +41,16 @@ class StartupError(ServiceError):
 
 
 class Context:
-    """Owns budget, read pool, device, models and metrics.
+    """Owns keys, budget, read pool, device, models and metrics.
 
     Raises:
         DeviceError: the device that the settings name cannot be used; nothing has been started.
+        KeyFileError: the file of keys cannot be used; the same.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.access = Access(settings.keys, settings.public_metrics)
         self._resources = ExitStack()
         device = self._resources.enter_context(
             closing(
@@ -108,6 +111,9 @@ class Context:
         try:
             await self._reserve_request_memory()
             await self.repository.load_all()
+        except OSError as exc:
+            why = f"repository {self.settings.repository}: {exc.strerror or exc}"
+            raise StartupError(why, may_pass=not isinstance(exc, PermissionError)) from exc
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)

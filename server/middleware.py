@@ -92,6 +92,8 @@ def _write(scope: Scope, status: int, seconds: float) -> None:
     """Write the line of one request, unless it says nothing."""
     if status in _QUIET_STATUSES or _PROBES.fullmatch(scope["path"]):
         return
+    # The name of a key, never a header: nothing that a client keeps secret is in a log.
+    key = {"key": scope["key"].name} if "key" in scope else {}
     _log.info(
         "request",
         extra={
@@ -99,5 +101,6 @@ def _write(scope: Scope, status: int, seconds: float) -> None:
             "path": scope["path"][:200],
             "status": status,
             "seconds": round(seconds, 6),
+            **key,
         },
     )

@@ -1,9 +1,11 @@
 """Run the service: bind the port, load the models, say that it is ready, drain on SIGTERM."""
 
+import asyncio
 import logging
 import os
 import signal
 import socket
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -11,28 +13,40 @@ import uvloop
 
 from server.app import create_app
 from server.context import Context
+from server.operation.following import Following
 from server.operation.notify import Notifier
+from server.operation.reloading import Reloading, Step
+from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
+from server.transport.certificate import Certificate
+from server.transport.inherited import inherited
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
 from server.transport.registry import Registry
 from server.transport.server import Server
+from server.transport.unix import UnixListener
 
 _log = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
+    """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
     Raises:
-        PortError, DeviceError, StartupError, NotFoundError: before anything was served.
+        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError: before
+            anything was served.
     """
-    listener = listen(settings.host, settings.port)
+    certificate = _certificate(settings)
+    listener = _listener(settings)
     try:
         context = Context(settings)
     except BaseException:
         listener.close()
         raise
+    reloading = Reloading(
+        _reloads(settings, context, certificate), context.notifier, context.describe
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
     try:
         # Loaded here rather than in uvicorn's start, which turns errors into tracebacks.
         await context.start()
@@ -40,10 +54,53 @@ async def serve(settings: Settings) -> None:
         listener.close()
         await context.stop()
         raise
-    await _server(settings, context, listener).serve()
+    reloading.begin()
+    await _server(settings, context, listener, certificate, reloading).serve()
 
 
-def _server(settings: Settings, context: Context, listener: socket.socket) -> Server:
+def _certificate(settings: Settings) -> Certificate | None:
+    if settings.tls_certificate is None:
+        return None
+    return Certificate(settings.tls_certificate, settings.tls_key)
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """Return what is listened on: the service manager's socket, a Unix socket, or host and port."""
+    found = inherited()
+    if found is None and settings.unix_socket is not None:
+        return UnixListener(settings.unix_socket, int(settings.unix_socket_mode, 8))
+    found = found or listen(settings.host, settings.port)
+    host = None if found.family == socket.AF_UNIX else found.getsockname()[0]
+    warn_of_exposure(settings, host)
+    return found
+
+
+def _reloads(
+    settings: Settings, context: Context, certificate: Certificate | None
+) -> dict[str, Step]:
+    """Return what is read again on SIGHUP, by what it is."""
+    following = Following(context.repository, settings.repository, settings.models)
+
+    async def models() -> None:
+        await following.follow()
+        for entry in context.repository.entries():
+            context.metrics.expect(entry.name)
+
+    steps: dict[str, Step] = {}
+    if context.access.wants_keys:
+        steps["keys"] = partial(asyncio.to_thread, context.access.reload)
+    if certificate is not None:
+        steps["certificate"] = partial(asyncio.to_thread, certificate.reload)
+    return {**steps, "models": models}
+
+
+def _server(
+    settings: Settings,
+    context: Context,
+    listener: socket.socket,
+    certificate: Certificate | None,
+    reloading: Reloading,
+) -> Server:
     config = uvicorn.Config(
         create_app(settings, context),
         ws="none",
@@ -53,33 +110,50 @@ def _server(settings: Settings, context: Context, listener: socket.socket) -> Se
         proxy_headers=False,
         timeout_graceful_shutdown=int(settings.drain_timeout) or 1,
     )
-    registry = Registry(_limits(settings))
+    registry = Registry(_limits(settings, listener))
     context.metrics.watch_connections(registry)
-    host, port = listener.getsockname()[:2]
+    place = _place(listener, certificate is not None)
 
     def ready() -> None:
-        shown = f"[{host}]" if ":" in host else host
-        _log.info("%s: http://%s:%d", context.describe(), shown, port)
+        _log.info("%s: %s", context.describe(), place)
         context.notifier.ready(context.describe())
 
     def stopping() -> None:
         context.draining.set()
+        reloading.end()
         _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 
     def sweep(now: float) -> None:
         context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.waiting)
 
-    return Server(config, listener, registry, ready=ready, stopping=stopping, sweep=sweep)
+    return Server(
+        *(config, listener, registry),
+        ready=ready,
+        stopping=stopping,
+        sweep=sweep,
+        certificate=certificate,
+    )
 
 
-def _limits(settings: Settings) -> ConnectionLimits:
+def _place(listener: socket.socket, encrypted: bool) -> str:
+    """Return where clients find the server."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if encrypted else 'http'}://{shown}:{port}"
+
+
+def _limits(settings: Settings, listener: socket.socket) -> ConnectionLimits:
     total = allowed_files(settings.max_connections)
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
+    # Whoever comes through a Unix socket has the same address: none.
+    share = total if listener.family == socket.AF_UNIX else max(1, total // 2)
     return ConnectionLimits(
         total=total,
-        per_address=settings.max_connections_per_address or max(1, total // 2),
+        per_address=settings.max_connections_per_address or share,
         header_seconds=settings.header_timeout,
         idle_seconds=settings.idle_timeout,
         stall_seconds=settings.stall_timeout,

@@ -13,6 +13,9 @@ BAD_INPUT, FAILURE = 2, 1
 #: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.
 _INTERRUPTED = 130
 
+#: What Python says, in no class of its own.
+_NO_THREAD = "can't start new thread"
+
 # Typer's base of usage errors, which has been click's and is by now a copy of its own.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -33,6 +36,10 @@ def main() -> None:
         fail(str(exc), FAILURE if getattr(exc, "may_pass", False) else BAD_INPUT)
     except _failures() as exc:
         fail(str(exc) or "out of memory", FAILURE)
+    except RuntimeError as exc:
+        if str(exc) != _NO_THREAD:
+            raise
+        fail("the system allows no more threads: a limit on them, or on memory", FAILURE)
     if code == _INTERRUPTED:
         fail("interrupted", _INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
@@ -48,9 +55,11 @@ def _bad_input() -> tuple[type[Exception], ...]:
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
     from server.settings.settings import SettingsError
+    from server.transport.certificate import CertificateError
     from server.transport.listener import PortError
 
-    return ModelError, PlanError, InputError, SettingsError, ServiceError, PortError
+    given = (SettingsError, CertificateError, PortError)
+    return ModelError, PlanError, InputError, ServiceError, *given
 
 
 def _failures() -> tuple[type[Exception], ...]:

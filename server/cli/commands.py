@@ -56,6 +56,7 @@ COMMANDS = {
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),
+    "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
     "bench": _Command("Measure on this machine.", "bench"),
     "zoo": _Command("Networks with seeded random weights, to try and to measure with.", "zoo"),
     "import-darknet": _Command("Write a network of Darknet as ONNX.", "darknet", "import_darknet"),

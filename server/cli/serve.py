@@ -32,11 +32,9 @@ def serve(config: Path | None, **flags: Any) -> None:
 
     from server.operation import logs
     from server.serve import run
-    from server.settings.exposure import warn_of_exposure
 
     logs.configure(settings.log_format)
     warn_of_variables()
-    warn_of_exposure(settings)
     run(settings)
 
 

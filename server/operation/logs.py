@@ -11,7 +11,7 @@ from models.errors import printable
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
-FIELDS = ("method", "path", "status", "seconds", "model", "client")
+FIELDS = ("method", "path", "status", "seconds", "model", "client", "key")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -54,6 +55,11 @@ class Notifier:
         """Report that start-up goes on: it may take ``more_seconds`` from now, whatever the unit says."""
         usec = int(more_seconds * 1e6)
         self._send(f"EXTEND_TIMEOUT_USEC={usec}\nSTATUS={_line(status)}")
+
+    def reloading(self) -> None:
+        """Report that what is served is read again; ``ready`` says when that is done."""
+        usec = time.monotonic_ns() // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={usec}")
 
     def stopping(self) -> None:
         """Report that shutdown has begun."""

@@ -13,6 +13,7 @@ from server.errors import NotFoundError
 from server.page.events import Watchers
 from server.page.looks import Looks
 from server.page.state import state
+from server.protocol.browsers import FILE_HEADERS
 from server.protocol.errors import public
 from server.protocol.repository import ADMINISTRATION
 from server.protocol.serving import ContextDependency
@@ -22,12 +23,12 @@ router = APIRouter(include_in_schema=False)
 STATIC = Path(str(files("server.page") / "static"))
 _FILES = frozenset(path.name for path in STATIC.iterdir())
 _HEADERS = {
+    **FILE_HEADERS,
     "Content-Security-Policy": (
         "default-src 'none'; connect-src 'self'; img-src 'self' blob:; script-src 'self'; "
         "style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
     # A server of another version has other files under the same names.
     "Cache-Control": "no-cache",
 }

@@ -1,4 +1,4 @@
-"""Who may change what is served: there are no keys yet, so where a request comes from decides.
+"""Who may change what is served: with keys their role decides, without where a request comes from.
 
 A page in a browser on this machine reaches the server, too, and sends no question first for a plain POST.
 The browser adds an Origin that the page cannot choose; a page whose name was rebound to an address of this
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from server.access.keys import Key
 from server.errors import ForbiddenError
 from server.protocol.serving import ContextDependency
 
@@ -55,14 +56,23 @@ def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
     return ""
 
 
+def refusal_of_key(key: Key) -> str:
+    """Return why who has ``key`` may not change what is served; empty: he may."""
+    return "" if key.role == "admin" else f"key {key.name!r} has the role {key.role}, not admin"
+
+
 async def administrator(request: Request, context: ContextDependency) -> None:
     """Let only those pass who may change what is served.
 
     Raises:
         ForbiddenError: the caller may not.
     """
-    settings = context.settings
-    why = refusal(_caller(request), settings.host, settings.allow_admin)
+    if context.access.wants_keys:
+        # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
+        why = refusal_of_key(request.scope["key"])
+    else:
+        settings = context.settings
+        why = refusal(_caller(request), settings.host, settings.allow_admin)
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")
 
@@ -94,7 +104,7 @@ def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:
         own = same_host and (_is_address(name) or _is_own(name, own_host))
         own = own and scheme in ("http", "https")
     else:
-        own = _is_own(name, own_host) and _port(place) == _port(caller.host)
+        own = _is_own(name, own_host) and _port(place, scheme) == _port(caller.host, scheme)
         own = own and scheme == caller.scheme
     return "" if own else f"not for a page of {_quoted(caller.origin)} (its Origin header)"
 
@@ -112,9 +122,10 @@ def _name(place: str | None) -> str:
     return found[1].strip("[]") if found else ""
 
 
-def _port(place: str | None) -> str:
+def _port(place: str | None, scheme: str) -> str:
     found = _HOST.fullmatch((place or "").lower())
-    return (found[2] or "80") if found else ""
+    usual = "443" if scheme == "https" else "80"
+    return (found[2] or usual) if found else ""
 
 
 def _is_loopback(peer: str | None) -> bool:

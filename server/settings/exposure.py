@@ -9,26 +9,38 @@ from server.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-def warn_of_exposure(settings: Settings) -> None:
-    """Log a warning when others than this machine can reach the server."""
-    if not is_loopback(settings.host):
-        _log.warning("%s", exposure(settings.host, settings.allow_admin))
-    elif settings.allow_admin:
-        _log.warning(
-            "--allow-admin: whatever a proxy on this machine passes on may load and unload"
+def warn_of_exposure(settings: Settings, host: str | None) -> None:
+    """Log a warning when more is open than somebody may think.
+
+    ``host``: the address that is listened on, None: a Unix socket.
+    """
+    found = exposure(settings, host) if host is not None else ""
+    if found:
+        _log.warning("%s", found)
+
+
+def exposure(settings: Settings, host: str) -> str:
+    """Return what listening on ``host`` means as ``settings`` are; empty: nothing to warn of."""
+    reached = not is_loopback(host)
+    if settings.keys is not None:
+        if not reached or settings.tls_certificate is not None:
+            return ""
+        return (
+            f"listening on {host} without TLS: who is on the way reads keys and requests "
+            "(settings tls_certificate and tls_key, or a proxy)"
         )
-
-
-def exposure(host: str, allow_admin: bool) -> str:
-    """Return what listening on ``host``, no address of this machine alone, means."""
+    if not reached:
+        passed_on = "--allow-admin: whatever a proxy on this machine passes on may load and unload"
+        return passed_on if settings.allow_admin else ""
     administration = (
         "and, by --allow-admin, load and unload models"
-        if allow_admin
+        if settings.allow_admin
         else "(loading and unloading stays with this machine; --allow-admin gives it to all)"
     )
     return (
         f"listening on {host}: EVERYONE who reaches this address can use the models, read metrics and "
-        f"states {administration}; there is no access control, a proxy or firewall must have it"
+        f"states {administration}; there is no access control without keys (setting keys), a proxy or "
+        "firewall must have it"
     )
 
 

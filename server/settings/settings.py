@@ -6,6 +6,7 @@ its description here (server/settings/table.py).
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.errors import shown
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.settings.workers import has_several, parse_workers
@@ -30,6 +32,7 @@ from server.settings.workers import has_several, parse_workers
 _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+_MODE = re.compile("0?[0-7]{3}")
 #: More than any machine has use for.
 MOST_THREADS = 1024
 #: Of one model: each has a core.
@@ -58,9 +61,18 @@ class Default:
     words: str
 
 
+@dataclass(frozen=True)
+class Takes:
+    """What a value is, in a word, where its type does not say."""
+
+    word: str
+
+
 _MEMORY = Panel("Memory")
 _MODELS = Panel("Models")
 _NETWORK = Panel("Network")
+_ACCESS = Panel("Access")
+_FILE = Takes("FILE")
 _LIMITS = Panel("Limits")
 _LOGS = Panel("Logs")
 
@@ -131,8 +143,29 @@ class Settings(BaseSettings):
     port: Annotated[int, _NETWORK] = Field(
         8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
     )
-    allow_admin: Annotated[bool, _NETWORK] = Field(
-        False, description="Let other machines load and unload models, too."
+    unix_socket: Annotated[Path | None, _NETWORK, _FILE, Default("host and port")] = Field(
+        None, description="Unix socket to listen on, instead of host and port."
+    )
+    unix_socket_mode: Annotated[str, _NETWORK, Takes("MODE")] = Field(
+        "660", description="Who may connect to it, as chmod has it."
+    )
+    tls_certificate: Annotated[Path | None, _NETWORK, _FILE, Default("no TLS")] = Field(
+        None,
+        description="Certificate and those that vouch for it, in PEM: https, TLS 1.2 or newer.",
+    )
+    tls_key: Annotated[Path | None, _NETWORK, _FILE, Default("in the file of tls_certificate")] = (
+        Field(None, description="Its private key, in PEM, without a passphrase.")
+    )
+
+    keys: Annotated[Path | None, _ACCESS, _FILE, Default("no keys are asked for")] = Field(
+        None,
+        description="File of keys (layerstream key add); every request but health probes wants one.",
+    )
+    public_metrics: Annotated[bool, _ACCESS] = Field(
+        False, description="With keys: /metrics wants none."
+    )
+    allow_admin: Annotated[bool, _ACCESS] = Field(
+        False, description="Without keys: let other machines load and unload models, too."
     )
 
     queue_limit: Annotated[PositiveInt, _LIMITS] = Field(
@@ -202,6 +235,30 @@ class Settings(BaseSettings):
     def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if has_several(value) and info.data.get("threads") not in {None, 1}:
             raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
+
+    @field_validator("unix_socket_mode")
+    @classmethod
+    def _mode(cls, value: str) -> str:
+        if not _MODE.fullmatch(value):
+            raise ValueError(
+                f"{shown(value)} is not a mode; write three digits from 0 to 7, as 660"
+            )
+        return value
+
+    @field_validator("tls_key")
+    @classmethod
+    def _of_a_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        # Where the certificate is wrong, that is what is said.
+        if value is not None and info.data.get("tls_certificate", value) is None:
+            raise ValueError(f"{str(value)!r} is a key without tls_certificate")
+        return value
+
+    @field_validator("tls_certificate")
+    @classmethod
+    def _over_a_network(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("unix_socket") is not None:
+            raise ValueError(f"{str(value)!r}: no TLS on a Unix socket, which has a mode instead")
         return value
 
     @field_validator("host")

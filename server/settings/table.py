@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from server.settings.settings import Default, Panel, Settings
+from server.settings.settings import Default, Panel, Settings, Takes
 from server.settings.sources import flag, variable
 
 # What a value is, by its type.
@@ -60,7 +60,13 @@ def setting(name: str) -> Setting:
     """Return the setting called ``name``."""
     field = Settings.model_fields[name]
     panel = next(item.title for item in field.metadata if isinstance(item, Panel))
-    return Setting(name, panel, _value(field.annotation), _default(field), field.description or "")
+    return Setting(name, panel, _taken(field), _default(field), field.description or "")
+
+
+def _taken(field: FieldInfo) -> str:
+    """Return what the setting takes: as it says of itself, or by its type."""
+    said = (item.word for item in field.metadata if isinstance(item, Takes))
+    return next(said, None) or _value(field.annotation)
 
 
 def _value(annotation: Any) -> str:

@@ -12,7 +12,8 @@ _log = logging.getLogger(__name__)
 
 _Knocking = tuple[socket.socket, Any]
 
-_BACKLOG = 512
+#: Who may knock before somebody opens.
+BACKLOG = 512
 _BATCH = 64
 _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
@@ -34,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as exc:
         listener.close()
         raise PortError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
@@ -84,7 +85,7 @@ async def _take_in(
     try:
         while knocking:
             sock, address = knocking[0]
-            if registry.admits(str(address[0]), loop.time()):
+            if registry.admits(_host(address), loop.time()):
                 await registry.place(len(coming))
                 coming.append(loop.create_task(_connect(sock, create)))
             else:
@@ -97,6 +98,11 @@ async def _take_in(
         await asyncio.gather(*coming)
 
 
+def _host(address: Any) -> str:
+    """Return where who knocks comes from; empty: through a Unix socket."""
+    return str(address[0]) if isinstance(address, tuple) else ""
+
+
 async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
     """Make ``sock`` a connection, to the end also when this is cancelled.
 
@@ -105,7 +111,8 @@ async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtoco
     loop = asyncio.get_running_loop()
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         sock.close()  # the client left
         return

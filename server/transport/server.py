@@ -10,8 +10,11 @@ from types import FrameType
 
 import uvicorn
 
-from server.transport.connection import BoundedReads, Connection
+from server.transport.certificate import Certificate
+from server.transport.connection import Connection
+from server.transport.encryption import EncryptedReads
 from server.transport.listener import accept
+from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -20,7 +23,7 @@ _SWEEP_SECONDS = 0.25
 
 
 class Server(uvicorn.Server):
-    """Serves on ``listener``.
+    """Serves on ``listener``, encrypted if there is a ``certificate``.
 
     ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` every
     quarter of a second with the time of the loop, from the first moment to the end of draining.
@@ -35,10 +38,12 @@ class Server(uvicorn.Server):
         ready: Callable[[], None],
         stopping: Callable[[], None],
         sweep: Callable[[float], None],
+        certificate: Certificate | None = None,
     ) -> None:
         super().__init__(config)
         self._listener = listener
         self._registry = registry
+        self._certificate = certificate
         self._ready, self._stopping, self._sweep = ready, stopping, sweep
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -67,7 +72,10 @@ class Server(uvicorn.Server):
 
     def _connection(self) -> BoundedReads:
         state = self.server_state
-        return BoundedReads(Connection(self.config, state, self.lifespan.state, self._registry))
+        connection = Connection(self.config, state, self.lifespan.state, self._registry)
+        if self._certificate is None:
+            return BoundedReads(connection)
+        return EncryptedReads(connection, self._certificate.context)
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()

@@ -199,7 +199,8 @@ def cli(
     """The command in this process."""
     # The tests' process is not the command's to set up.
     monkeypatch.setattr("server.cli.claim_process", lambda: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])

@@ -8,17 +8,11 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse
 
 from server.errors import NotFoundError
+from server.protocol.browsers import FILE_HEADERS, page_headers
 
 router = APIRouter(include_in_schema=False)
 
 _FILES = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
-# The page's own script is in the page; browsers refuse whatever is not of this server.
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; connect-src 'self'; img-src 'self' data:; font-src 'self' data:; "
-        "script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
-    )
-}
 
 
 @router.get("/docs")
@@ -32,7 +26,7 @@ async def docs() -> HTMLResponse:
         swagger_favicon_url="docs/favicon.png",
         swagger_ui_parameters={"validatorUrl": None},
     )
-    page.headers.update(_HEADERS)
+    page.headers.update(page_headers(bytes(page.body).decode()))
     return page
 
 
@@ -41,4 +35,5 @@ async def file(name: str) -> FileResponse:
     """A file of Swagger UI."""
     if name not in _FILES:
         raise NotFoundError(f"{name!r}: not a file of /docs")
-    return FileResponse(Path(str(files("fastapi_offline") / "static" / name)))
+    place = Path(str(files("fastapi_offline") / "static" / name))
+    return FileResponse(place, headers=FILE_HEADERS)

@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from server.access.guard import OPEN_PATHS
 from server.protocol.documentation import schemas
 from server.protocol.repository import Replan
 
@@ -23,6 +24,7 @@ _REFERENCE = "#/components/schemas/{model}"
 
 _ERRORS = {
     400: "the request is not what the protocol or the model asks for; the field is named",
+    401: "a key is wanted, or this one is not valid (only where the server has keys)",
     403: "loading and unloading is not for this caller",
     404: "no such model, version or output",
     409: "the model does not fit into the budget: what it needs and what is free",
@@ -98,6 +100,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 }
 
 
+# Whether it is asked for, the operator decides.
+_KEYS = {"key": {"type": "http", "scheme": "bearer"}}
+
+
 def describe(app: FastAPI) -> Callable[[], Document]:
     """Return what ``app`` calls for its document, which is made when it is first asked for."""
     made: list[Document] = []
@@ -119,7 +125,10 @@ def _document(app: FastAPI) -> Document:
             described.update(
                 _described(OPERATIONS[method, path.replace("/versions/{version}", "")])
             )
-    document["components"] = {"schemas": _components()}
+            if path not in OPEN_PATHS:
+                described["responses"]["401"] = _error(401)
+    document["components"] = {"schemas": _components(), "securitySchemes": _KEYS}
+    document["security"] = [{}, {"key": []}]
     return document
 
 

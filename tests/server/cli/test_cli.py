@@ -17,6 +17,7 @@ import pytest
 from models.packs.pack import open_pack
 from pipeline.execution.engine import Engine
 from server.context import StartupError
+from server.repository.repository import Repository
 from server.settings.settings import Settings
 from server.settings.table import settings_table
 from server.transport.listener import listen
@@ -502,3 +503,28 @@ def test_a_start_that_may_go_better_the_next_time_is_a_failure(
     monkeypatch.setattr("server.serve.run", fails)
     refused = cli("serve", "--repository", tmp_path, "--budget", "16MiB")
     refused.refuses(FAILED if may_pass else BAD, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(PermissionError(13, "Permission denied"), BAD), (OSError(5, "Input/output error"), FAILED)],
+)
+def test_a_repository_that_cannot_be_read_is_named(
+    cli: Cli, packs: Packs, monkeypatch: pytest.MonkeyPatch, error: OSError, status: int
+) -> None:
+    def fails(self: Repository) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(Repository, "names", fails)
+    refused = cli("serve", "--repository", packs.repository, "--budget", "64MiB", "--port", "0")
+    refused.refuses(status, f"repository {packs.repository}: {error.strerror}")
+
+
+def test_a_system_that_allows_no_threads_is_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(settings: Settings) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("server.serve.run", fails)
+    cli("serve", "--repository", tmp_path, "--budget", "16MiB").refuses(FAILED, "no more threads")

@@ -225,7 +225,7 @@ def test_what_others_can_reach_is_a_loud_line(
     allow_admin: bool,
     words: tuple[str, ...],
 ) -> None:
-    warn_of_exposure(settings(host=host, allow_admin=allow_admin))
+    warn_of_exposure(settings(allow_admin=allow_admin), host)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * bool(words)
     for word in words:
         assert word in caplog.text

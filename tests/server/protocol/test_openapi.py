@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.access.guard import OPEN_PATHS
 from server.settings.settings import Settings
 from tests.models.detector import square_finder
 from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
@@ -183,7 +186,8 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
     rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
-    given = {(case.method, case.path, case.status) for case in cases()} | rare
+    with_keys = {(case.method, case.path, 401) for case in cases() if case.path not in OPEN_PATHS}
+    given = {(case.method, case.path, case.status) for case in cases()} | rare | with_keys
     promised = {
         (method, path, int(status))
         for path, operations in document["paths"].items()
@@ -250,7 +254,16 @@ async def test_docs_need_no_other_host(service: Service) -> None:
     page = await service.client.get("/docs")
     assert page.status_code == 200
     assert "://" not in page.text
-    assert "'self'" in page.headers["content-security-policy"]
+    scripts = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    policy = page.headers["content-security-policy"]
+    allowed = {b64encode(sha256(each.encode()).digest()).decode() for each in scripts}
+    assert len(scripts) == 1
+    assert set(re.findall("'sha256-([^']*)'", policy)) == allowed
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == directives["frame-ancestors"] == "'none'"
+    assert "unsafe" not in directives["script-src"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["referrer-policy"] == "no-referrer"
     addresses = _Addresses()
     addresses.feed(page.text)
     assert len(addresses.found) == 3
@@ -258,6 +271,7 @@ async def test_docs_need_no_other_host(service: Service) -> None:
         answer = await service.client.get(f"/{address}")
         assert answer.status_code == 200
         assert int(answer.headers["content-length"]) == len(answer.content) > 1000
+        assert answer.headers["x-content-type-options"] == "nosniff"
     assert "openapi.json" in page.text
     assert (await service.client.get("/openapi.json")).json() == service.app.openapi()
     for path in ("/docs/redoc.standalone.js", "/docs/..%2fcore.py", "/redoc"):

@@ -7,6 +7,8 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,23 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from server.transport.connection import BoundedReads, Connection
+from server.transport.certificate import Certificate
+from server.transport.connection import Connection
+from server.transport.encryption import EncryptedReads
 from server.transport.limits import ConnectionLimits
 from server.transport.listener import accept, listen
+from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
-from tests.server.transport.wire import LIMITS, Application, Wire, answers_at_once, reads_nothing
+from server.transport.unix import UnixListener
+from tests.server.transport.authority import NAME, issue, trusting
+from tests.server.transport.wire import (
+    LIMITS,
+    Application,
+    Wire,
+    answers_at_once,
+    reads_all,
+    reads_nothing,
+)
 
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -71,14 +85,20 @@ def running(here: Served) -> int:
 
 
 @contextlib.asynccontextmanager
-async def served(app: Application, limits: ConnectionLimits = LIMITS) -> AsyncIterator[Served]:
+async def served(
+    app: Application,
+    limits: ConnectionLimits = LIMITS,
+    listener: socket.socket | None = None,
+    reads: Callable[[Connection], BoundedReads] = BoundedReads,
+) -> AsyncIterator[Served]:
     config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", proxy_headers=False)
     config.load()
-    registry, listener, made = Registry(limits), listen("127.0.0.1", 0), list[Connection]()
+    registry, made = Registry(limits), list[Connection]()
+    listener = listener or listen("127.0.0.1", 0)
 
     def create() -> BoundedReads:
         made.append(Connection(config, ServerState(), {}, registry))
-        return BoundedReads(made[-1])
+        return reads(made[-1])
 
     accepting = asyncio.create_task(accept(listener, registry, create))
     clients = list[asyncio.StreamWriter]()
@@ -218,6 +238,56 @@ def test_an_address_has_its_limit_and_others_get_in(run: Callable[..., None]) ->
             assert not other.at_eof()
 
     run(work())
+
+
+# Encrypted, and through the file system
+
+
+def test_with_tls(run: Callable[..., None], tmp_path: Path) -> None:
+    """A body of a MiB, an answer to it, and an end that says so; beside one who never shakes hands."""
+    certificate = Certificate(*issue(tmp_path))
+
+    def client(address: tuple[str, int]) -> bytes:
+        context = trusting()
+        raw = socket.create_connection(address, LIMIT_SECONDS)
+        with context.wrap_socket(raw, server_hostname=NAME, suppress_ragged_eofs=False) as sock:
+            sock.sendall(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n" % (1 << 20))
+            sock.sendall(b"connection: close\r\n\r\n" + bytes(1 << 20))
+            return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+    async def work() -> None:
+        reads = partial(EncryptedReads, context=certificate.context)
+        async with served(reads_all, reads=reads) as here:
+            _, silent = await here.connect()
+            silent.write(b"\x16")
+            answer = await asyncio.to_thread(client, here.address)
+            assert answer.endswith(b"\r\n\r\n%d" % (1 << 20))
+            await until(lambda: len(here.registry) == 1)  # the silent one counts
+
+    run(work())
+
+
+def test_through_a_unix_socket(run: Callable[..., None], tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["client"], scope["server"]))
+        await answers_at_once(scope, receive, send)
+
+    async def work() -> None:
+        async with served(app, listener=UnixListener(path, 0o600)):
+            for _ in range(2):
+                reader, writer = await asyncio.open_unix_connection(path)
+                for _ in range(2):
+                    writer.write(GET)
+                    assert await reader.readexactly(len(OK)) == OK
+                writer.close()
+                await writer.wait_closed()
+        assert not path.exists()
+
+    run(work())
+    assert set(seen) == {(None, (str(path), None))}
 
 
 # Without descriptors

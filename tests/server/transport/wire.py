@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from server.transport.connection import Connection
-from server.transport.limits import ConnectionLimits
+from server.transport.limits import READ_BYTES, ConnectionLimits
 from server.transport.registry import Registry
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -75,6 +75,9 @@ class Wire:
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.passed = 0.0
+        self._connect()
+
+    def _connect(self) -> None:
         self.connection.connection_made(self.transport)
 
     def _time(self) -> float:
@@ -82,7 +85,7 @@ class Wire:
 
     async def sends(self, data: bytes) -> None:
         """Deliver ``data`` in reads as long as a real one, as far as it is read."""
-        step = 16 << 10
+        step = READ_BYTES
         for start in range(0, len(data), step):
             if self.transport.is_reading_paused or self.transport.is_closing():
                 return

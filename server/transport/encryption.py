@@ -1,0 +1,184 @@
+"""TLS of one connection, between the event loop and what speaks HTTP.
+
+Event loops have TLS of their own, with a quarter of a MiB of buffers a connection, and one that nobody
+counts until its handshake has ended. Here a connection is one from its first byte: its handshake has the
+time of a header, gives way like others, and no more is read, or decrypted, than HTTP asks for.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from typing import Any, cast
+
+from server.transport.connection import Connection
+from server.transport.limits import READ_BYTES
+from server.transport.reads import BUFFER, BoundedReads
+
+# So much of an answer is encrypted at a time.
+_WRITE_BYTES = 4 * READ_BYTES
+_PLAIN = json.dumps({"error": "this port speaks TLS: https://"}).encode()
+_PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_PLAIN), _PLAIN)
+)
+
+
+class Encrypted(asyncio.Transport):
+    """The transport as ``connection`` sees it: plain bytes. ``raw`` carries them as they are sent."""
+
+    def __init__(
+        self, raw: asyncio.Transport, context: ssl.SSLContext, connection: Connection
+    ) -> None:
+        super().__init__()
+        self._raw = raw
+        self._context = context
+        self._connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._shaken = self._ended = False
+        #: Nobody wants to read; nothing more can be sent for now, answers of the handshake neither.
+        self._paused = self._blocked = False
+
+    # What comes from the event loop
+
+    def received(self, data: bytes) -> None:
+        """Take bytes off the wire; behind the end of what is sent nobody looks at them."""
+        if not self._ended:
+            self._incoming.write(data)
+            self._advance()
+
+    def block(self, blocked: bool) -> None:
+        """Read on only while answers leave: who asks for new keys and takes none would fill memory."""
+        self._blocked = blocked
+        self._read_on()
+
+    # What the connection calls
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._shaken or self._ended or self._raw.is_closing():
+            return
+        plain = memoryview(data)
+        for start in range(0, len(plain), _WRITE_BYTES):
+            self._tls.write(plain[start : start + _WRITE_BYTES])
+            self._send()
+
+    def write_eof(self) -> None:
+        self._say_goodbye()
+        self._raw.write_eof()
+        self._read_on()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self._raw.is_closing():
+            self._say_goodbye()
+            self._raw.close()
+
+    def abort(self) -> None:
+        self._ended = True
+        self._raw.abort()
+
+    def is_closing(self) -> bool:
+        return self._raw.is_closing()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._read_on()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        # Later: who calls does not expect to be given bytes before this returns.
+        asyncio.get_running_loop().call_soon(self._advance)
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext":
+            return self._context
+        return self._raw.get_extra_info(name, default)
+
+    # Between the two
+
+    def _advance(self) -> None:
+        """Go on with the handshake, then hand on what is decrypted, as far as it is wanted."""
+        try:
+            if not self._shaken:
+                self._tls.do_handshake()
+                self._shaken = True
+            while not (self._paused or self._ended or self._raw.is_closing()):
+                plain = self._tls.read(READ_BYTES)
+                if not plain:
+                    raise ssl.SSLZeroReturnError
+                self._connection.data_received(plain)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.close()  # the client has said goodbye
+        except ssl.SSLError as exc:
+            self._fail(exc)
+        self._send()
+        self._read_on()
+
+    def _fail(self, exc: ssl.SSLError) -> None:
+        """End what is no TLS, or none that is taken, with the alert that OpenSSL has for it."""
+        self._ended = True
+        if exc.reason == "HTTP_REQUEST":
+            self._raw.write(_PLAIN_ANSWER)
+        self._send()
+        self._raw.close()
+
+    def _say_goodbye(self) -> None:
+        """Tell the client that nothing was cut off; its answer is not waited for."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._shaken:
+            with contextlib.suppress(ssl.SSLError):  # its goodbye has not come, or data before it
+                self._tls.unwrap()
+            self._send()
+
+    def _send(self) -> None:
+        data = self._outgoing.read()
+        if data and not self._raw.is_closing():
+            self._raw.write(data)
+
+    def _read_on(self) -> None:
+        if self._raw.is_closing():
+            return
+        if not self._ended and (self._paused or self._blocked):
+            self._raw.pause_reading()
+        else:
+            self._raw.resume_reading()
+
+
+class EncryptedReads(BoundedReads):
+    """What the event loop sees of an encrypted connection."""
+
+    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
+        super().__init__(connection)
+        self._context = context
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        raw = cast(asyncio.Transport, transport)
+        encrypted = self._encrypted = Encrypted(raw, self._context, self._connection)
+
+        def pause_writing() -> None:
+            encrypted.block(True)
+            self._connection.pause_writing()
+
+        def resume_writing() -> None:
+            encrypted.block(False)
+            self._connection.resume_writing()
+
+        self.pause_writing = pause_writing  # type: ignore[method-assign]
+        self.resume_writing = resume_writing  # type: ignore[method-assign]
+        self._connection.connection_made(encrypted)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._encrypted.received(bytes(BUFFER[:nbytes]))
