@@ -11,6 +11,7 @@ from fastapi import Request
 from models.images.placement import Size
 from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
+from server.codec.framing import coding_of
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.request_needs import picture_sweep_bytes
@@ -44,9 +45,12 @@ async def read_picture(
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
+        EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
     exchange = exchange_of(request)
+    for coding in request.headers.getlist("content-encoding"):
+        coding_of(coding.encode("latin-1"), ("identity",))
     async with uploaded(request) as path:
         started = time.perf_counter()
         recipe = pack.manifest.preprocess

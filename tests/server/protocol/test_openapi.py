@@ -93,7 +93,7 @@ def image(**options: Any) -> dict[str, Any]:
 TINY = {"json": request(inputs_for("tiny"))}
 FOREIGN = {"headers": {"origin": "http://evil.example"}}
 BIG = {"content": bytes(2 << 20)}
-GZIP = {"content": b"\x1f\x8b", "headers": {"content-encoding": "gzip"}}
+BROTLI = {"content": b"\x1f\x8b", "headers": {"content-encoding": "br"}}
 MODEL = "/v2/models/{name}"
 LOAD, UNLOAD = (f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload"))
 
@@ -118,7 +118,7 @@ def inference() -> Iterator[Case]:
         yield Case("post", path, 400, name, {"content": b"{"})
         yield Case("post", path, 400, name, {"content": b""})
         yield Case("post", path, 413, name, BIG)
-        yield Case("post", path, 415, name, GZIP)
+        yield Case("post", path, 415, name, BROTLI)
     yield Case("post", f"{MODEL}/infer", 500, "root", {"json": roots})
     chosen = request(inputs_for("tiny"), id="7", outputs=[{"name": "output"}], parameters={"a": 1})
     yield Case("post", f"{MODEL}/infer", 400, "tiny", {"json": chosen})
