@@ -13,6 +13,7 @@ from server.protocol import classify, detect, health, infer, metadata, repositor
 from server.protocol.documentation import docs
 from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
+from server.protocol.extensions import config, statistics, unserved
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
 from server.requests.exchanges import Exchanges
@@ -57,7 +58,10 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.state.context = context
-    for group in (infer, classify, detect, health, metadata, repository, docs):
+    # The statistics of all models before a model that is called stats.
+    for group in (infer, classify, detect, health, statistics, config, metadata, repository):
+        app.include_router(group.router)
+    for group in (unserved, docs):
         app.include_router(group.router)
     register_handlers(app)
     app.put_together(context.exchanges, settings.access_log == "all")

@@ -14,6 +14,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
+from server.metrics.inference_statistics import InferenceStatistics
 from server.metrics.metrics import Metrics
 from server.operation import starting
 from server.operation.notify import Notifier, beat
@@ -59,6 +60,7 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
+        self.statistics = InferenceStatistics()
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()

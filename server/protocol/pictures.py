@@ -30,6 +30,7 @@ class Picture:
     inputs: dict[str, Tensor]
     size: Size
     timeout_seconds: float | None = None
+    decoding_seconds: float = 0.0
 
     def release(self) -> None:
         """Let go of the inputs."""
@@ -66,11 +67,12 @@ async def read_picture(
             await exchange.hold(max(held + pixels, picture_sweep_bytes(pack.manifest)))
             photograph = await _to_its_end(decode, path, limits)
             tensor = await _to_its_end(recipe.tensor, photograph.image)
-        context.metrics.preprocess(name, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        context.metrics.preprocess(name, seconds)
     size = photograph.size
     del photograph
     await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
-    return Picture({pack.manifest.inputs[0].name: tensor}, size)
+    return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
 async def _to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -17,6 +17,7 @@ from server.context import Context
 from server.errors import DisconnectedError
 from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import answer_bytes
+from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.requests.exchange import Exchange
 
@@ -38,6 +39,10 @@ class Question(Protocol):
     @property
     def timeout_seconds(self) -> float | None:
         """Within which the client wants the answer; None: as the server has it."""
+
+    @property
+    def decoding_seconds(self) -> float:
+        """What it took to make the inputs of what came."""
 
 
 Q = TypeVar("Q", bound=Question)
@@ -116,7 +121,7 @@ async def run_model(
     worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
     exchange = exchange_of(request)
-    outcome = "cancelled"
+    outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
         worker.check_room()
@@ -138,14 +143,23 @@ async def run_model(
             async with exchange.within(limit, "there was no memory for the answer"):
                 await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
+        encoding = time.perf_counter()
         response = await parts.respond(question, answer.outputs.what, answer.statistics, pack)
+        passage = Passage(
+            queue=answer.queue_seconds,
+            compute_input=question.decoding_seconds,
+            compute_infer=answer.statistics.delay_seconds,
+            compute_output=time.perf_counter() - encoding,
+        )
         outcome = "ok"
         return response
     except Exception as exc:
         outcome = outcome_of(exc)
         raise
     finally:
-        context.metrics.outcome(name, outcome, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        context.metrics.outcome(name, outcome, seconds)
+        context.statistics.of(name, pack.version).add(passage, seconds)
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:
