@@ -17,6 +17,7 @@ from server.protocol import classify, detect, health, infer, metadata, repositor
 from server.protocol.documentation import docs
 from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
+from server.protocol.extensions import config, statistics, unserved
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
 from server.requests.exchanges import Exchanges
@@ -64,7 +65,10 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     app.state.context = context
     app.state.watchers = Watchers(context.draining)
     app.state.looks = Looks(context.repository)
-    for group in (infer, classify, detect, health, metadata, repository, docs, page):
+    # The statistics of all models before a model that is called stats.
+    for group in (infer, classify, detect, health, statistics, config, metadata, repository):
+        app.include_router(group.router)
+    for group in (unserved, docs, page):
         app.include_router(group.router)
     register_handlers(app)
     app.put_together(context.exchanges, context.access, settings.access_log == "all")

@@ -15,6 +15,7 @@ from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
+from server.metrics.inference_statistics import InferenceStatistics
 from server.metrics.metrics import Metrics
 from server.operation import starting
 from server.operation.notify import Notifier, beat
@@ -62,6 +63,7 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
+        self.statistics = InferenceStatistics()
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()

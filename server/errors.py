@@ -28,7 +28,15 @@ class TooLargeError(ServiceError):
 
 
 class EncodedError(ServiceError):
-    """The body is compressed, which is not read; the message names the encoding."""
+    """The body is in a coding that is not read, which the message names; ``taken`` are."""
+
+    def __init__(self, message: str, taken: Sequence[str] = ("identity",)) -> None:
+        super().__init__(message)
+        self.taken = tuple(taken)
+
+
+class UnsupportedError(ServiceError):
+    """A part of the protocol that this server does not have; the message names it."""
 
 
 class SpoolError(ServiceError):

@@ -1,15 +1,24 @@
-"""Infer requests and answers of the Open Inference Protocol, version 2, as JSON; free of IO.
+"""Infer requests and answers of the Open Inference Protocol, version 2; free of IO.
 
-A request is read as its chunks arrive (reader.py): everything but the values is kept as text
-(skeleton.py) and becomes checked fields at the end (fields.py); the values of "data" become arrays
-piece by piece (values.py, with layout.py for brackets, arrays.py for numbers), and their text is
-forgotten. Short, ordinary requests are parsed at once (plain.py). An answer is written in pieces
-(writer.py).
+One seam: what headers say (framing.py) and the chunks of a body become named arrays (decoding.py), and
+named arrays the pieces of an answer (encoding.py). Between the two lie the plain records of messages.py,
+which know neither JSON nor HTTP. JSON is read and written in text/, raw tensors in binary.py.
 """
 
-from server.codec.fields import RequestedOutput
-from server.codec.plain import read_plain
-from server.codec.reader import Request, RequestReader
-from server.codec.writer import write_response
+from server.codec.decoding import BodyDecoder, decode_at_once
+from server.codec.encoding import Body
+from server.codec.framing import Coding, Framing, answer_coding
+from server.codec.messages import Answer, Output, Request, Wanted
 
-__all__ = ["Request", "RequestReader", "RequestedOutput", "read_plain", "write_response"]
+__all__ = [
+    "Answer",
+    "Body",
+    "BodyDecoder",
+    "Coding",
+    "Framing",
+    "Output",
+    "Request",
+    "Wanted",
+    "answer_coding",
+    "decode_at_once",
+]

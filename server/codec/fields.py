@@ -1,15 +1,21 @@
-"""The fields of an infer request: their types, what the model's ports say to them, parameters."""
+"""The fields of an infer request: their types, what the model's ports say to them, parameters.
+
+Parameters that nobody knows are ignored, as the protocol says; those that would change the answer are not.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from models.packs.manifest import Port
+from models.packs.manifest import STRINGS, Port
 from server.codec.datatypes import datatype
-from server.errors import InvalidRequestError, shown
+from server.codec.messages import Wanted, all_wanted
+from server.errors import InvalidRequestError, few, shown
 
 _MICROSECONDS = 1_000_000
+# What has no scores.
+_UNRANKED = (STRINGS, "bool")
 Parameters = dict[str, Any]
 
 
@@ -23,6 +29,11 @@ class InputTensor(BaseModel):
     datatype: StrictStr
     data: list[Any] | None = None
     parameters: Parameters = Field(default_factory=dict)
+
+    @property
+    def binary_bytes(self) -> int | None:
+        """How many bytes behind the JSON are its data; None: they are in it."""
+        return self.parameters.get("binary_data_size")
 
 
 class RequestedOutput(BaseModel):
@@ -45,17 +56,14 @@ def parse_fields(document: object) -> InferFields:
     """Return ``document``, a request with empty lists for data, as fields.
 
     Raises:
-        InvalidRequestError: one is missing, unknown or of a wrong type, or asks for binary tensors.
+        InvalidRequestError: one is missing, unknown or of a wrong type, or two contradict each other.
     """
     try:
         fields = InferFields.model_validate(document)
     except ValidationError as exc:
         raise InvalidRequestError(first_error(exc.errors())) from None
-    _check_binary("parameters", fields.parameters, "binary_data_output")
     for index, tensor in enumerate(fields.inputs):
         _check_data(f"inputs.{index}", tensor)
-    for index, output in enumerate(fields.outputs or ()):
-        _check_binary(f"outputs.{index}.parameters", output.parameters, "binary_data")
     return fields
 
 
@@ -67,21 +75,30 @@ def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _check_data(where: str, tensor: InputTensor) -> None:
-    is_binary = "binary_data_size" in tensor.parameters
-    if tensor.data is None and is_binary:
-        raise InvalidRequestError(f"{where}: binary tensors are not served; send data as JSON")
-    if tensor.data is None:
+    _check_no_shared_memory(where, tensor.parameters)
+    size = tensor.parameters.get("binary_data_size")
+    if size is None and tensor.data is None:
         raise InvalidRequestError(f"{where}.data: Field required")
-    if is_binary:
+    if size is not None and tensor.data is not None:
         raise InvalidRequestError(f"{where}: both data and binary_data_size are given")
+    if size is not None and not _is_count(size):
+        raise InvalidRequestError(f"{where}.parameters.binary_data_size: not a number of bytes")
 
 
-def _check_binary(where: str, parameters: Parameters, name: str) -> None:
-    wanted = parameters.get(name, False)
-    if not isinstance(wanted, bool):
+def _check_no_shared_memory(where: str, parameters: Parameters) -> None:
+    if "shared_memory_region" in parameters:
+        raise InvalidRequestError(f"{where}: shared memory is not served; send the data")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _flag(where: str, parameters: Parameters, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
         raise InvalidRequestError(f"{where}.{name}: not a boolean")
-    if wanted:
-        raise InvalidRequestError(f"{where}.{name}: binary tensors are not served")
+    return value
 
 
 def timeout_seconds(parameters: Parameters) -> float | None:
@@ -91,9 +108,9 @@ def timeout_seconds(parameters: Parameters) -> float | None:
         InvalidRequestError: it is not a whole number from 0 on.
     """
     timeout = parameters.get("timeout", 0)
-    if type(timeout) is not int or timeout < 0:
+    if not _is_count(timeout):
         raise InvalidRequestError("parameters.timeout: not a whole number of microseconds")
-    return timeout / _MICROSECONDS or None
+    return int(timeout) / _MICROSECONDS or None
 
 
 def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
@@ -113,18 +130,48 @@ def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
         raise InvalidRequestError(f"{where}: shape {text}, the model takes {list(port.shape)}")
 
 
-def check_outputs(wanted: list[RequestedOutput] | None, ports: Iterable[Port]) -> None:
-    """Check that every output wanted is one of the model's, and is wanted once.
+def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[Wanted, ...]:
+    """Return which outputs of ``ports`` are asked for, and how; all where none is named.
+
+    Raises:
+        InvalidRequestError: one is unknown, asked for twice, or in a way that it does not have.
+    """
+    is_binary = _flag("parameters", fields.parameters, "binary_data_output", False)
+    if not fields.outputs:
+        return all_wanted(ports, is_binary)
+    by_name = {port.name: port for port in ports}
+    check_names((output.name for output in fields.outputs), by_name)
+    return tuple(
+        _wanted(f"outputs.{index}", output, by_name[output.name], is_binary)
+        for index, output in enumerate(fields.outputs)
+    )
+
+
+def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) -> Wanted:
+    parameters = output.parameters
+    _check_no_shared_memory(where, parameters)
+    n_classes = parameters.get("classification", 0)
+    if not _is_count(n_classes):
+        raise InvalidRequestError(f"{where}.parameters.classification: not a number of classes")
+    if n_classes and port.dtype in _UNRANKED:
+        raise InvalidRequestError(f"{where}: {datatype(port.dtype)} has no classes")
+    return Wanted(
+        port.name, _flag(f"{where}.parameters", parameters, "binary_data", is_binary), n_classes
+    )
+
+
+def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Check that the ``names`` of outputs are ``known``, and each is there once.
 
     Raises:
         InvalidRequestError: one is not.
     """
-    names = {port.name for port in ports}
+    known = set(known)
     asked: set[str] = set()
-    for output in wanted or ():
-        if output.name not in names:
-            there = ", ".join(repr(name) for name in sorted(names))
-            raise InvalidRequestError(f"unknown output {shown(output.name)}; there is {there}")
-        if output.name in asked:
-            raise InvalidRequestError(f"output {shown(output.name)} is asked for twice")
-        asked.add(output.name)
+    for name in names:
+        if name not in known:
+            there = few([shown(each) for each in sorted(known)])
+            raise InvalidRequestError(f"unknown output {shown(name)}; there is {there}")
+        if name in asked:
+            raise InvalidRequestError(f"output {shown(name)} is asked for twice")
+        asked.add(name)

@@ -16,6 +16,10 @@ CODEC_BYTES = 512 << 10
 LOOSE_BYTES = 16 << 10
 #: Text and values of a short body.
 SHORT_CODEC_BYTES = 64 << 10
+#: What opens a compressed body: zlib's window, and a block.
+INFLATE_BYTES = 64 << 10
+#: Pieces of raw tensors on their way to a client.
+RAW_ANSWER_BYTES = 128 << 10
 # The least photograph for which there is room: its size, bytes a pixel, and its file.
 _PICTURE = (512, 512)
 _PIXEL_BYTES = 4
@@ -40,13 +44,23 @@ def infer_bytes(manifest: Manifest) -> int:
 
 
 def short_infer_bytes(manifest: Manifest) -> int:
-    """Return what an infer request holds whose body is so short that it came before anything was held."""
+    """Return what an infer request holds whose JSON is short: all of its body, or raw tensors follow."""
     return _tensors_bytes(manifest) + SHORT_CODEC_BYTES
 
 
 def _tensors_bytes(manifest: Manifest) -> int:
     """Inputs until the sweep has ended, then outputs: never both."""
     return max(tensor_bytes(manifest.inputs), tensor_bytes(manifest.outputs))
+
+
+def answer_bytes(n_bytes: int, is_raw: bool = False) -> int:
+    """Return what an answer takes until it is sent, of which arrays or other values take ``n_bytes``.
+
+    ``is_raw``: arrays go as they are, and neither become text nor are compressed.
+    """
+    if n_bytes <= SHORT_CODEC_BYTES:
+        return n_bytes + SHORT_CODEC_BYTES
+    return n_bytes + (RAW_ANSWER_BYTES if is_raw else CODEC_BYTES)
 
 
 def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:

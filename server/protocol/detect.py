@@ -15,7 +15,7 @@ from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.pieces import respond_in_pieces
+from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import ContextDependency, Kept, Parts, run_model
 
 router = APIRouter(tags=["inference"])
@@ -68,7 +68,7 @@ async def detect(
             "image": {"width": picture.size[0], "height": picture.size[1]},
         }
         tail = {"delay_ms": statistics.delay_seconds * 1e3}
-        return respond_in_pieces(lambda: _pieces(head, boxes, tail))
+        return respond_in_pieces(Sent(lambda: _pieces(head, boxes, tail)))
 
     return await run_model(context, request, name, version, Parts(read, keep, respond))
 

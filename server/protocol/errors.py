@@ -28,6 +28,7 @@ from server.errors import (
     SpoolError,
     StalledError,
     TooLargeError,
+    UnsupportedError,
 )
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ STATUSES: dict[type[Exception], int] = {
     CancelledError: CLIENT_CLOSED,
     DisconnectedError: CLIENT_CLOSED,
     ServiceError: 500,
+    UnsupportedError: 501,
     DeviceError: 500,
     OSError: 503,
     PlanError: 500,
@@ -127,7 +129,7 @@ def _headers(exc: Exception) -> dict[str, str]:
     # The rest of the body is not waited for.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):
-        return {"Accept-Encoding": "identity", **close}
+        return {"Accept-Encoding": ", ".join(exc.taken), **close}
     return close if isinstance(exc, StalledError | TooLargeError) else {}
 
 

@@ -9,12 +9,25 @@ from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["server"])
 
+#: In Triton's words, as far as it has them.
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "parameters",
+    "statistics",
+    "classification_image",
+    "detection_image",
+    "metrics",
+)
+
 
 @router.get("/v2")
 async def server_metadata() -> dict[str, object]:
     """Name, version, and the extensions of the protocol that are served."""
-    extensions = ["classification_image", "detection_image", "model_repository", "metrics"]
-    return {"name": "layerstream", "version": installed_version(), "extensions": extensions}
+    return {"name": "layerstream", "version": installed_version(), "extensions": list(EXTENSIONS)}
 
 
 @router.get("/v2/health/live")

@@ -1,60 +1,57 @@
-"""Inference on JSON tensors: the Open Inference Protocol's infer endpoint."""
+"""Inference on tensors: the Open Inference Protocol's infer endpoint and its extensions."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from numpy.typing import NDArray
 
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
-from server.codec import Request, RequestReader, read_plain, write_response
-from server.memory.request_needs import LOOSE_BYTES, infer_bytes, short_infer_bytes
-from server.protocol.pieces import respond_in_pieces
-from server.protocol.serving import Kept, Parts, context_of, exchange_of, kept_tensors, run_model
+from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
+from server.codec.classes import best_classes
+from server.protocol.pieces import Sent, respond_in_pieces
+from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
+from server.requests.tensors import read_tensors
 
 router = APIRouter(tags=["inference"])
-
-Outputs = dict[str, NDArray[Any]]
 
 
 @router.post("/v2/models/{name}/infer")
 @router.post("/v2/models/{name}/versions/{version}/infer")
 async def infer(request: HttpRequest, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    exchange = exchange_of(request)
+    headers = request.scope["headers"]
+    coding = answer_coding(headers)
 
     async def read(pack: Pack) -> Request:
-        manifest = pack.manifest
-        need, short = infer_bytes(manifest), short_infer_bytes(manifest)
-        part = await exchange.part(need, short)
-        if exchange.is_read:
-            plain = read_plain(part, manifest.inputs, manifest.outputs)
-            if plain is not None:
-                return plain
-        reader = RequestReader(manifest.inputs, manifest.outputs)
-        reader.feed(part)
-        while not exchange.is_read:
-            reader.feed(await exchange.part(need, short))
-            if reader.loose_bytes > LOOSE_BYTES:
-                await exchange.hold(max(need + reader.loose_bytes, exchange.lease.held_bytes))
-        return reader.finish()
+        return await read_tensors(exchange_of(request), Framing.of(headers), pack.manifest)
+
+    def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
+        kept = [_kept(wanted, outputs, pack.manifest) for wanted in asked.wanted]
+        is_raw = coding == "identity" and all(output.is_binary for output in kept)
+        return Kept(kept, sum(array_bytes(output.array) for output in kept), is_raw)
 
     async def respond(
-        asked: Request, outputs: Outputs, statistics: SweepStatistics, pack: Pack
+        asked: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
     ) -> Response:
-        return respond_in_pieces(
-            lambda: write_response(name, pack.version, asked.id, outputs, asked.outputs)
-        )
+        body = Body(Answer(name, pack.version, asked.id, outputs))
+        return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))
 
-    return await run_model(
-        context_of(request), request, name, version, Parts(read, _asked_for, respond)
-    )
+    return await run_model(context_of(request), request, name, version, Parts(read, keep, respond))
 
 
-def _asked_for(asked: Request, outputs: Arrays, pack: Pack) -> Kept[Outputs]:
-    """Keep the outputs that are asked for."""
-    if not asked.outputs:
-        return kept_tensors(outputs)
-    return kept_tensors({output.name: outputs[output.name] for output in asked.outputs})
+def _kept(wanted: Wanted, outputs: Arrays, manifest: Manifest) -> Output:
+    """Return what is asked for of the ``outputs``, which the next sweep overwrites."""
+    array = outputs[wanted.name]
+    if wanted.n_classes:
+        array = best_classes(array, wanted.n_classes, _labels(wanted.name, manifest))
+    else:
+        array = array.copy()
+    return Output(wanted.name, array, wanted.is_binary)
+
+
+def _labels(output: str, manifest: Manifest) -> Sequence[str]:
+    found = manifest.classification
+    return found.labels if found is not None and found.output == output else ()

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from models.packs.manifest import Port
 from server.codec.datatypes import datatype
+from server.protocol.extensions.config import PLATFORM
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["models"])
@@ -31,7 +32,7 @@ async def model_metadata(
     return {
         "name": name,
         "versions": [pack.version],
-        "platform": "onnx_layerstream",
+        "platform": PLATFORM,
         "inputs": [_tensor(port) for port in pack.manifest.inputs],
         "outputs": [_tensor(port) for port in pack.manifest.outputs],
         "parameters": {

@@ -11,6 +11,7 @@ from fastapi import Request
 from models.images.placement import Size
 from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
+from server.codec.framing import coding_of
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.request_needs import picture_sweep_bytes
@@ -29,6 +30,7 @@ class Picture:
     inputs: dict[str, Tensor]
     size: Size
     timeout_seconds: float | None = None
+    decoding_seconds: float = 0.0
 
     def release(self) -> None:
         """Let go of the inputs."""
@@ -44,9 +46,12 @@ async def read_picture(
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
+        EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
     exchange = exchange_of(request)
+    for coding in request.headers.getlist("content-encoding"):
+        coding_of(coding.encode("latin-1"), ("identity",))
     async with uploaded(request) as path:
         started = time.perf_counter()
         recipe = pack.manifest.preprocess
@@ -62,11 +67,12 @@ async def read_picture(
             await exchange.hold(max(held + pixels, picture_sweep_bytes(pack.manifest)))
             photograph = await _to_its_end(decode, path, limits)
             tensor = await _to_its_end(recipe.tensor, photograph.image)
-        context.metrics.preprocess(name, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        context.metrics.preprocess(name, seconds)
     size = photograph.size
     del photograph
     await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
-    return Picture({pack.manifest.inputs[0].name: tensor}, size)
+    return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
 async def _to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,57 +1,105 @@
-"""JSON answers that are written piece by piece, as fast as the client takes them."""
+"""Answers that are written piece by piece, as fast as the client takes them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server.codec.compression import compressed
+from server.codec.framing import JSON_LENGTH, Coding
+
+_JSON, _MIXED = "application/json", "application/octet-stream"
+# So much goes as a whole; and where it could be compressed.
+_WHOLE_BYTES = 128 << 10
+_WHOLE_UNCOMPRESSED_BYTES = 1 << 10
+
+Make = Callable[[], Iterator[bytes]]
+
+
+def _nothing() -> Iterator[bytes]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is sent: the pieces that ``text`` makes each time, JSON, then ``raw_bytes`` of ``raw``.
+
+    ``is_mixed``: a header says how long the JSON is.
+    """
+
+    text: Make
+    raw: Make = field(default=_nothing)
+    raw_bytes: int = 0
+    is_mixed: bool = False
+    coding: Coding = "identity"
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all pieces in their coding; some may be empty."""
+        return compressed(chain(self.text(), self.raw()), self.coding)
+
+    @property
+    def media_type(self) -> str:
+        return _MIXED if self.is_mixed else _JSON
+
 
 class PiecesResponse(Response):
-    """Sends ``pieces`` one after the other; each is made when the one before has gone.
+    """Sends pieces one after the other; each is made when the one before has gone.
 
     Between two of them others have their turn, also while the client takes all that comes.
     """
 
-    def __init__(self, pieces: Iterator[bytes], again: Callable[[], Iterator[bytes]]) -> None:
-        super().__init__(media_type="application/json")
+    def __init__(self, sent: Sent) -> None:
+        super().__init__(media_type=sent.media_type)
         del self.headers["content-length"]
-        self._pieces = pieces
-        self._again = again
+        self._sent = sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; stop making pieces when the client has left."""
-        headers = self.raw_headers
-        if scope["http_version"] == "1.0":  # it knows no chunks: how long all is must come first
-            headers = [*headers, (b"content-length", b"%d" % await self._length())]
-        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await self._describe(scope["http_version"] == "1.0")
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
         gone = scope["exchange"].is_gone
-        for piece in self._pieces:
+        for piece in self._sent.pieces():
             if gone():
                 return
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if piece:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _length(self) -> int:
-        length = 0
-        for piece in self._again():
-            length += len(piece)
-            await asyncio.sleep(0)
-        return length
+    async def _describe(self, knows_no_chunks: bool) -> None:
+        """Say in headers what must be known first: for that, text is made once more."""
+        sent = self._sent
+        is_plain = sent.coding == "identity"
+        if not is_plain:
+            self.headers["content-encoding"] = sent.coding
+        text_bytes = 0
+        if sent.is_mixed:
+            text_bytes = await _length(sent.text())
+            self.headers[JSON_LENGTH] = str(text_bytes)
+        if sent.is_mixed and is_plain:
+            self.headers["content-length"] = str(text_bytes + sent.raw_bytes)
+        elif knows_no_chunks:
+            self.headers["content-length"] = str(await _length(sent.pieces()))
 
 
-def respond_in_pieces(make: Callable[[], Iterator[bytes]]) -> Response:
-    """Return a response of the pieces that ``make`` makes each time: as a whole where there is only one."""
-    pieces = make()
-    first = next(pieces)
-    second = next(pieces, None)
-    if second is None:
-        return Response(first, media_type="application/json")
-    return PiecesResponse(_chained(first, second, pieces), make)
+async def _length(pieces: Iterator[bytes]) -> int:
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        await asyncio.sleep(0)
+    return length
 
 
-def _chained(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield second
-    yield from rest
+def respond_in_pieces(sent: Sent) -> Response:
+    """Return a response of what is ``sent``: as a whole, and as it is, where that is little."""
+    pieces = sent.text()
+    text = next(pieces)
+    most = _WHOLE_BYTES if sent.coding == "identity" else _WHOLE_UNCOMPRESSED_BYTES
+    if next(pieces, None) is not None or len(text) + sent.raw_bytes > most:
+        return PiecesResponse(sent)
+    headers = {JSON_LENGTH: str(len(text))} if sent.is_mixed else None
+    return Response(b"".join((text, *sent.raw())), 200, headers, sent.media_type)

@@ -6,8 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from server.errors import InvalidRequestError, shown
 from server.protocol.administration import administrator
 from server.protocol.errors import public
+from server.protocol.extensions.config import check_override
+from server.protocol.extensions.parameters import flag, read_object, read_parameters
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
@@ -16,7 +19,8 @@ ADMINISTRATION = [Depends(administrator)]
 
 @router.post("/index")
 async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
-    """All models on disk or loaded, their state, and why one does not serve."""
+    """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
+    only_ready = flag(await read_object(context, request), "ready")
     known = {entry.name: entry for entry in context.repository.entries()}
     found = []
     on_disk = await asyncio.to_thread(context.repository.names)
@@ -30,12 +34,22 @@ async def index(context: ContextDependency, request: Request) -> list[dict[str, 
                 "reason": public(entry.reason, request) if entry else "not loaded",
             }
         )
-    return found
+    return [model for model in found if model["state"] == "READY" or not only_ready]
 
 
 @router.post("/models/{name}/load", dependencies=ADMINISTRATION)
-async def load(context: ContextDependency, name: str) -> dict[str, Any]:
-    """Load the latest version; 409 with the figures when it does not fit in the budget."""
+async def load(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
+    """Load the latest version; 409 with the figures when it does not fit in the budget.
+
+    A configuration that comes along (``parameters.config``) may not change anything.
+    """
+    for parameter, value in (await read_parameters(context, request)).items():
+        if parameter == "config":
+            check_override(value, name)
+        elif parameter.startswith("file:"):
+            raise InvalidRequestError(
+                f"parameters: {shown(parameter)}: models are compiled to packs, none comes by load"
+            )
     entry = await context.repository.load(name)
     context.metrics.expect(name)
     return {"name": name, "state": entry.state}
@@ -58,7 +72,8 @@ async def replan(context: ContextDependency, name: str, wanted: Replan) -> dict[
 
 
 @router.post("/models/{name}/unload", dependencies=ADMINISTRATION)
-async def unload(context: ContextDependency, name: str) -> dict[str, Any]:
-    """Finish the model's requests and give its memory back."""
+async def unload(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
+    """Finish the model's requests and give its memory back; no model depends on another."""
+    flag(await read_parameters(context, request), "unload_dependents")
     await context.repository.unload(name)
     return {"name": name, "state": "UNAVAILABLE"}

@@ -14,9 +14,10 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
-from server.errors import DisconnectedError, EncodedError, shown
+from server.errors import DisconnectedError
 from server.memory.request_memory import SMALL_BYTES
-from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
+from server.memory.request_needs import answer_bytes
+from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.requests.exchange import Exchange
 
@@ -39,6 +40,10 @@ class Question(Protocol):
     def timeout_seconds(self) -> float | None:
         """Within which the client wants the answer; None: as the server has it."""
 
+    @property
+    def decoding_seconds(self) -> float:
+        """What it took to make the inputs of what came."""
+
 
 Q = TypeVar("Q", bound=Question)
 A = TypeVar("A")
@@ -46,10 +51,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Kept(Generic[A]):
-    """What a request keeps of the outputs, and what that takes."""
+    """What a request keeps of the outputs, and what that takes; ``is_raw``: it is sent as it is."""
 
     what: A
     n_bytes: int
+    is_raw: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,11 @@ class Parts(Generic[Q, A, T]):
 def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
     """Keep ``outputs`` as they are."""
     held = copies(outputs)
-    return Kept(held, sum(map(_array_bytes, held.values())))
+    return Kept(held, sum(map(array_bytes, held.values())))
 
 
-def _array_bytes(array: NDArray[Any]) -> int:
+def array_bytes(array: NDArray[Any]) -> int:
+    """Return what ``array`` takes, with the characters of strings."""
     return array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 
 
@@ -108,17 +115,15 @@ async def run_model(
 
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
-        EncodedError: the body is compressed. StalledError: the client made no progress.
-        BusyError: the line is full.
+        StalledError: the client made no progress. BusyError: the line is full.
         Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
     """
     worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
     exchange = exchange_of(request)
-    outcome = "cancelled"
+    outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
-        check_encoding(request)
         worker.check_room()
         exchange.check_room()
         async with exchange.within(limit):
@@ -133,31 +138,28 @@ async def run_model(
             answer = worker.answer_at_once(question.inputs, take)
         else:
             answer = await _until_disconnect(request, worker.answer(question.inputs, left, take))
-        held = _with_text(answer.outputs.n_bytes)
+        held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
                 await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
+        encoding = time.perf_counter()
         response = await parts.respond(question, answer.outputs.what, answer.statistics, pack)
+        passage = Passage(
+            queue=answer.queue_seconds,
+            compute_input=question.decoding_seconds,
+            compute_infer=answer.statistics.delay_seconds,
+            compute_output=time.perf_counter() - encoding,
+        )
         outcome = "ok"
         return response
     except Exception as exc:
         outcome = outcome_of(exc)
         raise
     finally:
-        context.metrics.outcome(name, outcome, time.perf_counter() - started)
-
-
-def check_encoding(request: Request) -> None:
-    """Check that the body of ``request`` is sent as it is.
-
-    Raises:
-        EncodedError: it is compressed.
-    """
-    for name, value in request.scope["headers"]:
-        if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
-            encoding = shown(value.decode("latin-1"))
-            raise EncodedError(f"the body is encoded as {encoding}: send it as it is")
+        seconds = time.perf_counter() - started
+        context.metrics.outcome(name, outcome, seconds)
+        context.statistics.of(name, pack.version).add(passage, seconds)
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:
@@ -171,11 +173,6 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
     if wanted <= passed:
         raise DeadlineError(f"the request was not read within its timeout of {wanted:g} s")
     return min(limit, wanted - passed)
-
-
-def _with_text(n_bytes: int) -> int:
-    """Return what an answer takes until it is sent; ``n_bytes``: without its text."""
-    return n_bytes + (CODEC_BYTES if n_bytes > SHORT_CODEC_BYTES else SHORT_CODEC_BYTES)
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

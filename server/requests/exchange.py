@@ -77,6 +77,11 @@ class Exchange:
         return self._declared
 
     @property
+    def max_body(self) -> int:
+        """The most bytes that a body may have."""
+        return self._max_body
+
+    @property
     def is_read(self) -> bool:
         """Whether the body has come to its end."""
         return self._complete

@@ -1,20 +1,29 @@
 """Fuzz the reader of infer requests: ``python -m tests.fuzz.infer [seconds] [first] [--minutes N]``.
 
-Each example is a request, most often damaged, cut into chunks at random. The reader and the plain rules of
+Each example is a body of JSON, of JSON and raw tensors, or of one raw tensor, and what a header says of it;
+most often damaged, sometimes compressed, cut into chunks at random. The decoder and the plain rules of
 tests/server/codec/infer_oracle.py refuse it or make the same arrays of it. Anything else ends the
 run with the example's number.
 """
 
+import gzip
 import random
 import sys
+import zlib
+from collections.abc import Sequence
 
-from server.codec import Request, RequestReader
+from models.packs.manifest import Port
+from server.codec import BodyDecoder, Coding, Framing, Request
+from server.codec.compression import opener
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
-from tests.server.codec.infer_cases import OUTPUTS, chunks, draw_body, draw_ports
+from tests.server.codec.infer_cases import OUTPUTS, chunks, draw_ports
 from tests.server.codec.infer_oracle import Meaning, Refused, meaning
+from tests.server.codec.mixed_cases import draw_sent
 
 _LONGEST_MESSAGE = 400
+_MOST_BYTES = 64 << 20
+_CODINGS: tuple[Coding, ...] = ("identity",) * 6 + ("gzip", "deflate")
 
 
 def run(number: int) -> bool:
@@ -25,25 +34,45 @@ def run(number: int) -> bool:
 def compare(rng: random.Random) -> bool:
     """Draw a request, read it in both ways; return whether it was accepted."""
     ports = draw_ports(rng)
-    body = draw_body(rng, ports)
+    body, json_bytes = draw_sent(rng, ports)
+    coding = rng.choice(_CODINGS)
     try:
-        expected = meaning(body, ports, OUTPUTS)
+        expected = meaning(body, ports, OUTPUTS, json_bytes)
     except Refused:
         expected = None
-    reader = RequestReader(ports, OUTPUTS)
     try:
-        for chunk in chunks(rng, body):
-            reader.feed(chunk)
-        found = reader.finish()
+        found = decoded(rng, body, Framing(json_bytes, coding), ports)
     except (InvalidRequestError, TooLargeError) as exc:
         check_message(str(exc))
         if expected is not None:
-            raise AssertionError(f"refused with {str(exc)!r}: {body!r}") from exc
+            raise AssertionError(f"refused with {str(exc)!r}: {json_bytes} {body!r}") from exc
         return False
     if expected is None:
-        raise AssertionError(f"accepted: {body!r}")
+        raise AssertionError(f"accepted: {json_bytes} {body!r}")
     check_same(found, expected)
     return True
+
+
+def decoded(rng: random.Random, body: bytes, framing: Framing, ports: Sequence[Port]) -> Request:
+    """Send ``body`` as ``framing`` says, in chunks; return what it is on the other side."""
+    decoder = BodyDecoder(framing, ports, OUTPUTS)
+    opened = opener(framing.coding, _MOST_BYTES)
+    for chunk in chunks(rng, encoded(body, framing.coding)):
+        for block in opened.blocks(chunk):
+            decoder.feed(block)
+    opened.finish()
+    return decoder.finish()
+
+
+def encoded(body: bytes, coding: Coding) -> bytes:
+    """``body`` in ``coding``, by the standard library."""
+    match coding:
+        case "gzip":
+            return gzip.compress(body)
+        case "deflate":
+            return zlib.compress(body)
+        case "identity":
+            return body
 
 
 def check_message(message: str) -> None:
@@ -61,7 +90,7 @@ def check_same(found: Request, expected: Meaning) -> None:
             assert array.tolist() == right.tolist()
         else:
             assert array.tobytes() == right.tobytes(), (array, right)  # -0.0 is not 0.0
-    wanted = None if found.outputs is None else [output.name for output in found.outputs]
+    wanted = [(output.name, output.is_binary, output.n_classes) for output in found.wanted]
     assert (wanted, found.id) == (expected.outputs, expected.id)
     assert found.timeout_seconds == expected.timeout_seconds
 

@@ -1,12 +1,6 @@
-"""/openapi.json: every endpoint with the bodies that it takes and the statuses that it answers.
+"""/openapi.json: FastAPI's document of paths and parameters, completed by the table of operations.py."""
 
-Handlers read bodies and write answers themselves, so FastAPI knows only paths and parameters; the rest is
-one table here.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -15,90 +9,14 @@ from pydantic.json_schema import models_json_schema
 
 from server.access.guard import OPEN_PATHS
 from server.protocol.documentation import schemas
-from server.protocol.repository import Replan
-
-Document = dict[str, Any]
-
-_JSON = "application/json"
-_REFERENCE = "#/components/schemas/{model}"
-
-_ERRORS = {
-    400: "the request is not what the protocol or the model asks for; the field is named",
-    401: "a key is wanted, or this one is not valid (only where the server has keys)",
-    403: "loading and unloading is not for this caller",
-    404: "no such model, version or output",
-    409: "the model does not fit into the budget: what it needs and what is free",
-    413: "the body is over the limit",
-    415: "the body is compressed (Content-Encoding)",
-    500: "the answer cannot be sent, or a fault of the server; its log says more",
-    503: "not loaded, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
-    504: "no answer in time",
-}
-
-
-@dataclass(frozen=True)
-class Content:
-    """A body of one media type; ``schema``: a model of ``schemas``, or as JSON Schema has it."""
-
-    schema: type[BaseModel] | Document
-    media: str = _JSON
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What an endpoint takes and gives: bodies by status, and statuses of errors."""
-
-    answers: Mapping[int, Content]
-    errors: tuple[int, ...] = ()
-    takes: tuple[Content, ...] = field(default=())
-
-    def bodies(self) -> Iterator[Content]:
-        yield from self.takes
-        yield from self.answers.values()
-
-
-_KNOWN = (404, 409, 503)
-_INFERENCE = (400, 404, 409, 413, 415, 500, 503, 504)
-_IMAGE = (
-    Content({"type": "string", "format": "binary"}, "image/*"),
-    Content(schemas.ImageForm, "multipart/form-data"),
+from server.protocol.documentation.operations import (
+    ERRORS,
+    OPERATIONS,
+    REFERENCE,
+    Content,
+    Document,
+    Operation,
 )
-_INDEX: Document = {"type": "array", "items": {"$ref": _REFERENCE.format(model="IndexEntry")}}
-
-
-def _gives(schema: type[BaseModel] | Document, *errors: int) -> Operation:
-    return Operation({200: Content(schema)}, errors)
-
-
-#: By method and path. What has a model's version in its path is the same without it.
-OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("get", "/v2"): _gives(schemas.ServerMetadata),
-    ("get", "/v2/health/live"): _gives(schemas.ServerLive),
-    ("get", "/v2/health/ready"): Operation(
-        {200: Content(schemas.ServerReady), 503: Content(schemas.ServerReady)}
-    ),
-    ("get", "/metrics"): Operation({200: Content({"type": "string"}, "text/plain")}),
-    ("get", "/v2/models/{name}"): _gives(schemas.ModelMetadata, *_KNOWN),
-    ("get", "/v2/models/{name}/ready"): _gives(schemas.ModelReady, *_KNOWN),
-    ("post", "/v2/models/{name}/infer"): Operation(
-        {200: Content(schemas.InferResponse)}, _INFERENCE, (Content(schemas.InferRequest),)
-    ),
-    ("post", "/v2/models/{name}:classify"): Operation(
-        {200: Content(schemas.Classification)}, _INFERENCE, _IMAGE
-    ),
-    ("post", "/v2/models/{name}:detect"): Operation(
-        {200: Content(schemas.Detections)}, _INFERENCE, _IMAGE
-    ),
-    ("post", "/v2/repository/index"): _gives(_INDEX, 404),
-    ("post", "/v2/repository/models/{name}/load"): _gives(
-        schemas.ModelState, 403, 404, 409, 500, 503
-    ),
-    ("post", "/v2/repository/models/{name}/replan"): Operation(
-        {200: Content(schemas.Replanned)}, (400, 403, 404, 409, 500, 503), (Content(Replan),)
-    ),
-    ("post", "/v2/repository/models/{name}/unload"): _gives(schemas.ModelState, 403, 404),
-}
-
 
 # Whether it is asked for, the operator decides.
 _KEYS = {"key": {"type": "http", "scheme": "bearer"}}
@@ -122,9 +40,8 @@ def _document(app: FastAPI) -> Document:
     )
     for path, operations in document["paths"].items():
         for method, described in operations.items():
-            described.update(
-                _described(OPERATIONS[method, path.replace("/versions/{version}", "")])
-            )
+            operation = OPERATIONS[method, path.replace("/versions/{version}", "")]
+            described.update(_described(operation, described))
             if path not in OPEN_PATHS:
                 described["responses"]["401"] = _error(401)
     document["components"] = {"schemas": _components(), "securitySchemes": _KEYS}
@@ -132,22 +49,26 @@ def _document(app: FastAPI) -> Document:
     return document
 
 
-def _described(operation: Operation) -> Document:
-    answers = {str(status): _answer(content) for status, content in operation.answers.items()}
+def _described(operation: Operation, described: Document) -> Document:
+    answers = {str(status): _answer(*contents) for status, contents in operation.answers.items()}
     errors = {str(status): _error(status) for status in operation.errors}
     found: Document = {"responses": {**answers, **errors}}
     if operation.takes:
-        found["requestBody"] = {"required": True, "content": _contents(*operation.takes)}
+        body = {"required": not operation.may_be_empty, "content": _contents(*operation.takes)}
+        found["requestBody"] = body
+    if operation.headers:
+        found["parameters"] = [*described.get("parameters", ()), *operation.headers]
     return found
 
 
-def _answer(content: Content) -> Document:
-    text = None if isinstance(content.schema, dict) else content.schema.__doc__
-    return {"description": (text or "The answer.").strip(), "content": _contents(content)}
+def _answer(*contents: Content) -> Document:
+    schema = contents[0].schema
+    text = None if isinstance(schema, dict) else schema.__doc__
+    return {"description": (text or "The answer.").strip(), "content": _contents(*contents)}
 
 
 def _error(status: int) -> Document:
-    found = {"description": _ERRORS[status], "content": _contents(Content(schemas.Error))}
+    found = {"description": ERRORS[status], "content": _contents(Content(schemas.Error))}
     if status == 503:
         retry = {"description": "seconds, when the queue is full", "schema": {"type": "integer"}}
         found["headers"] = {"Retry-After": retry}
@@ -161,7 +82,7 @@ def _contents(*contents: Content) -> Document:
 def _schema(schema: type[BaseModel] | Document) -> Document:
     if isinstance(schema, dict):
         return schema
-    return {"$ref": _REFERENCE.format(model=schema.__name__)}
+    return {"$ref": REFERENCE.format(model=schema.__name__)}
 
 
 def _components() -> Document:
@@ -170,7 +91,7 @@ def _components() -> Document:
         used.update(body.schema for body in operation.bodies() if not isinstance(body.schema, dict))
     models = sorted(used, key=lambda model: model.__name__)
     _, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template=_REFERENCE
+        [(model, "validation") for model in models], ref_template=REFERENCE
     )
     found: Document = definitions["$defs"]
     return found

@@ -1,6 +1,6 @@
 """What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
 
-Nothing is parsed or checked by these: they say in one place what ``tensors``, the handlers and ``errors``
+Nothing is parsed or checked by these: they say in one place what the codec, the handlers and ``errors``
 take and give. A test holds answers of a running server against them.
 """
 
@@ -36,15 +36,17 @@ class RequestInput(Schema):
     name: str
     shape: list[NonNegativeInt] = Field(max_length=16)
     datatype: Datatype
-    data: list[Any] = Field(description="flat or nested, row-major; of BYTES: strings")
-    parameters: Parameters = {}
+    data: list[Any] = Field(
+        [], description="flat or nested, row-major; of BYTES: strings; without it: binary data"
+    )
+    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
 
 
 class RequestOutput(OpenSchema):
     """One output that is asked for."""
 
     name: str
-    parameters: Parameters = {}
+    parameters: Parameters = Field({}, description="binary_data, classification")
 
 
 class InferRequest(OpenSchema):
@@ -53,7 +55,7 @@ class InferRequest(OpenSchema):
     id: str | None = None
     inputs: list[RequestInput]
     outputs: list[RequestOutput] | None = None
-    parameters: Parameters = {}
+    parameters: Parameters = Field({}, description="binary_data_output, timeout (microseconds)")
 
 
 class ResponseOutput(Schema):
@@ -62,7 +64,10 @@ class ResponseOutput(Schema):
     name: str
     shape: list[NonNegativeInt]
     datatype: Datatype
-    data: list[bool | int | float | str] = Field(description="flat, row-major")
+    data: list[bool | int | float | str] = Field(
+        [], description="flat, row-major; without it: binary data"
+    )
+    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
 
 
 class InferResponse(Schema):

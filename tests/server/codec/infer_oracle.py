@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Port
 from server.codec.datatypes import datatype
+from tests.server.codec.mixed_cases import FORMATS
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 4096
@@ -21,7 +23,8 @@ class Meaning:
     """Of a request that the model takes."""
 
     inputs: dict[str, NDArray[Any]]
-    outputs: list[str] | None
+    #: Name, whether as raw bytes, and how many classes of it.
+    outputs: list[tuple[str, bool, int]]
     id: str | None
     timeout_seconds: float | None
 
@@ -35,25 +38,34 @@ def need(condition: bool) -> None:
         raise Refused
 
 
-def meaning(body: bytes, ports: Sequence[Port], outputs: Sequence[Port]) -> Meaning:
-    """Return what ``body`` asks for.
+def meaning(
+    body: bytes, ports: Sequence[Port], outputs: Sequence[Port], json_bytes: int | None = None
+) -> Meaning:
+    """Return what ``body`` asks for, whose first ``json_bytes`` are JSON: None means all.
 
     Raises:
         Refused: nothing that a model with these ports can answer.
     """
-    document = _parsed(body)
+    if json_bytes == 0:
+        return Meaning(_bare(body, ports), [(port.name, True, 0) for port in outputs], None, None)
+    need(json_bytes is None or json_bytes <= len(body))
+    document = _parsed(body[:json_bytes])
+    behind = b"" if json_bytes is None else body[json_bytes:]
     need(type(document) is dict and type(document.get("inputs")) is list)
     arrays: dict[str, NDArray[Any]] = {}
     for tensor in document["inputs"]:
-        name, array = _tensor(tensor, ports)
+        name, array, behind = _tensor(tensor, ports, None if json_bytes is None else behind)
         need(name not in arrays)
         arrays[name] = array
+    need(not behind)
     need(set(arrays) == {port.name for port in ports})
     need(type(document.get("id")) in (str, type(None)))
-    parameters = _parameters(document, "binary_data_output")
+    parameters = _parameters(document)
+    is_binary = parameters.get("binary_data_output", False)
+    need(type(is_binary) is bool)
     timeout = parameters.get("timeout", 0)
     need(type(timeout) is int and timeout >= 0)
-    wanted = _outputs(document.get("outputs"), [port.name for port in outputs])
+    wanted = _outputs(document.get("outputs"), [port.name for port in outputs], is_binary)
     return Meaning(arrays, wanted, document.get("id"), timeout / 1e6 if timeout else None)
 
 
@@ -99,10 +111,12 @@ def _check_strings(part: Any, depth: int) -> None:
             _check_strings(item, depth + 1)
 
 
-def _tensor(tensor: Any, ports: Sequence[Port]) -> tuple[str, NDArray[Any]]:
-    fields = {"name", "shape", "datatype", "data"}
-    need(type(tensor) is dict and fields <= set(tensor) <= fields | {"parameters"})
-    need("binary_data_size" not in _parameters(tensor, None))
+def _tensor(
+    tensor: Any, ports: Sequence[Port], behind: bytes | None
+) -> tuple[str, NDArray[Any], bytes]:
+    """Name and array of ``tensor``, and what it leaves of the bytes ``behind`` the JSON, if any may be."""
+    fields = {"name", "shape", "datatype"}
+    need(type(tensor) is dict and fields <= set(tensor) <= fields | {"data", "parameters"})
     port = next((port for port in ports if port.name == tensor["name"]), None)
     if port is None:
         raise Refused
@@ -110,25 +124,74 @@ def _tensor(tensor: Any, ports: Sequence[Port]) -> tuple[str, NDArray[Any]]:
     shape = tensor["shape"]
     need(type(shape) is list and all(type(size) is int for size in shape))
     need(shape == list(port.shape) and len(shape) <= 16)
-    return port.name, _array(tensor["data"], port)
+    parameters = _parameters(tensor)
+    need(("data" in tensor) != ("binary_data_size" in parameters))
+    if "data" in tensor:
+        return port.name, _array(tensor["data"], port), behind or b""
+    size = parameters["binary_data_size"]
+    need(type(size) is int and behind is not None and 0 <= size <= len(behind))
+    assert behind is not None
+    return port.name, _raw(behind[:size], port), behind[size:]
 
 
-def _parameters(holder: dict[str, Any], binary: str | None) -> dict[str, Any]:
+def _raw(data: bytes, port: Port) -> NDArray[Any]:
+    count = math.prod(port.shape)
+    if port.dtype == "bytes":
+        texts = []
+        while data:
+            need(len(data) >= 4)
+            (length,) = struct.unpack_from("<I", data)
+            need(len(data) >= 4 + length)
+            texts.append(_text(data[4 : 4 + length]))
+            data = data[4 + length :]
+        need(len(texts) == count)
+        return _objects(texts, port)
+    need(len(data) == count * struct.calcsize(f"<{FORMATS[port.dtype]}"))
+    need(port.dtype != "bool" or set(data) <= {0, 1})
+    return np.frombuffer(data, np.dtype(port.dtype).newbyteorder("<")).reshape(port.shape)
+
+
+def _bare(body: bytes, ports: Sequence[Port]) -> dict[str, NDArray[Any]]:
+    need(len(ports) == 1)
+    (port,) = ports
+    if port.dtype != "bytes":
+        return {port.name: _raw(body, port)}
+    need(math.prod(port.shape) == 1)
+    return {port.name: _objects([_text(body)], port)}
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except ValueError as exc:
+        raise Refused from exc
+
+
+def _objects(texts: list[str], port: Port) -> NDArray[Any]:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(port.shape)
+
+
+def _parameters(holder: dict[str, Any]) -> dict[str, Any]:
     found = holder.get("parameters", {})
-    need(type(found) is dict and (binary is None or found.get(binary, False) is False))
+    need(type(found) is dict)
     return dict(found)
 
 
-def _outputs(wanted: Any, names: list[str]) -> list[str] | None:
-    if wanted is None:
-        return None
-    need(type(wanted) is list)
-    for item in wanted:
-        need(type(item) is dict and item.get("name") in names)
-        _parameters(item, "binary_data")
-    asked = [item["name"] for item in wanted]
-    need(len(set(asked)) == len(asked))
-    return asked
+def _outputs(wanted: Any, names: list[str], is_binary: bool) -> list[tuple[str, bool, int]]:
+    need(wanted is None or type(wanted) is list)
+    asked = [_output(item, names, is_binary) for item in wanted or ()]
+    need(len({name for name, _, _ in asked}) == len(asked))
+    return asked or [(name, is_binary, 0) for name in names]
+
+
+def _output(item: Any, names: list[str], is_binary: bool) -> tuple[str, bool, int]:
+    need(type(item) is dict and item.get("name") in names)
+    parameters = _parameters(item)
+    binary, classes = parameters.get("binary_data", is_binary), parameters.get("classification", 0)
+    need(type(binary) is bool and type(classes) is int and classes >= 0)
+    return item["name"], binary, classes
 
 
 def _array(data: Any, port: Port) -> NDArray[Any]:
@@ -138,9 +201,7 @@ def _array(data: Any, port: Port) -> NDArray[Any]:
     need(len(data) == math.prod(port.shape))
     if port.dtype == "bytes":
         need(all(type(item) is str for item in data))
-        array = np.empty(len(data), object)
-        array[:] = data
-        return array.reshape(port.shape)
+        return _objects(data, port)
     dtype = np.dtype(port.dtype)
     kinds = {"f": (int, float), "i": (int,), "u": (int,), "b": (bool,)}[dtype.kind]
     need(all(type(item) in kinds for item in data))

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.packs.manifest import Port
-from server.codec import Request, RequestReader
+from server.codec import BodyDecoder, Framing, Request, Wanted
 from server.codec.datatypes import body_limit
-from server.codec.layout import Layout
+from server.codec.text.layout import Layout
+from server.codec.text.reader import RequestReader
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
 from tests.fuzz.infer import check_message, check_same, compare
 from tests.server.codec.infer_cases import OUTPUTS, nested
@@ -28,12 +29,12 @@ SCALAR = Port(name="c", dtype="float64", shape=(), value=3)
 
 def read(body: bytes, *ports: Port, step: int = 0) -> Request:
     """Read ``body`` in chunks of ``step`` bytes, or in one."""
-    reader = RequestReader(ports or (X,), OUTPUTS)
-    feed_bytes(reader, body, step or len(body) or 1)
-    return reader.finish()
+    decoder = BodyDecoder(Framing(), ports or (X,), OUTPUTS)
+    feed_bytes(decoder, body, step or len(body) or 1)
+    return decoder.finish()
 
 
-def feed_bytes(reader: RequestReader, body: bytes, step: int = 1) -> None:
+def feed_bytes(reader: RequestReader | BodyDecoder, body: bytes, step: int = 1) -> None:
     for start in range(0, len(body), step):
         reader.feed(body[start : start + step])
 
@@ -222,23 +223,47 @@ def wants(**parameters: Any) -> bytes:
     [
         (wants(binary_data="yes"), "outputs.0.parameters.binary_data: not a boolean"),
         (wants(binary_data=0), "outputs.0.parameters.binary_data: not a boolean"),
-        (wants(binary_data=True), "binary tensors are not served"),
         (request(parameters={"binary_data_output": "no"}), "binary_data_output: not a boolean"),
-        (request(parameters={"binary_data_output": True}), "binary tensors are not served"),
-        (
-            b'{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32",'
-            b'"parameters":{"binary_data_size":16}}]}',
-            "binary tensors are not served",
-        ),
+        (wants(classification=-1), "outputs.0.parameters.classification: not a number of classes"),
+        (wants(classification=True), "classification: not a number of classes"),
+        (wants(shared_memory_region="a"), "outputs.0: shared memory is not served"),
+        (entry(data=None, parameters={"shared_memory_region": "a"}), "inputs.0: shared memory"),
+        (entry(data=None, parameters={"binary_data_size": 16}), "no header Inference-Header"),
+        (entry(data=None, parameters={"binary_data_size": True}), "not a number of bytes"),
+        (entry(data=None, parameters={"binary_data_size": 12}), "of FP32 has 16 bytes"),
     ],
 )
-def test_binary_tensors_are_not_served(body: bytes, words: str) -> None:
+def test_parameters_that_contradict(body: bytes, words: str) -> None:
     assert words in refused(body)
 
 
-def test_json_may_be_asked_for_by_name() -> None:
-    assert read(wants(binary_data=False)).outputs is not None
-    assert read(request(parameters={"binary_data_output": False, "more": [{}]})).outputs is None
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (GOOD, (Wanted("y"), Wanted("z"))),
+        (wants(binary_data=False), (Wanted("y"),)),
+        (wants(binary_data=True, more=[{}]), (Wanted("y", is_binary=True),)),
+        (wants(classification=3), (Wanted("y", n_classes=3),)),
+        (wants(classification=0), (Wanted("y"),)),
+        (
+            request(parameters={"binary_data_output": False, "more": [{}]}),
+            (Wanted("y"), Wanted("z")),
+        ),
+        (
+            request(parameters={"binary_data_output": True}),
+            (Wanted("y", is_binary=True), Wanted("z", is_binary=True)),
+        ),
+        (
+            request(
+                parameters={"binary_data_output": True},
+                outputs=[{"name": "z"}, {"name": "y", "parameters": {"binary_data": False}}],
+            ),
+            (Wanted("z", is_binary=True), Wanted("y")),
+        ),
+    ],
+)
+def test_what_is_asked_for(body: bytes, wanted: tuple[Wanted, ...]) -> None:
+    assert read(body).wanted == wanted
 
 
 @pytest.mark.parametrize(
@@ -409,7 +434,7 @@ def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.codec.layout._ROW_BYTES", row)
+        patch.setattr("server.codec.text.layout._ROW_BYTES", row)
         assert Layout(tuple(shape)).part(start, start + length) == text[start : start + length]
 
 

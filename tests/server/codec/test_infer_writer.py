@@ -9,16 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from server.codec import RequestedOutput, write_response
+from server.codec import Answer, Body, Output
 from server.codec.datatypes import DATATYPES, datatype
-from server.codec.writer import PIECE_BYTES
+from server.codec.text.writer import PIECE_BYTES
 from server.errors import NotFiniteError
+
+
+def body(outputs: dict[str, NDArray[Any]], identity: str | None = None) -> Body:
+    named = [Output(name, array) for name, array in outputs.items()]
+    return Body(Answer("m", "1", identity, named))
 
 
 def written(outputs: dict[str, NDArray[Any]], *wanted: str, identity: str | None = None) -> Any:
     """The answer, put together of its pieces."""
-    asked = [RequestedOutput(name=name) for name in wanted]
-    pieces = list(write_response("m", "1", identity, outputs, asked))
+    asked = {name: outputs[name] for name in wanted or outputs}
+    pieces = list(body(asked, identity).text())
     assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
     return json.loads(b"".join(pieces))
 
@@ -87,7 +92,7 @@ def test_outputs_in_their_order(
 
 def test_a_small_answer_is_one_piece() -> None:
     array = np.random.default_rng(0).standard_normal((1, 1000)).astype(np.float32)
-    assert len(list(write_response("m", "1", "i", {"y": array, "z": array}, None))) == 1
+    assert len(list(body({"y": array, "z": array}, "i").text())) == 1
 
 
 def test_no_outputs() -> None:
@@ -116,6 +121,4 @@ def test_what_is_not_finite_is_refused_before_the_first_piece(dtype: str, value:
     array = np.zeros(300_000, dtype)
     array[-1] = value
     with pytest.raises(NotFiniteError, match="output 'bad' has NaN or infinite values; JSON"):
-        write_response("m", "1", None, {"good": np.zeros(1), "bad": array}, None)
-    wanted = [RequestedOutput(name="good")]
-    assert list(write_response("m", "1", None, {"good": np.zeros(1), "bad": array}, wanted))
+        body({"good": np.zeros(1), "bad": array})

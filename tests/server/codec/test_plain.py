@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.manifest import Port
-from server.codec import Request, RequestReader, read_plain
-from server.codec.plain import PLAIN_BYTES
+from server.codec import Request
+from server.codec.text.plain import PLAIN_BYTES, read_plain
+from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples
 from tests.server.codec.infer_cases import OUTPUTS, draw_body, draw_ports
@@ -46,9 +47,7 @@ def meaning(request: Request | None) -> Any:
         )
         for name, array in request.inputs.items()
     }
-    outputs = None if request.outputs is None else [output.name for output in request.outputs]
-    parameters = [output.parameters for output in request.outputs or ()]
-    return arrays, outputs, parameters, request.id, request.timeout_seconds
+    return arrays, request.wanted, request.id, request.timeout_seconds
 
 
 def taken(body: bytes, ports: Ports) -> bool:

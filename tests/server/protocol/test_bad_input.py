@@ -244,8 +244,10 @@ async def test_a_body_of_just_the_limit(settings: SettingsFactory) -> None:
         error(await service.client.post(INFER, content=GOOD + " "), 413)
 
 
-@pytest.mark.parametrize("path", ["/infer", ":classify"])
-@pytest.mark.parametrize("encoding", ["gzip", "BR", "x" * 5000])
+@pytest.mark.parametrize(
+    ("path", "encoding"),
+    [(":classify", "gzip"), (":classify", "BR"), ("/infer", "BR"), ("/infer", "x" * 5000)],
+)
 async def test_a_compressed_body_is_refused_by_its_encoding(
     shared: Service, path: str, encoding: str
 ) -> None:
@@ -253,9 +255,10 @@ async def test_a_compressed_body_is_refused_by_its_encoding(
     headers = {"content-encoding": encoding}
     url = f"/v2/models/tiny{path}"
     answer = await shared.client.post(url, content=gzip.compress(b"{}"), headers=headers)
-    message = error(answer, 415, encoding[:60], "send it as it is")
+    message = error(answer, 415, encoding[:60], "taken is")
     assert len(message) < 200
-    assert answer.headers["accept-encoding"] == "identity"
+    taken = "identity" if path == ":classify" else "identity, gzip, deflate"
+    assert answer.headers["accept-encoding"] == taken
     plain: dict[str, Any] = {
         "headers": {"content-encoding": "identity"},
         "json": request(inputs_for("tiny")),

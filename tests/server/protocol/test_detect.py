@@ -16,7 +16,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.detection.boxes import Boxes
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from server.codec.writer import PIECE_BYTES
+from server.codec.text.writer import PIECE_BYTES
 from server.memory.request_needs import Need
 from server.protocol.detect import _pieces
 from server.settings.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from server.codec.strings import SPACE, STRING, OpenString, parse
+from server.codec.text.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 _MAX_BYTES = 128 << 10

@@ -10,10 +10,10 @@ import orjson
 from numpy.typing import NDArray
 
 from models.packs.manifest import Port
-from server.codec.arrays import PortArray
 from server.codec.datatypes import datatype
-from server.codec.fields import RequestedOutput, check_outputs
-from server.codec.reader import Request
+from server.codec.fields import check_names
+from server.codec.messages import Request, Wanted, all_wanted
+from server.codec.text.arrays import PortArray
 from server.errors import InvalidRequestError
 
 #: A longer body is read as it comes; in so short a one no number is too long.
@@ -48,13 +48,13 @@ def _request(
         known += 2
         if type(identity) is not str:
             return None
-    asked: list[RequestedOutput] | None = None
+    asked = all_wanted(outputs)
     if wanted is not None:
         if not _only_names(wanted):
             return None
         known += 1 + 2 * len(wanted)
-        asked = [RequestedOutput(name=output["name"]) for output in wanted]
-        check_outputs(asked, outputs)
+        check_names((output["name"] for output in wanted), (port.name for port in outputs))
+        asked = tuple(Wanted(output["name"]) for output in wanted) or asked
     if known != n_strings:
         return None
     by_name = {port.name: port for port in ports}
@@ -64,7 +64,7 @@ def _request(
         if array is None:
             return None
         arrays[tensor["name"]] = array
-    return Request(arrays, asked, identity, None) if len(arrays) == len(ports) else None
+    return Request(arrays, asked, identity) if len(arrays) == len(ports) else None
 
 
 def _only_names(wanted: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Reads the body of an infer request as its chunks arrive: arrays out, the body is never held.
+"""Reads the JSON of an infer request as its chunks arrive: arrays out, the text is never held.
 
 Like a protocol state machine it knows nothing of sockets: whoever has bytes feeds them.
 """
@@ -10,18 +10,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.packs.manifest import Port
-from server.codec.arrays import HeldValues, PortArray
 from server.codec.datatypes import body_limit
 from server.codec.fields import (
     InferFields,
-    RequestedOutput,
-    check_outputs,
     check_tensor,
     parse_fields,
     timeout_seconds,
+    wanted_outputs,
 )
-from server.codec.skeleton import Skeleton, not_json
-from server.codec.values import DataText
+from server.codec.messages import Request
+from server.codec.raw.reader import RawTensor, raw_tensor
+from server.codec.text.arrays import HeldValues, PortArray
+from server.codec.text.skeleton import Skeleton, not_json
+from server.codec.text.values import DataText
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 # The text that is worked on at a time: bounds the Python objects that its values are for a moment.
@@ -34,23 +35,6 @@ _ENCODINGS = {
     b"\xfe\xff": "UTF-16",
     b"\xef\xbb\xbf": "UTF-8 with a byte order mark",
 }
-
-
-@dataclass(frozen=True)
-class Request:
-    """An infer request: an array a port, with its dtype and shape, contiguous.
-
-    ``outputs``: those wanted, in this order; None or none: all. ``timeout_seconds``: of the client's own.
-    """
-
-    inputs: dict[str, NDArray[Any]]
-    outputs: list[RequestedOutput] | None
-    id: str | None
-    timeout_seconds: float | None
-
-    def release(self) -> None:
-        """Let go of the inputs."""
-        self.inputs.clear()
 
 
 @dataclass
@@ -74,6 +58,8 @@ class RequestReader:
         self._skeleton = Skeleton(len(ports))
         self._data: dict[int, _Data] = {}  # by index in "inputs"
         self._reading: DataText | None = None
+        #: Once it has finished: arrays of the request that what follows the JSON fills, in this order.
+        self.raw: list[RawTensor] = []
 
     @property
     def held_bytes(self) -> int:
@@ -113,7 +99,7 @@ class RequestReader:
             self._feed(block)
 
     def finish(self) -> Request:
-        """Return the request: the body has ended.
+        """Return the request: the JSON has ended. Of tensors in ``raw`` the arrays are still to be filled.
 
         Takes microseconds, but for data that came before the name of their input.
 
@@ -128,9 +114,9 @@ class RequestReader:
         if self._reading is not None:
             raise not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
-        check_outputs(fields.outputs, self._outputs)
+        wanted = wanted_outputs(fields, self._outputs)
         timeout = timeout_seconds(fields.parameters)
-        return Request(self._arrays(fields), fields.outputs, fields.id, timeout)
+        return Request(self._arrays(fields), wanted, fields.id, timeout)
 
     def _feed(self, block: bytes) -> None:
         position = 0
@@ -183,7 +169,12 @@ class RequestReader:
             if port.name in arrays:
                 raise InvalidRequestError(f"{where} is given twice")
             check_tensor(where, tensor.datatype, tensor.shape, port)
-            arrays[port.name] = _filled(where, self._data[index], port)
+            n_bytes = tensor.binary_bytes
+            if n_bytes is None:
+                arrays[port.name] = _filled(where, self._data[index], port)
+            else:
+                self.raw.append(raw_tensor(where, port, n_bytes))
+                arrays[port.name] = self.raw[-1].array
         for name, port in self._ports.items():
             if name not in arrays and port.default is None:
                 raise InvalidRequestError(f"input {shown(name)} is missing")

@@ -12,8 +12,8 @@ from typing import Protocol
 import orjson
 
 from models.packs.manifest import Port
-from server.codec.layout import Layouts
-from server.codec.strings import SPACE, STRING, OpenString, parse
+from server.codec.text.layout import Layouts
+from server.codec.text.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError
 
 _MAX_NUMBER = 4096

@@ -1,0 +1,86 @@
+"""Compressed bodies: opened block by block as they come, made piece by piece as they go.
+
+A body of a kilobyte may open to a megabyte: nothing here holds more than a block of it, and what it opens
+to has a limit of its own.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from server.codec.framing import Coding
+from server.errors import InvalidRequestError, TooLargeError
+
+_BLOCK_BYTES = 16 << 10
+# Answers are floats most often, which hardly shrink: the fastest level does as well as others.
+_LEVEL = 1
+_WINDOW = 15
+_GZIP = 16  # added to the window, says zlib
+
+
+class Opener(Protocol):
+    """Makes what was sent of what came."""
+
+    def blocks(self, part: bytes) -> Iterator[bytes]:
+        """Yield what ``part``, the next bytes of the body, is."""
+
+    def finish(self) -> None:
+        """Check that the body has come to its end."""
+
+
+class _AsItIs:
+    def blocks(self, part: bytes) -> Iterator[bytes]:
+        yield part
+
+    def finish(self) -> None:
+        pass
+
+
+class _Inflater:
+    def __init__(self, coding: Coding, limit_bytes: int) -> None:
+        self._coding = coding
+        self._limit_bytes = limit_bytes
+        self._n_bytes = 0
+        self._stream = zlib.decompressobj(_WINDOW + _GZIP * (coding == "gzip"))
+
+    def blocks(self, part: bytes) -> Iterator[bytes]:
+        while part:
+            if self._stream.eof:
+                raise InvalidRequestError(f"something follows the end of the {self._coding} body")
+            try:
+                block = self._stream.decompress(part, _BLOCK_BYTES)
+            except zlib.error:
+                raise InvalidRequestError(f"the body is not {self._coding}") from None
+            part = self._stream.unconsumed_tail or self._stream.unused_data
+            self._n_bytes += len(block)
+            if self._n_bytes > self._limit_bytes:
+                raise TooLargeError(
+                    f"the body, opened, is over the limit of {self._limit_bytes} bytes"
+                )
+            if block:
+                yield block
+
+    def finish(self) -> None:
+        if not self._stream.eof:
+            raise InvalidRequestError(f"the {self._coding} body ends early")
+
+
+def opener(coding: Coding, limit_bytes: int) -> Opener:
+    """Return what opens bodies of ``coding``, to ``limit_bytes`` at most.
+
+    Its ``blocks`` raises InvalidRequestError: they are not of that coding; TooLargeError: over the limit.
+    ``finish`` raises InvalidRequestError: the end is missing.
+    """
+    return _AsItIs() if coding == "identity" else _Inflater(coding, limit_bytes)
+
+
+def compressed(pieces: Iterable[bytes], coding: Coding) -> Iterator[bytes]:
+    """Yield ``pieces`` in ``coding``; some come out empty, so that a consumer gets its turn between two."""
+    if coding == "identity":
+        yield from pieces
+        return
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW + _GZIP * (coding == "gzip"))
+    for piece in pieces:
+        for start in range(0, len(piece), _BLOCK_BYTES):
+            yield stream.compress(piece[start : start + _BLOCK_BYTES])
+    yield stream.flush()

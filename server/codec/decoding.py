@@ -1,0 +1,99 @@
+"""Chunks of a body to named arrays, whichever way they are encoded: what headers say decides.
+
+JSON comes first, and raw tensors, if there are any, behind it. Nothing is held but the arrays, and bytes
+that are no value yet.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from models.packs.manifest import Port
+from server.codec.framing import Framing
+from server.codec.messages import Request, all_wanted
+from server.codec.raw.reader import RawReader, bare_tensor
+from server.codec.text.plain import read_plain
+from server.codec.text.reader import RequestReader
+from server.errors import InvalidRequestError
+
+Ports = Sequence[Port]
+
+
+def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) -> Request | None:
+    """Return the request that a short, ordinary ``body`` is, or None: a BodyDecoder must be asked."""
+    if framing.coding != "identity" or framing.json_bytes not in (None, len(body)):
+        return None
+    return read_plain(body, ports, outputs)
+
+
+class BodyDecoder:
+    """Reads one body, opened if it was compressed; after an error it is of no more use."""
+
+    def __init__(self, framing: Framing, ports: Ports, outputs: Ports) -> None:
+        self._framing = framing
+        self._text_left = framing.json_bytes
+        self._text = RequestReader(ports, outputs)
+        # Both are there when the JSON has ended.
+        self._request: Request | None = None
+        self._raw = RawReader(())
+        self._seconds = 0.0
+        if framing.json_bytes == 0:
+            name, tensor = bare_tensor(ports)
+            self._request = Request({name: tensor.array}, all_wanted(outputs, is_binary=True))
+            self._raw = RawReader([tensor])
+
+    @property
+    def loose_bytes(self) -> int:
+        """Of what is held, what no array of numbers is."""
+        return self._text.loose_bytes + self._raw.loose_bytes
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body, any number of them.
+
+        Raises:
+            InvalidRequestError: no request that the model takes begins like this.
+            TooLargeError: it is over the limit of the model.
+        """
+        began = time.perf_counter()
+        block = memoryview(chunk)
+        if self._request is None:
+            block = self._feed_text(block)
+        self._raw.feed(block)
+        self._seconds += time.perf_counter() - began
+
+    def finish(self) -> Request:
+        """Return the request: the body has ended.
+
+        Raises:
+            InvalidRequestError: it is not whole, or not what the model takes.
+        """
+        began = time.perf_counter()
+        if self._text_left:
+            raise InvalidRequestError(
+                f"the body ends {self._text_left} bytes before its JSON does, of which "
+                f"Inference-Header-Content-Length says {self._framing.json_bytes}"
+            )
+        if self._request is None:
+            self._end_text()
+        self._raw.finish()
+        assert self._request is not None
+        seconds = self._seconds + time.perf_counter() - began
+        return replace(self._request, decoding_seconds=seconds)
+
+    def _feed_text(self, block: memoryview) -> memoryview:
+        """Read JSON from ``block``; return what is behind it."""
+        text = block if self._text_left is None else block[: self._text_left]
+        self._text.feed(text)
+        if self._text_left is not None:
+            self._text_left -= len(text)
+            if not self._text_left:
+                self._end_text()
+        return block[len(text) :]
+
+    def _end_text(self) -> None:
+        self._request = self._text.finish()
+        if self._text.raw and self._framing.json_bytes is None:
+            raise InvalidRequestError(
+                "binary_data_size is given, and no header Inference-Header-Content-Length"
+            )
+        self._raw = RawReader(self._text.raw)

@@ -1,0 +1,44 @@
+"""Named arrays to the body of an answer, in pieces: JSON, and behind it the tensors that are wanted raw."""
+
+from collections.abc import Iterator
+
+from server.codec.messages import Answer
+from server.codec.raw.writer import raw_bytes, raw_pieces
+from server.codec.text.writer import check_finite, write_text
+
+
+class Body:
+    """The body of ``answer``; both parts can be made again.
+
+    Raises:
+        NotFiniteError: an output that is wanted as JSON has NaN or infinite values.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._raw_sizes = {
+            output.name: raw_bytes(output.array) for output in answer.outputs if output.is_binary
+        }
+        for output in answer.outputs:
+            if not output.is_binary:
+                check_finite(output)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are raw tensors: then the length of the JSON must be said."""
+        return bool(self._raw_sizes)
+
+    @property
+    def raw_bytes(self) -> int:
+        """How long the raw tensors are."""
+        return sum(self._raw_sizes.values())
+
+    def text(self) -> Iterator[bytes]:
+        """Return the pieces of the JSON, each made in about a millisecond."""
+        return write_text(self._answer, self._raw_sizes)
+
+    def raw(self) -> Iterator[bytes]:
+        """Yield the pieces of the raw tensors."""
+        for output in self._answer.outputs:
+            if output.is_binary:
+                yield from raw_pieces(output.array)

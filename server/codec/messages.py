@@ -1,0 +1,61 @@
+"""What an infer request asks and what answers it, whatever carries them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.packs.manifest import Port
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An output that is asked for: raw bytes or JSON; its best ``n_classes`` instead of all, if any."""
+
+    name: str
+    is_binary: bool = False
+    n_classes: int = 0
+
+
+def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[Wanted, ...]:
+    """Return what a request asks for that names no output."""
+    return tuple(Wanted(port.name, is_binary) for port in outputs)
+
+
+@dataclass(frozen=True)
+class Request:
+    """An infer request: an array a port, with its dtype and shape, contiguous.
+
+    ``wanted``: outputs, in the order of the answer. ``timeout_seconds``: of the client's own.
+    ``decoding_seconds``: what it took to make the arrays.
+    """
+
+    inputs: dict[str, NDArray[Any]]
+    wanted: tuple[Wanted, ...]
+    id: str | None = None
+    timeout_seconds: float | None = None
+    decoding_seconds: float = 0.0
+
+    def release(self) -> None:
+        """Let go of the inputs."""
+        self.inputs.clear()
+
+
+@dataclass(frozen=True)
+class Output:
+    """One array of an answer."""
+
+    name: str
+    array: NDArray[Any]
+    is_binary: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outputs of a model, in the order in which they were asked for."""
+
+    model: str
+    version: str
+    id: str | None
+    outputs: Sequence[Output]

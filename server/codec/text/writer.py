@@ -1,0 +1,144 @@
+"""Writes infer answers as JSON in pieces, so that no answer is held as text as a whole."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from models.packs.manifest import STRINGS
+from server.codec.datatypes import DATATYPES
+from server.codec.messages import Answer, Output
+from server.errors import NotFiniteError
+
+#: The longest piece of text.
+PIECE_BYTES = 128 << 10
+# Whatever the dtype, so many numbers stay below that: none takes more than 25 bytes and a comma.
+_NUMBERS = 4096
+_CHARACTERS = 16 << 10
+# By dtype: its name takes NumPy as long as writing a small array.
+_DATATYPES = {
+    np.dtype(object if name == STRINGS else name): kind for kind, name in DATATYPES.items()
+}
+
+
+def write_text(answer: Answer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
+    """Return the pieces of ``answer`` as JSON; of outputs in ``raw_sizes`` only their fields and size.
+
+    Each is at most PIECE_BYTES long and takes about a millisecond; a small response is one piece. All
+    values that are written are finite.
+    """
+    written = [output.array for output in answer.outputs if output.name not in raw_sizes]
+    if sum(array.size for array in written) <= _NUMBERS and not _has_strings(written):
+        return iter((_whole(answer, raw_sizes),))
+    return _gathered(_texts(answer, raw_sizes))
+
+
+def check_finite(output: Output) -> None:
+    """Check that JSON can carry ``output``.
+
+    Raises:
+        NotFiniteError: it has NaN or infinite values.
+    """
+    if output.array.dtype.kind != "f":
+        return
+    flat = output.array.ravel()
+    step = PIECE_BYTES  # no mask as large as the array
+    if not all(np.isfinite(flat[i : i + step]).all() for i in range(0, flat.size, step)):
+        raise NotFiniteError(
+            f"output {output.name!r} has NaN or infinite values; JSON cannot carry them, "
+            "binary data can"
+        )
+
+
+def _has_strings(arrays: Iterable[NDArray[Any]]) -> bool:
+    return any(array.dtype.kind == "O" for array in arrays)
+
+
+def _whole(answer: Answer, raw_sizes: Mapping[str, int]) -> bytes:
+    """Return a small response at once; the same bytes as its pieces."""
+    document: dict[str, Any] = {
+        "model_name": answer.model,
+        "model_version": answer.version,
+        "outputs": [
+            _fields(output, raw_sizes)
+            if output.name in raw_sizes
+            else {**_fields(output, raw_sizes), "data": output.array.ravel()}
+            for output in answer.outputs
+        ],
+    }
+    if answer.id is not None:
+        document["id"] = answer.id
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _fields(output: Output, raw_sizes: Mapping[str, int]) -> dict[str, Any]:
+    array = output.array
+    fields: dict[str, Any] = {
+        "name": output.name,
+        "datatype": _DATATYPES[array.dtype],
+        "shape": array.shape,
+    }
+    if output.name in raw_sizes:
+        fields["parameters"] = {"binary_data_size": raw_sizes[output.name]}
+    return fields
+
+
+def _texts(answer: Answer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
+    head = orjson.dumps({"model_name": answer.model, "model_version": answer.version})
+    before = head[:-1] + b',"outputs":['
+    for output in answer.outputs:
+        fields = before + orjson.dumps(_fields(output, raw_sizes))
+        before = b","
+        if output.name in raw_sizes:
+            yield fields
+            continue
+        yield fields[:-1] + b',"data":['
+        yield from _values(output.array.ravel())
+        yield b"]}"
+    yield b"]"
+    if answer.id is not None:
+        yield b',"id":' + orjson.dumps(answer.id)
+    yield b"}"
+
+
+def _values(flat: NDArray[Any]) -> Iterator[bytes]:
+    comma = b""
+    for part in _strings(flat) if flat.dtype.kind == "O" else _numbers(flat):
+        yield comma
+        yield orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        comma = b","
+
+
+def _numbers(flat: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, flat.size, _NUMBERS):
+        yield flat[start : start + _NUMBERS]
+
+
+def _strings(flat: NDArray[Any]) -> Iterator[list[str]]:
+    part: list[str] = []
+    length = 0
+    for text in flat:
+        part.append(text)
+        length += len(text) + 1
+        if length > _CHARACTERS:
+            yield part
+            part, length = [], 0
+    if part:
+        yield part
+
+
+def _gathered(texts: Iterator[bytes]) -> Iterator[bytes]:
+    """Join short texts and cut long ones, to PIECE_BYTES at most."""
+    piece = bytearray()
+    for text in texts:
+        if piece and len(piece) + len(text) > PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+        start = 0
+        while len(text) - start > PIECE_BYTES:
+            yield text[start : start + PIECE_BYTES]
+            start += PIECE_BYTES
+        piece += text[start:] if start else text
+    yield bytes(piece)

@@ -1,0 +1,90 @@
+"""What the statistics extension tells of each version of a model: counts and sums of nanoseconds."""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Where the seconds of an answered request went; what the client took is nowhere among them."""
+
+    queue: float
+    compute_input: float
+    compute_infer: float
+    compute_output: float
+
+
+@dataclass
+class _Duration:
+    count: int = 0
+    ns: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.ns += round(seconds * _NANOSECONDS)
+
+    def as_dict(self) -> dict[str, int]:
+        return {"count": self.count, "ns": self.ns}
+
+
+@dataclass
+class ModelStatistics:
+    """Of one version of a model, since the server started."""
+
+    last_inference: int = 0
+    success: _Duration = field(default_factory=_Duration)
+    fail: _Duration = field(default_factory=_Duration)
+    queue: _Duration = field(default_factory=_Duration)
+    compute_input: _Duration = field(default_factory=_Duration)
+    compute_infer: _Duration = field(default_factory=_Duration)
+    compute_output: _Duration = field(default_factory=_Duration)
+
+    def add(self, passage: Passage | None, seconds: float) -> None:
+        """Count a request of ``seconds``; without a passage it was not answered."""
+        if passage is None:
+            self.fail.add(seconds)
+            return
+        self.last_inference = time.time_ns() // 1_000_000
+        self.success.add(seconds)
+        self.queue.add(passage.queue)
+        self.compute_input.add(passage.compute_input)
+        self.compute_infer.add(passage.compute_infer)
+        self.compute_output.add(passage.compute_output)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields of the extension; every request is a batch of its own."""
+        computed = {
+            "compute_input": self.compute_input.as_dict(),
+            "compute_infer": self.compute_infer.as_dict(),
+            "compute_output": self.compute_output.as_dict(),
+        }
+        never = _Duration().as_dict()
+        return {
+            "last_inference": self.last_inference,
+            "inference_count": self.success.count,
+            "execution_count": self.success.count,
+            "inference_stats": {
+                "success": self.success.as_dict(),
+                "fail": self.fail.as_dict(),
+                "queue": self.queue.as_dict(),
+                **computed,
+                "cache_hit": never,
+                "cache_miss": never,
+            },
+            "batch_stats": [{"batch_size": 1, **computed}] if self.success.count else [],
+        }
+
+
+class InferenceStatistics:
+    """Of all models, by name and version; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._models: defaultdict[tuple[str, str], ModelStatistics] = defaultdict(ModelStatistics)
+
+    def of(self, model: str, version: str) -> ModelStatistics:
+        """Return those of a model that the repository has."""
+        return self._models[model, version]

@@ -1,0 +1,60 @@
+"""Parameters of requests about models: small JSON objects, often none."""
+
+from typing import Any
+
+import orjson
+from fastapi import Request
+
+from server.context import Context
+from server.errors import DisconnectedError, InvalidRequestError, TooLargeError, shown
+from server.protocol.serving import exchange_of
+
+_MOST_BYTES = 64 << 10
+
+
+async def read_object(context: Context, request: Request) -> dict[str, Any]:
+    """Return the body of ``request`` as a JSON object; an empty body is an empty one.
+
+    Raises:
+        InvalidRequestError: it is none. TooLargeError: it is over 64 KiB. DisconnectedError: the client
+            went away. DeadlineError: it took too long.
+    """
+    body = bytearray()
+    exchange = exchange_of(request)
+    async with exchange.within(context.settings.request_timeout):
+        while not exchange.is_read:
+            message = await exchange.receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError("the client went away while sending")
+            body += message.get("body", b"")
+            if len(body) > _MOST_BYTES:
+                raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
+    if not body.strip():
+        return {}
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequestError(f"the body is not JSON: {exc.msg}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequestError("the body is not a JSON object")
+    return document
+
+
+async def read_parameters(context: Context, request: Request) -> dict[str, Any]:
+    """Return the ``parameters`` of the body of ``request``; raises as ``read_object``."""
+    found = (await read_object(context, request)).get("parameters", {})
+    if not isinstance(found, dict):
+        raise InvalidRequestError("parameters: not a JSON object")
+    return found
+
+
+def flag(holder: dict[str, Any], name: str) -> bool:
+    """Return the boolean ``name`` of ``holder``; False where there is none.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    value = holder.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{name}: {shown(repr(value))[1:-1]} is not a boolean")
+    return value

@@ -1,0 +1,53 @@
+"""The tensors of an infer request, read from its client: body, memory and codec brought together."""
+
+import asyncio
+
+from models.packs.manifest import Manifest
+from server.codec import BodyDecoder, Framing, Request, decode_at_once
+from server.codec.compression import opener
+from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, infer_bytes, short_infer_bytes
+from server.requests.exchange import FREE_BYTES, Exchange
+
+
+async def read_tensors(exchange: Exchange, framing: Framing, manifest: Manifest) -> Request:
+    """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
+
+    What it needs is held from the moment on in which more has come than anybody may send.
+
+    Raises:
+        InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
+            went away. Otherwise as Exchange.hold.
+    """
+    ports, outputs = manifest.inputs, manifest.outputs
+    need, short = _needs(framing, manifest)
+    part = await exchange.part(need, short)
+    if exchange.is_read:
+        request = decode_at_once(part, framing, ports, outputs)
+        if request is not None:
+            return request
+    decoder = BodyDecoder(framing, ports, outputs)
+    opened = opener(framing.coding, exchange.max_body)
+    while True:
+        for number, block in enumerate(opened.blocks(part)):
+            if number:  # others have their turn: a small part may open to a thousand times as much
+                await asyncio.sleep(0)
+            decoder.feed(block)
+            if decoder.loose_bytes > LOOSE_BYTES:
+                more = need + decoder.loose_bytes
+                await exchange.hold(max(more, exchange.lease.held_bytes))
+        if exchange.is_read:
+            break
+        part = await exchange.part(need, short)
+    opened.finish()
+    return decoder.finish()
+
+
+def _needs(framing: Framing, manifest: Manifest) -> tuple[int, int]:
+    """Return what the request holds while it is read; and where its body has come before that is held."""
+    # Raw tensors need their bytes once; JSON of any length, what its values are on their way.
+    has_short_text = framing.json_bytes is not None and framing.json_bytes <= FREE_BYTES
+    short = short_infer_bytes(manifest)
+    need = short if has_short_text else infer_bytes(manifest)
+    if framing.coding == "identity":
+        return need, short
+    return need + INFLATE_BYTES, need + INFLATE_BYTES  # a short body may open to a long one
