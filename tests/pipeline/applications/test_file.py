@@ -1,5 +1,6 @@
 """Applications as files: read as they were written, or refused in one line that names file and field."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given
 from models.errors import ModelError
 from models.geometry.cnn import Cnn, Edge, Layer, Shape
 from pipeline.applications.application import Application, ApplicationError, Partition, one_by_one
-from pipeline.applications.file import ApplicationFile, read_application
-from pipeline.applications.file_writing import written_application
-from tests.pipeline.applications.drawn import applications
+from pipeline.applications.files.reading import ApplicationFile, read_application
+from pipeline.applications.files.writing import written_application
+from tests.pipeline.applications.drawn import NoPacks, applications
 
 PACK = Cnn("packed", (Layer("a..b", "op", Shape(2, 2, 2)), Layer("c", "op", Shape(2, 2, 2))), ())
 LAYERS = """
@@ -20,13 +21,20 @@ layers = [{ name = "a", output = [1, 8, 8] }, { name = "b", output = [1, 8, 8] }
 """
 
 
-def packed(path: Path, name: str) -> Cnn:
-    return Cnn(name, PACK.layers, PACK.edges)
+class Packed(NoPacks):
+    """Every pack has the same two layers; of two workers each has one."""
+
+    def cnn(self, pack: Path, name: str) -> Cnn:
+        return Cnn(name, PACK.layers, PACK.edges)
+
+    def starts(self, name: str, workers: int) -> Sequence[int]:
+        assert workers == 2
+        return (1,)
 
 
 def read(path: Path, text: str) -> ApplicationFile:
     path.write_text(text, "utf-8")
-    return read_application(path, packed)
+    return read_application(path, Packed())
 
 
 @given(application=applications())
@@ -43,7 +51,7 @@ def test_packs_and_odd_names_round_trip(tmp_path: Path) -> None:
     cnn = Cnn("m/2", layers, (Edge(0, 2),))
     partitions = (Partition(0, ((0, 1),)), Partition(0, ((2,),)), one_by_one(1, (0, 1)))
     application = Application(
-        "é", (cnn, packed(tmp_path, "p")), partitions, (frozenset({0, 1, 2}),), 1, 2
+        "é", (cnn, Packed().cnn(tmp_path, "p")), partitions, (frozenset({0, 1, 2}),), 1, 2
     )
     file = ApplicationFile(application, (None, tmp_path / "p"))
     text = written_application(file)
@@ -81,14 +89,20 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
         (LAYERS + 'partitions = [["a", "b"], []]', "m: a partition has no layers"),
         ('together = [["m/2"]]\n' + LAYERS, "together: 'm/2' is no model"),
         ('together = [["x"]]\n' + LAYERS, "together: 'x' is no model"),
-        (LAYERS.replace("1, 8, 8", "1, 8", 1), "model.0.layers.0.output"),
-        (LAYERS.replace("1, 8, 8", "1, 0, 8", 1), "model.0.layers.0.output.1"),
+        (LAYERS.replace("1, 8, 8", "1, 8", 1), "model 'm': layer 'a': output 3: missing"),
+        (LAYERS.replace("1, 8, 8", "1, 0, 8", 1), "model 'm': layer 'a': output 2: below 1: 0"),
         (LAYERS.replace('"b", ', '"b", reads = ["z"], '), "m: 'b' reads 'z', which is no layer"),
         (LAYERS.replace('"b", ', '"a", '), "m: two layers are called 'a'"),
-        (LAYERS.replace('"b", ', '"b", colour = 1, '), "model.0.layers.1.colour"),
+        (LAYERS.replace('"b", ', '"b", colour = 1, '), "model 'm': layer 'b': colour: no such key"),
         (LAYERS.replace('"a", ', '"a", reads = ["b"], '), "does not lead from a layer to a later"),
-        (LAYERS.replace('"b", ', '"b", seconds = 1e308, '), "model.0.layers.1.seconds"),
-        (LAYERS.replace('"b", ', f'"b", parameters = {10**20}, '), "model.0.layers.1.parameters"),
+        (
+            LAYERS.replace('"b", ', '"b", seconds = 1e308, '),
+            "model 'm': layer 'b': seconds: above 1000000.0: 1e+308",
+        ),
+        (
+            LAYERS.replace('"b", ', f'"b", parameters = {10**20}, '),
+            "model 'm': layer 'b': parameters: above 2",
+        ),
         (LAYERS.replace("1, 8, 8", "1, 4294967296, 8"), "more than 2,000,000"),
         (f'together = [["m/{5000 * "1"}"]]\n' + LAYERS, "is no model, and no partition"),
         ("name = ", ":1: not TOML"),
