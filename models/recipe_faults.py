@@ -39,7 +39,7 @@ _REASONS = {
 def plain_fault(exc: "ValidationError", values: Mapping[str, Any]) -> str:
     """Return what is wrong first in ``values``: ``model 'm': layer 'b': colour: no such key``."""
     errors = exc.errors()
-    found = [(_path(values, error["loc"]), error) for error in errors]
+    found = [(_path(values, error), error) for error in errors]
     first = found[0][0]
     # What may be a text or a table is wrong in two ways: said is how the table is, where it is one.
     inside = [item for item in found if item[0][: len(first)] == first]
@@ -48,11 +48,12 @@ def plain_fault(exc: "ValidationError", values: Mapping[str, Any]) -> str:
     return ": ".join([*_words(values, path), ", ".join(reasons)])
 
 
-def _path(values: Any, place: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Return the keys and positions of ``place``, without the names of what was tried there."""
+def _path(values: Any, error: "ErrorDetails") -> tuple[str | int, ...]:
+    """Return the keys and positions where ``error`` is, without the names of what was tried there."""
     path: list[str | int] = []
-    for number, part in enumerate(place):
-        if isinstance(values, Mapping) and (part in values or number == len(place) - 1):
+    missing = error["loc"][-1] if error["type"] == "missing" else None
+    for part in error["loc"]:
+        if isinstance(values, Mapping) and (part in values or part == missing):
             values = values.get(str(part))
         elif isinstance(values, list) and isinstance(part, int):
             values = values[part] if part < len(values) else None
@@ -71,9 +72,10 @@ def _words(values: Any, path: Sequence[str | int]) -> list[str]:
             words.append(part[:_LONGEST])
             continue
         values = values[part] if part < len(values) else None
-        name = values.get("name") if isinstance(values, Mapping) else None
+        is_table = isinstance(values, Mapping)
+        name = values.get("name") if is_table else None
         called = repr(name[:_LONGEST]) if isinstance(name, str) else str(part + 1)
-        words[-1] = f"{words[-1].removesuffix('s')} {called}"
+        words[-1] = f"{words[-1].removesuffix('s') if is_table else words[-1]} {called}"
     return words
 
 

@@ -26,12 +26,12 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         return kind.model_validate(file.values)
     except ValidationError as exc:
         fault = plain_fault(exc, file.values)
-        raise ModelError(f"{_place(file, exc)}: {fault}") from exc
+        raise ModelError(f"{_place(file, fault)}: {fault}") from exc
 
 
-def _place(file: TomlFile, exc: ValidationError) -> str:
-    """Return the file, and the line of the key that is wrong; of tables in a list the fault says which."""
-    key = next(map(str, exc.errors()[0]["loc"]), "")
+def _place(file: TomlFile, fault: str) -> str:
+    """Return the file and the line of what ``fault`` begins with; of tables in a list it says which."""
+    key = fault.partition(":")[0].partition(" ")[0]
     return str(file.path) if _holds_tables(file.values.get(key)) else file.place(key)
 
 

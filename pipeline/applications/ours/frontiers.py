@@ -127,7 +127,7 @@ def streaming_frontier(
 ) -> list[Together]:
     """Return plans of an application that stream, from the least memory up to that of all weights.
 
-    ``points`` at least, where there are as many.
+    ``points`` budgets are asked about, and more where they have fewer than POINTS plans.
 
     Raises:
         PlanError, ProfileError: a model has none.
@@ -140,7 +140,7 @@ def streaming_frontier(
             together(application, [_at(curve, step / (count - 1)) for curve in curves])
             for step in range(count)
         )
-        if len(found) >= points:
+        if len(found) >= min(points, POINTS):
             break
     return found
 

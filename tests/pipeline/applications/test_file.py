@@ -9,7 +9,7 @@ from hypothesis import given
 from models.errors import ModelError
 from models.geometry.cnn import Cnn, Edge, Layer, Shape
 from pipeline.applications.application import Application, ApplicationError, Partition, one_by_one
-from pipeline.applications.files.reading import ApplicationFile, read_application
+from pipeline.applications.files.reading import ApplicationFile, read_application, runs_at_once
 from pipeline.applications.files.writing import written_application
 from tests.pipeline.applications.drawn import NoPacks, applications
 
@@ -72,6 +72,49 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("window", "height"),
+    [
+        ("kernel = 3, stride = 2", 3),
+        ("kernel = 3, stride = 2, below = 1", 4),  # formats that round up read beyond the end
+        ("below = -3", 5),  # formats that crop
+        ("kernel = 3, dilation = 2, above = 2, below = 2", 8),
+        ("factor = 2", 16),
+        ("kernel = 8", 5),  # it reads all before its first row
+    ],
+)
+def test_heights_follow_from_windows(tmp_path: Path, window: str, height: int) -> None:
+    text = LAYERS.replace('"b", output = [1, 8, 8]', f'"b", output = [1, {height}, 8], {window}')
+    (cnn,) = read(tmp_path / "app.toml", text).application.cnns
+    assert cnn.layers[1].output.height == height
+
+
+def test_a_model_with_workers_is_cut_by_the_planner(tmp_path: Path) -> None:
+    text = '[[model]]\nname = "m"\npack = "p"\nworkers = 2\n'
+    application = read(tmp_path / "app.toml", text).application
+    assert application.partitions == (one_by_one(0, (0,)), one_by_one(0, (1,)))
+    assert application.is_pipelined(0)
+    assert runs_at_once(tmp_path / "app.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "at_once"),
+    [
+        (LAYERS, False),
+        (LAYERS + 'partitions = [["a"], ["b"]]', False),
+        ('together = [["m"]]\n' + LAYERS, False),
+        ('together = [["m"]]\n' + LAYERS + 'partitions = [["a"], ["b"]]', True),
+        ('together = [["m/1", "m/2"]]\n' + LAYERS + 'partitions = [["a"], ["b"]]', True),
+    ],
+)
+def test_what_runs_at_once_is_known_before_packs_are_opened(
+    tmp_path: Path, text: str, at_once: bool
+) -> None:
+    path = tmp_path / "app.toml"
+    application = read(path, text).application
+    assert runs_at_once(path) == at_once == application.is_pipelined(0)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "an application of no model"),
@@ -105,6 +148,22 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
         ),
         (LAYERS.replace("1, 8, 8", "1, 4294967296, 8"), "more than 2,000,000"),
         (f'together = [["m/{5000 * "1"}"]]\n' + LAYERS, "is no model, and no partition"),
+        (
+            LAYERS.replace('"b", ', '"b", stride = 2, '),
+            "m: layer 'b' has a height of 8, but its window makes 4 of the 8 rows of 'a'",
+        ),
+        (
+            LAYERS.replace('"b", ', '"b", reads = [{ layer = "a", rows = 2 }], '),
+            "read 1: rows: no such",
+        ),
+        (LAYERS.replace('"b", ', '"b", reads = [3], '), "reads 1: not a text: 3, not a table: 3"),
+        (LAYERS.replace('"m"', "7"), "model 1: name: not a text: 7"),
+        ('together = "m"\n' + LAYERS, ":1: together: not a list: 'm'"),
+        (LAYERS + "workers = 2", "model 'm' has workers and layers written down"),
+        (
+            '[[model]]\nname = "m"\npack = "p"\nworkers = 2\npartitions = [["c"]]',
+            "model 'm' has workers and partitions",
+        ),
         ("name = ", ":1: not TOML"),
     ],
 )
