@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from models.errors import ModelError, first_fault
+from models.errors import ModelError
+from models.recipe_faults import plain_fault
 from models.toml_file import TomlFile, read_toml
 
 Record = TypeVar("Record", bound=BaseModel)
@@ -24,13 +25,13 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
     try:
         return kind.model_validate(file.values)
     except ValidationError as exc:
-        fault = first_fault(exc)
+        fault = plain_fault(exc, file.values)
         raise ModelError(f"{_place(file, fault)}: {fault}") from exc
 
 
 def _place(file: TomlFile, fault: str) -> str:
     """Return the file and the line of what ``fault`` begins with; of tables in a list it says which."""
-    key = fault.partition(":")[0].partition(".")[0]
+    key = fault.partition(":")[0].partition(" ")[0]
     return str(file.path) if _holds_tables(file.values.get(key)) else file.place(key)
 
 

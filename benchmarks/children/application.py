@@ -1,12 +1,15 @@
 """An application with one plan a model, run as ``benchmarks.children.application JOB.json RESULT.json``.
 
-The job has ``models`` (pack, architecture, choice, placement, inputs), ``turns`` (sets of models that share
-an arena) and ``sweeps``. The result has what was planned, what was allocated, delays, and checksums.
+The job has ``models`` (pack, architecture, cuts, a choice for each partition, placement, inputs), ``turns``
+(sets of models that share an arena), ``sweeps``, and ``one_core``: a model that is not cut runs on one. The
+result has what was planned, what was allocated, delays, and checksums.
 """
 
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,25 +23,40 @@ from benchmarks.children.planned import anonymous_bytes, checksums
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
-from pipeline.applications.rivals import placed_plan
+from pipeline.applications.ours.at_once import joined
+from pipeline.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays
 from pipeline.execution.leases import Lease, SharedArena
-from pipeline.execution.opened import open_engine
+from pipeline.execution.opened import open_engine, open_pipeline
+from pipeline.execution.partitions.answering import Answering
+from pipeline.execution.partitions.cores import cores_for, pinned
 from pipeline.planning.make import make_plan
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.partitions import Cuts
 from pipeline.schedule.architectures import ARCHITECTURES
 
 CHOICES = TypeAdapter(Choice)
+_FRAMES_A_SWEEP = 4
+
+
+def partitions(plan: Plan) -> tuple[Plan, ...]:
+    """Return the plans of partitions at once; of one partition it is its own."""
+    return plan.partitions if isinstance(plan, PipelinePlan) else (plan,)
 
 
 def planned(pack: Pack, device: CpuDevice, item: dict[str, Any]) -> Plan:
     """Return the plan that the job says."""
-    if item["placement"]:
-        return placed_plan(pack.manifest, item["placement"])
     architecture = device.adapt(ARCHITECTURES[item["architecture"]])
-    choice = CHOICES.validate_python(item["choice"])
-    return make_plan(pack.manifest, architecture, choice=choice)
+    parts = Cuts(pack.manifest).parts(item["cuts"])
+    if item["placement"]:
+        plans = [placed_plan(part, item["placement"]) for part in parts]
+    else:
+        choices = map(CHOICES.validate_python, item["choices"])
+        pairs = zip(parts, choices, strict=True)
+        plans = [make_plan(part, architecture, choice=choice) for part, choice in pairs]
+    return joined(pack.manifest, item["cuts"], plans)
 
 
 def leases(
@@ -56,20 +74,64 @@ def leases(
     return found
 
 
-def measured(engine: Engine, inputs: Path, sweeps: int) -> dict[str, Any]:
-    """Run one model so often; return its delay and checksums of its outputs."""
+def measured(engine: Answering, inputs: Path, sweeps: int, cores: Sequence[int]) -> dict[str, Any]:
+    """Run one model so often, one that is not cut on ``cores``; return its delay and checksums."""
     with np.load(inputs) as given:
         arrays = dict(given)
-    outputs, _ = engine.answer(arrays, checksums)
-    delays = [engine.answer(arrays, checksums)[1].delay_seconds for _ in range(sweeps)]
-    return {"outputs": outputs, "seconds": median(delays), "memory": engine.statistics().memory}
+    if engine.callers > 1:
+        answers, seconds = streamed(engine, arrays, _FRAMES_A_SWEEP * sweeps)
+    else:
+        with pinned(cores):
+            answers = {engine.answer(arrays, checksums)[0]}
+            runs = [engine.answer(arrays, checksums) for _ in range(sweeps)]
+        answers |= {outputs for outputs, _ in runs}
+        seconds = median(sweep.delay_seconds for _, sweep in runs)
+    outputs = " or ".join(sorted(answers))
+    return {"outputs": outputs, "seconds": seconds, "memory": engine.statistics().memory}
+
+
+def streamed(engine: Answering, arrays: Arrays, frames: int) -> tuple[set[str], float]:
+    """Answer ``frames`` as fast as they get through; return what answers there were, and the time of one.
+
+    It is the time from one to the next, once the line is full.
+    """
+    ended: list[float] = []
+
+    def answer(_: int) -> str:
+        outputs = engine.answer(arrays, checksums)[0]
+        ended.append(time.perf_counter())
+        return outputs
+
+    with ThreadPoolExecutor(engine.callers) as threads:
+        answers = set(threads.map(answer, range(engine.callers + frames)))
+    return answers, (ended[-1] - ended[engine.callers - 1]) / frames
+
+
+def opened(
+    stack: ExitStack,
+    pack: Pack,
+    plan: Plan,
+    device: CpuDevice,
+    pool: ReadPool,
+    lease: Callable[[], Lease] | None,
+) -> Answering:
+    """Return what answers with ``plan``, until ``stack`` is closed."""
+    engine: Answering
+    if isinstance(plan, PipelinePlan):
+        count = len(plan.partitions)
+        cores = cores_for(count)
+        engine = open_pipeline(pack, plan, [device] * count, pool, cores=cores)
+    else:
+        engine = open_engine(pack, plan, device, pool, lease=lease)
+    stack.callback(engine.close)
+    return engine
 
 
 def main() -> None:
     """Plan, run, write."""
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     claim_process()
-    device = CpuDevice()
+    device = CpuDevice(1 if job["one_core"] else None)
     packs = [device.fitted(open_pack(Path(item["pack"]))) for item in job["models"]]
     plans = [planned(pack, device, item) for pack, item in zip(packs, job["models"], strict=True)]
     base = anonymous_bytes()
@@ -77,13 +139,13 @@ def main() -> None:
         pool = ReadPool()
         stack.callback(pool.close)
         shared = leases(device, plans, job["turns"], stack)
-        engines = []
-        for pack, plan, lease in zip(packs, plans, shared, strict=True):
-            engine = open_engine(pack, plan, device, pool, lease=lease)
-            stack.callback(engine.close)
-            engines.append(engine)
+        engines = [
+            opened(stack, pack, plan, device, pool, lease)
+            for pack, plan, lease in zip(packs, plans, shared, strict=True)
+        ]
+        cores = cores_for(1) if job["one_core"] else ()
         rows = [
-            measured(engine, Path(item["inputs"]), job["sweeps"])
+            measured(engine, Path(item["inputs"]), job["sweeps"], cores)
             for engine, item in zip(engines, job["models"], strict=True)
         ]
     result = {

@@ -4,6 +4,10 @@ Naive, Algorithm 1's reuse, greedy-by-size, all layers by one row and Algorithm 
 all weights in memory; then ours, and ours streaming, from the least memory on. Outputs are compared bit for
 bit with those of the whole network, arenas and scratch with what was planned, the peak with plan and base.
 
+Where the file has partitions that run at once, they do, each on a core of its own; papers' plans as well.
+Then ms are the time from one frame to the next in a stream of them, and the first row is the whole network
+on one core.
+
 Run as ``python -m benchmarks.planning.applications FILE.toml [--points 8] [--sweeps 5] [--turns 2]
 [--json]``; its packs have profiles of this machine. MB are 10^6 bytes: weights, arena and scratch, as
 both papers count.
@@ -15,66 +19,70 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.children.application import CHOICES
+from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
-from models.geometry.of_pack import PackCnn
-from models.packs.pack import Pack
+from models.packs.manifest import Manifest
 from models.runtime.sessions import claim_process
-from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.ours import (
-    Member,
-    Together,
-    preloaded_frontier,
-    streaming_frontier,
-    together,
+from pipeline.applications.application import Application
+from pipeline.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
+from pipeline.applications.ours.members import Member, Together, together
+from pipeline.applications.ours.rivals import (
+    by_one_row,
+    of_chromosome,
+    of_parts,
+    placed_plan,
+    whole,
 )
 from pipeline.applications.placements import PLACEMENTS
-from pipeline.applications.rivals import by_one_row, of_chromosome, placed_plan
 from pipeline.applications.search import Constraints, Settings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
-from pipeline.fitting.judge import judged
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
-from server.cli.applications.opened import OpenedApplication, open_application
+from server.cli.applications.opened import OpenedApplication, OpenedPack, open_application
 
+#: The network whole, on one core, beside its partitions on several.
+_ONE = "one-partition"
 _TOLERANCE = 1.10
 _HEAD = f"{'way':<18}{'MB':>9}{'weights':>9}{'arena':>8}{'ms':>9}{'predicted':>10}{'peak':>8}"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One plan a model; ``placement``: of their activations, where the plan's own is not meant."""
+    """A plan of each of ``members``; ``placement``: of activations, where it is not the plan's own."""
 
     name: str
+    members: tuple[Member, ...]
     plans: Together
     placement: str = ""
 
 
 def ways(opened: OpenedApplication, members: Sequence[Member], points: int) -> Iterator[Way]:
-    """Yield what is run, the whole network first."""
-    application, manifests = opened.application, [member.manifest for member in members]
+    """Yield what is run, the whole network first; where partitions run at once, on one core."""
+    application, own = opened.application, tuple(members)
+    if any(member.cuts for member in own):
+        uncut = tuple(replace(member, cuts=()) for member in own)
+        yield Way(_ONE, uncut, _rivals(application, uncut, whole))
     for name in PLACEMENTS:
-        plans = [placed_plan(manifest, name) for manifest in manifests]
-        yield Way(name, _joined(opened, members, plans), name)
-    yield Way("parts", _joined(opened, members, [by_one_row(each) for each in manifests]))
-    evaluator = opened.evaluator()
-    best, _ = reduce_buffers(evaluator, Constraints(), Settings(generations=20))
-    yield Way("algorithm-2", _joined(opened, members, _reduced(opened, evaluator, best.genes)))
+        plans = _rivals(application, own, partial(placed_plan, way=name))
+        yield Way(name, own, plans, name)
+    yield Way("parts", own, _rivals(application, own, by_one_row))
+    yield Way("algorithm-2", own, _reduced(opened, own))
     for name, found in (
-        ("ours", preloaded_frontier(application, members)),
-        ("ours-streaming", streaming_frontier(application, members, points)),
+        ("ours", preloaded_frontier(application, own)),
+        ("ours-streaming", streaming_frontier(application, own, points)),
     ):
         for item in _spread(found, points):
-            yield Way(name, item)
+            yield Way(name, own, item)
 
 
 def _spread(found: Sequence[Together], points: int) -> list[Together]:
@@ -83,36 +91,46 @@ def _spread(found: Sequence[Together], points: int) -> list[Together]:
     return [found[round(at * (len(found) - 1) / (points - 1))] for at in range(points)]
 
 
-def _joined(
-    opened: OpenedApplication, members: Sequence[Member], plans: Sequence[Plan]
+def _rivals(
+    application: Application, members: Sequence[Member], plan_of: Callable[[Manifest], Plan]
 ) -> Together:
-    fitted = [judged(plan, member.profile) for plan, member in zip(plans, members, strict=True)]
-    return together(opened.application, members, fitted)
+    plans = [of_parts(member.manifest, member.cuts, plan_of) for member in members]
+    return together(application, list(map(planned, members, plans)))
 
 
-def _reduced(opened: OpenedApplication, evaluator: Evaluator, genes: Chromosome) -> list[Plan]:
-    found = []
-    for number, (pack, model) in enumerate(zip(opened.packs, opened.cnns, strict=True)):
+def _reduced(opened: OpenedApplication, members: Sequence[Member]) -> Together:
+    """Return the plans of Algorithm 2's least memory."""
+    application, evaluator = opened.application, opened.evaluator()
+    best, _ = reduce_buffers(evaluator, Constraints(), Settings(generations=20))
+    plans = []
+    for number, (item, member) in enumerate(zip(opened.packs, members, strict=True)):
+        assert item is not None
         own = evaluator.gene_range(number)
-        manifest = cast("Pack", pack).manifest
-        found.append(of_chromosome(manifest, cast("PackCnn", model), genes[own.start : own.stop]))
-    return found
+        genes = best.genes[own.start : own.stop]
+        layers = [application.partitions[at].layers for at in application.of_cnn(number)]
+        plans.append(of_chromosome(member.manifest, item.model, genes, layers, member.cuts))
+    return together(application, list(map(planned, members, plans)))
 
 
 def job(opened: OpenedApplication, way: Way, inputs: Sequence[Path], sweeps: int) -> dict[str, Any]:
     """Return what the child is told."""
+    found = zip(opened.packs, way.members, way.plans.plans, inputs, strict=True)
     return {
         "sweeps": sweeps,
+        "one_core": any(opened.cuts),
         "turns": [list(models) for models in way.plans.turns],
         "models": [
             {
-                "pack": str(cast("Pack", pack).weights_path.parent),
+                "pack": str(cast("OpenedPack", item).pack.folder),
                 "architecture": plan.architecture.name,
-                "choice": CHOICES.dump_python(plan.choice, mode="json"),
+                "cuts": list(member.cuts),
+                "choices": [
+                    CHOICES.dump_python(each.choice, mode="json") for each in partitions(plan)
+                ],
                 "placement": way.placement,
                 "inputs": str(path),
             }
-            for pack, plan, path in zip(opened.packs, way.plans.plans, inputs, strict=True)
+            for item, member, plan, path in found
         ],
     }
 
@@ -149,6 +167,7 @@ def summary(way: Way, runs: Sequence[dict[str, Any]], expected: list[str]) -> di
             median(item["seconds"][i] for item in runs) for i in range(len(plans.plans))
         ),
         "predicted_seconds": plans.seconds,
+        "partitions": [len(partitions(plan)) for plan in plans.plans],
         "peak_bytes": peak,
         "base_bytes": first["base_bytes"],
         "equal": all(item["outputs"] == expected for item in runs),
@@ -183,8 +202,7 @@ def main() -> None:
     options = parser.parse_args()
     claim_process()
     with ExitStack() as stack:
-        device = CpuDevice()
-        opened = open_application(options.file, device)
+        opened, device = open_application(options.file, CpuDevice)
         members = opened.members(device)
         if members is None:
             raise SystemExit(f"{options.file}: only packs can be run")

@@ -18,10 +18,14 @@ from models.packs.manifest import Window as RowWindow
 
 @dataclass(frozen=True)
 class PackCnn:
-    """``cnn``, and for each of its layers the row operator that it is, None where it runs whole."""
+    """``cnn``, and for each of its layers the row operator that it is, None where it runs whole.
+
+    ``first_pieces``: where each layer begins; inputs before all pieces, outputs behind them.
+    """
 
     cnn: Cnn
     operators: tuple[int | None, ...]
+    first_pieces: tuple[int, ...]
 
     @cached_property
     def layer_of(self) -> dict[int, int]:
@@ -36,14 +40,15 @@ def cnn_of_pack(manifest: Manifest) -> PackCnn:
     for port in manifest.inputs:
         layer = reading.add(Layer(port.name, "input", shape_of(port)), {})
         reading.writers.write(reading.writers.place(port.value), layer)
-    for _, read in sorted(reading.units(), key=lambda unit: unit[0]):
+    for first_piece, read in sorted(reading.units(), key=lambda unit: unit[0]):
+        reading.first_piece = first_piece
         reading.read(read)
+    reading.first_piece = len(manifest.pieces)
     for port in manifest.outputs:
         sources = reading.writers.read(reading.writers.place(port.value))
         reading.add_whole(port.name, "output", shape_of(port), sources)
-    return PackCnn(
-        Cnn(manifest.name, tuple(reading.layers), tuple(reading.edges)), tuple(reading.operators)
-    )
+    cnn = Cnn(manifest.name, tuple(reading.layers), tuple(reading.edges))
+    return PackCnn(cnn, tuple(reading.operators), tuple(reading.first_pieces))
 
 
 def shape_of(array: Array) -> Shape:
@@ -76,6 +81,8 @@ class _Reading:
     def __init__(self, manifest: Manifest) -> None:
         self.layers: list[Layer] = []
         self.operators: list[int | None] = []
+        self.first_piece = 0  # of what is read now
+        self.first_pieces: list[int] = []
         self.edges: list[Edge] = []
         self.writers = Writers(manifest)
         self._manifest = manifest
@@ -116,6 +123,7 @@ class _Reading:
         self._names.add(name)
         self.layers.append(replace(layer, name=name))
         self.operators.append(operator)
+        self.first_pieces.append(self.first_piece)
         for source, item in taken.items():
             window = None if item.window == layer.window else item.window
             all_channels = item.channels >= self.layers[source].output.channels

@@ -24,7 +24,7 @@ def cnn_with_parameters(manifest: Manifest, name: str) -> PackCnn:
     layers = [replace(layer, parameters=weights.get(layer.name, 0)) for layer in found.cnn.layers]
     missing = sum(weights.values()) - sum(layer.parameters for layer in layers)
     layers[0] = replace(layers[0], parameters=layers[0].parameters + missing)
-    return PackCnn(Cnn(name, tuple(layers), found.cnn.edges), found.operators)
+    return replace(found, cnn=Cnn(name, tuple(layers), found.cnn.edges))
 
 
 @dataclass(frozen=True)

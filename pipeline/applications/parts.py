@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.geometry.cnn import Cnn, Edge
+from pipeline.applications.known import Known
 from pipeline.applications.rows import WHOLE, done, made, needed, phases
 from pipeline.applications.schedule import sink_rows
-
-_MOST_KNOWN = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class Parts:
             for layer in self.order
         ]
         self._edges = {(edge.source, edge.target): edge for edge in cnn.edges}
-        self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._ends_known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._known = Known()
+        self._ends_known = Known()
         self._reached: dict[tuple[int, int], list[int]] = {}
 
     @cached_property
@@ -86,17 +85,15 @@ class Parts:
                 continue
             meeting = self._meetings[place]
             if meeting < run.end:
-                key = (place, meeting, 0, *genes[place : meeting + 1])
+                key = (place, meeting, 0, bytes(genes[place : meeting + 1]))
             else:
                 if rounds < 0:
                     rounds = self._rounds(run, genes)
-                key = (place, run.end, rounds, *genes[place : run.end])
+                key = (place, run.end, rounds, bytes(genes[place : run.end]))
             rows = self._known.get(key)
             if rows is None:
                 rows = self._count(place, min(meeting, run.end), run.end, rounds, genes, readers)
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[key] = rows
+                self._known.keep(key, rows)
             for reader, most in zip(readers, rows, strict=True):
                 found[place, reader] = most
         return found
@@ -126,13 +123,11 @@ class Parts:
         last = min(meeting + 1, end)
         for each in reversed(self._after(place, meeting, end)):
             # What lies between a place and the meeting decides, whoever asks.
-            key = (each, last, rounds if meeting == end else 0, *genes[each:last])
+            key = (each, last, rounds if meeting == end else 0, bytes(genes[each:last]))
             known = self._ends_known.get(key)
             if known is None:
                 known = tuple(self._ends(each, meeting, end, rounds, genes, ends))
-                if len(self._ends_known) >= _MOST_KNOWN:
-                    self._ends_known.clear()
-                self._ends_known[key] = known
+                self._ends_known.keep(key, known)
             ends[each] = known
         own = ends[place]
         most = []

@@ -5,6 +5,7 @@ with the whole machine. It says where to cut, where it was measured with one thr
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import piece_seconds
@@ -15,6 +16,7 @@ from pipeline.planning.partitions.plan import BUFFERS, pipeline_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile
+from pipeline.profiles.row_kernels import renumbered
 from pipeline.program.partitions import Cuts
 from pipeline.schedule.architectures import Architecture
 
@@ -34,8 +36,10 @@ def fit_partitions(
         PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
     """
     seconds = _piece_seconds(manifest, profile)
-    cuts, edges = _cut(manifest, seconds, partitions)
-    parts = Cuts(manifest).parts(cuts)
+    places = Cuts(manifest)
+    cuts = _balanced(places, manifest, seconds, partitions)
+    edges = [places.edge_bytes(cut) for cut in cuts]
+    parts = places.parts(cuts)
     plans = [fit(part, architecture, LEAST).plan for part in parts]
     if total_bytes is not None:
         plans = _within(parts, architecture, plans, total_bytes - BUFFERS * sum(edges))
@@ -44,31 +48,56 @@ def fit_partitions(
     return Fitted(plan, reasons=(reason,))
 
 
+def balanced_cuts(
+    manifest: Manifest, partitions: int, profile: Profile | None = None
+) -> tuple[int, ...]:
+    """Return the pieces before which partitions begin that take about the same time.
+
+    Raises:
+        PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
+    """
+    return _balanced(Cuts(manifest), manifest, _piece_seconds(manifest, profile), partitions)
+
+
+def partition_profiles(
+    manifest: Manifest, cuts: Sequence[int], profile: Profile | None
+) -> list[Profile | None]:
+    """Return what ``profile``, of one thread, says of each partition; None where there is none.
+
+    Row operators of a partition are counted from its first one on. What was found for the whole network,
+    its plans and bounds, holds for none of them.
+    """
+    if profile is None:
+        return [None] * (len(cuts) + 1)
+    found: list[Profile | None] = []
+    for first, end in pairwise((0, *cuts, len(manifest.pieces))):
+        rows = enumerate(manifest.row_operators)
+        own = [number for number, item in rows if first <= item.first_piece < end]
+        known = {name: getattr(profile, name) for name in Profile.model_fields}
+        known |= {"kernels": renumbered(profile.kernels, own), "limits": {}, "exact": False}
+        found.append(Profile.model_construct(**known))
+    return found
+
+
 def _piece_seconds(manifest: Manifest, profile: Profile | None) -> list[float]:
     if profile is None:
         return list(piece_seconds(manifest))
     return list(map(profile.piece_seconds(manifest), range(len(manifest.pieces))))
 
 
-def _cut(
-    manifest: Manifest, seconds: Sequence[float], partitions: int
-) -> tuple[tuple[int, ...], list[int]]:
-    """Return where to cut, and the bytes that cross there.
-
-    Raises:
-        PlanError: there are too few places.
-    """
-    cuts = Cuts(manifest)
-    crossing = [cuts.edge_bytes(place) for place in cuts.places]
-    chosen = balanced(seconds, cuts.places, crossing, partitions)
+def _balanced(
+    places: Cuts, manifest: Manifest, seconds: Sequence[float], partitions: int
+) -> tuple[int, ...]:
+    crossing = [places.edge_bytes(place) for place in places.places]
+    chosen = balanced(seconds, places.places, crossing, partitions)
     if chosen is None:
-        pieces, places = len(manifest.pieces), len(cuts.places)
+        pieces = len(manifest.pieces)
         raise PlanError(
             f"{manifest.name}: cannot be cut into {partitions} partitions: of its {pieces} pieces "
-            f"{places + 1 if pieces else 0} may begin one; a cut lies between layers, where tensors of "
-            "known size cross"
+            f"{len(places.places) + 1 if pieces else 0} may begin one; a cut lies between layers, where "
+            "tensors of known size cross"
         )
-    return chosen, [cuts.edge_bytes(place) for place in chosen]
+    return chosen
 
 
 def _within(

@@ -64,7 +64,7 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     checksums = [record.checksum for record in manifest.files.values()]
     checksums += [span.checksum for span in manifest.spans]
     question.update(str(checksums).encode())
-    # Whoever asks where weights take no memory has them shorter (pipeline/applications/ours.py).
+    # Whoever asks where weights take no memory has them shorter (pipeline/applications/ours/frontiers.py).
     question.update(str([span.length for span in manifest.spans]).encode())
     question.update(repr((manifest.row_operators, manifest.row_values)).encode())
     # Partitions of one pack differ in what they make for others.

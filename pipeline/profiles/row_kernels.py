@@ -1,8 +1,10 @@
 """What a profile says of row operators: times of some numbers of rows, and of copies of some sizes."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from models.packs.manifest import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
@@ -13,10 +15,26 @@ MEASURED_ROWS = (1, 4, 16, 64)
 #: Sizes of copies that are measured, bytes.
 MEASURED_COPIES = (1 << 10, 32 << 10, 512 << 10)
 
+_ROW_KEY = re.compile(r"rows (\d+):(\d+)")
+Kernel = TypeVar("Kernel")
+
 
 def row_key(operator: int, rows: int) -> str:
     """Return the key of a row operator that makes ``rows`` rows."""
     return f"rows {operator}:{rows}"
+
+
+def renumbered(kernels: Mapping[str, Kernel], operators: Sequence[int]) -> dict[str, Kernel]:
+    """Return ``kernels`` for a network of some row operators only, which are counted anew."""
+    places = {operator: place for place, operator in enumerate(operators)}
+    found = {}
+    for key, item in kernels.items():
+        own = _ROW_KEY.fullmatch(key)
+        if own is None:
+            found[key] = item
+        elif int(own[1]) in places:
+            found[row_key(places[int(own[1])], int(own[2]))] = item
+    return found
 
 
 def copy_key(n_bytes: int) -> str:

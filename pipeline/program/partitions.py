@@ -59,11 +59,13 @@ class Cuts:
         return sum(aligned(self._manifest.values[value].n_bytes) for value in self.crossing(place))
 
     def parts(self, places: Sequence[int]) -> tuple[Manifest, ...]:
-        """Return the partitions that begin at piece 0 and at ``places``, ascending.
+        """Return the partitions that begin at piece 0 and at ``places``, ascending; of none the network.
 
         Raises:
             PartitionError: the network cannot be cut at one of them.
         """
+        if not places:
+            return (self._manifest,)
         for place in places:
             if place not in self.places:
                 raise PartitionError(f"{self._manifest.name}: cannot be cut before piece {place}")

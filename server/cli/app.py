@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 
 from pipeline.applications.application import Application, ApplicationError
 from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.ours import Member, Together, preloaded_frontier, streaming_frontier
+from pipeline.applications.ours.frontiers import preloaded_frontier, streaming_frontier
+from pipeline.applications.ours.members import Member, Together
 from pipeline.applications.search import Constraints, Settings, Solution, reduce_buffers
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
@@ -52,12 +54,11 @@ def app(
 ) -> None:
     """Show every way to give an application of several models memory: the papers' and ours."""
     n_bytes = size(budget, "--budget")
-    device = open_named(context, device_name, threads)
-    opened = open_application(file, device)
+    opened, device = open_application(file, partial(open_named, context, device_name), threads)
     evaluator = opened.evaluator()
     constraints = Constraints(n_bytes, _throughputs(opened, throughput or ()))
     genes = None if chromosome is None else _genes(evaluator, chromosome)
-    found = _Found(papers_rows(evaluator), [], list(opened.hints))
+    found = _Found(papers_rows(evaluator), [], opened.hints)
     if genes is not None:
         found.ways.append(chromosome_row(evaluator, genes, "chromosome"))
     with working("searching"):

@@ -1,5 +1,6 @@
 """``layerstream csdf``: a pack as a cyclo-static dataflow graph, SDF3's files, and the smallest buffers."""
 
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +26,7 @@ from server.cli.printing.sentences import counted
 from server.settings.sizes import format_size
 
 _XML = ".xml"
+_STDOUT = Path("-")
 
 
 def csdf(
@@ -32,7 +34,8 @@ def csdf(
         Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION; or an SDF3 file, F.xml.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The SDF3 file to write.")
+        Path | None,
+        typer.Option("--output", "-o", help="The SDF3 file to write; -: to standard output."),
     ] = None,
     overlap: Annotated[
         Literal["ring", "channel", "loop"],
@@ -55,7 +58,12 @@ def csdf(
     as_json: Json = False,
 ) -> None:
     """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
+    if output == _STDOUT and as_json:
+        raise typer.BadParameter("give --json or --output -: both go to standard output")
     graph, counts, element_bytes = _graph(source, Overlap(overlap), rows)
+    if output == _STDOUT:
+        sys.stdout.write(sdf3_text(graph))
+        return
     buffers = small_buffers(graph, counts)
     fired = schedule(graph, counts, buffers.capacities)
     summary = _summary(graph, buffers, fired)

@@ -31,7 +31,7 @@ from server.cli.arguments.predicted import profiled
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.planning.deadlines import deadlines_of, seconds_of
 from server.cli.planning.frontier import frontier_rows, print_frontier
-from server.cli.planning.partitioned import workers_by_model
+from server.cli.planning.partitioned import check_models, workers_by_model
 from server.cli.planning.rows import document_of, planned, print_plans
 from server.cli.printing.output import print_json, say, warn, write_text
 from server.cli.printing.steps import working
@@ -92,6 +92,7 @@ def plan(
     parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
     device = open_named(context, device_name, 1 if has_several(parted) else threads)
     found = [open_pack(path, device.target, recompile) for path in packs]
+    check_models(parted, [pack.name for pack in found])
     deadlines = deadlines_of(deadline or (), [pack.name for pack in found])
     candidates, hints = [], []
     for compiled in found:

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
+from pipeline.planning.partitions.plan import PipelinePlan
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
 from server.metrics.families import counter, gauge, summary
@@ -37,6 +38,7 @@ class ModelCollector(Collector):
         yield from _expected(entries)
         yield _swept(entries)
         yield _readers(entries)
+        yield _workers(entries)
 
     def _states(self, entries: Sequence[Entry]) -> Iterator[Metric]:
         ready = gauge("model_ready", "1: it serves", "model")
@@ -192,3 +194,13 @@ def _readers(entries: Sequence[Entry]) -> Metric:
         if entry.worker is not None:
             info.add_metric([entry.name, entry.worker.served.reader.kind], 1.0)
     return info
+
+
+def _workers(entries: Sequence[Entry]) -> Metric:
+    workers = gauge("model_workers", "Partitions of the model that compute at once", "model")
+    for entry in entries:
+        if entry.worker is not None:
+            plan = entry.worker.engine.plan
+            parts = len(plan.partitions) if isinstance(plan, PipelinePlan) else 1
+            workers.add_metric([entry.name], parts)
+    return workers

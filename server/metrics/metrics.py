@@ -57,6 +57,7 @@ METRIC_NAMES = frozenset(
         "layerstream_model_ready",
         "layerstream_model_absent",
         "layerstream_model_weight_bytes",
+        "layerstream_model_workers",
         "layerstream_ahead_bytes",
         "layerstream_huge_page_bytes",
         "layerstream_sweep_seconds",

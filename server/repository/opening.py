@@ -198,6 +198,9 @@ class Opener:
             _log.warning(
                 "model %s: %d workers share fewer cores: it answers no faster", pack.name, workers
             )
+        else:
+            on = ", ".join(map(str, cores))
+            _log.info("model %s: %d workers, on cores %s", pack.name, workers, on)
         readers: list[Reader] = []
 
         def open_weights() -> Reader:

@@ -28,7 +28,8 @@ class Frame:
         self.given = given
         self.take = take
         self.deadline = deadline
-        self.cancelled = cancelled
+        self.abandoned = False
+        self._cancelled = cancelled
         self.record = record
         self.running = ExitStack()
         self.during: AbstractContextManager[object] = nullcontext()
@@ -38,6 +39,15 @@ class Frame:
         self.error: BaseException | None = None
         self.over = False
         self._since: float | None = time.perf_counter()
+
+    def cancelled(self) -> bool:
+        """Whether nobody wants its answer any longer."""
+        return self.abandoned or self._cancelled()
+
+    @property
+    def runs(self) -> bool:
+        """Whether a partition runs it."""
+        return not self.over and self._since is None
 
     def begins(self) -> None:
         """A partition runs it from now on."""

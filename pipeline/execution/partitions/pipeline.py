@@ -94,13 +94,13 @@ class Pipeline:
         frame = Frame(inputs, take, deadline, cancelled, record)
         with ExitStack() as frame.running:
             frame.during = during or nullcontext()
-            self._enter(frame)
             with self._changed:
+                number = self._enter(frame)
                 try:
                     while not frame.over:
                         self._changed.wait(frame.left())
                 except BaseException:
-                    self._forget(frame)
+                    self._abandon(number, frame)
                     raise
         if frame.error is not None:
             raise frame.error
@@ -209,17 +209,25 @@ class Pipeline:
         if not self.broken:
             self._edges.close()
 
-    def _enter(self, frame: Frame) -> None:
-        with self._changed:
-            if self._closed:
-                raise EngineClosedError(f"{self.pack.name}: the engine is closed")
-            self._frames[self._handover.enter()] = frame
-            self._changed.notify_all()
+    def _enter(self, frame: Frame) -> int:
+        """Return the number of ``frame``, which waits for the first partition; the lock is held."""
+        if self._closed:
+            raise EngineClosedError(f"{self.pack.name}: the engine is closed")
+        number = self._handover.enter()
+        self._frames[number] = frame
+        self._changed.notify_all()
+        return number
 
-    def _forget(self, frame: Frame) -> None:
-        """Let go of ``frame``, which waits; the lock is held."""
-        number = next(number for number, held in self._frames.items() if held is frame)
-        self._leave(number)
+    def _abandon(self, number: int, frame: Frame) -> None:
+        """Let go of ``frame``, whose caller was interrupted wherever it is; the lock is held.
+
+        A partition that runs it still needs its tensors and buffers: it is told to stop, and waited for.
+        """
+        frame.abandoned = True
+        while frame.runs:
+            self._changed.wait()
+        if not frame.over:
+            self._leave(number)
 
     def _work(self, partition: int, cores: Sequence[int]) -> None:
         """Run frames in one partition until the pipeline is closed and none is left."""

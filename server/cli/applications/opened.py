@@ -1,5 +1,6 @@
 """The application of a file with its packs, as this machine runs them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,30 +9,55 @@ from models.geometry.of_pack import PackCnn
 from models.packs.pack import Pack, open_pack
 from pipeline.applications.application import Application
 from pipeline.applications.evaluate import Evaluator
-from pipeline.applications.file import read_application
+from pipeline.applications.files.reading import read_application, runs_at_once
 from pipeline.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
-from pipeline.applications.ours import Member
+from pipeline.applications.ours.cuts import Cut, cuts_of, layers_at
+from pipeline.applications.ours.members import Member
 from pipeline.devices.base import Device
+from pipeline.fitting.partitioned import balanced_cuts
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.predicted import profiled
 
 
 @dataclass(frozen=True)
+class OpenedPack:
+    """A model that is a pack, its profile, and why it has none."""
+
+    pack: Pack
+    profile: Profile | None
+    model: PackCnn
+    hint: str
+
+
+@dataclass(frozen=True)
 class OpenedApplication:
-    """``packs``, their ``profiles`` and ``hints`` why one has none, by model; None: written down."""
+    """``packs`` by model; None: its layers are written down. ``cuts``: of partitions that run at once."""
 
     application: Application
-    packs: tuple[Pack | None, ...]
-    profiles: tuple[Profile | None, ...]
-    cnns: tuple[PackCnn | None, ...]
-    hints: tuple[str, ...]
+    packs: tuple[OpenedPack | None, ...]
+    cuts: tuple[tuple[Cut, ...], ...]
+
+    @property
+    def hints(self) -> list[str]:
+        """What there is to say of profiles that are missing, and of cuts elsewhere than was asked for."""
+        said = [item.hint for item in self.packs if item and item.hint]
+        for cnn, cuts in zip(self.application.cnns, self.cuts, strict=True):
+            said += [
+                f"{cnn.name}: cut before {cut.layer}, the nearest place to {cut.asked} where the pack "
+                "can be cut"
+                for cut in cuts
+                if cut.moved
+            ]
+        return said
 
     def evaluator(self) -> Evaluator:
         """Return what evaluates chromosomes, with the times of profiles."""
         times = [
-            PackTimes(pack.manifest, cnn, profile) if pack and cnn and profile else None
-            for pack, cnn, profile in zip(self.packs, self.cnns, self.profiles, strict=True)
+            PackTimes(item.pack.manifest, item.model, item.profile)
+            if item and item.profile
+            else None
+            for item in self.packs
         ]
         return Evaluator(self.application, AllTimes(self.application, times))
 
@@ -39,37 +65,56 @@ class OpenedApplication:
         """Return its models as our planner knows them; None: some are no packs."""
         auto = device.adapt(ARCHITECTURES["auto"])
         found = [
-            Member(pack.manifest, profile, auto)
-            for pack, profile in zip(self.packs, self.profiles, strict=True)
-            if pack is not None
+            Member(item.pack.manifest, item.profile, auto, tuple(cut.piece for cut in cuts))
+            for item, cuts in zip(self.packs, self.cuts, strict=True)
+            if item is not None
         ]
         return found if len(found) == len(self.packs) else None
 
 
-def open_application(path: Path, device: Device) -> OpenedApplication:
-    """Read the application of ``path`` and open its packs.
+class _Packs:
+    """Opens the packs of an application, by model."""
 
-    Raises:
-        ModelError: the file or a pack is not right.
-    """
-    opened: dict[str, tuple[Pack, Profile | None, PackCnn, str]] = {}
+    def __init__(self, device: Device, at_once: bool) -> None:
+        self._device = device
+        self._at_once = at_once
+        self.opened: dict[str, OpenedPack] = {}
 
-    def cnn_of(pack_path: Path, name: str) -> Cnn:
-        pack = open_pack(pack_path, device.target)
+    def cnn(self, pack: Path, name: str) -> Cnn:
+        found = open_pack(pack, self._device.target)
+        profile, hint = None, ""
         try:
-            fitted, profile, hint = *profiled(pack, device), ""
+            found, profile = profiled(found, self._device)
         except ProfileError as exc:
-            fitted, profile, hint = device.fitted(pack), None, str(exc)
-        model = cnn_with_parameters(fitted.manifest, name)
-        opened[name] = fitted, profile, model, hint
+            found, hint = self._device.fitted(found), str(exc)
+            if self._at_once:
+                hint += "; of partitions at once with --threads 1: each computes on one core"
+        model = cnn_with_parameters(found.manifest, name)
+        self.opened[name] = OpenedPack(found, profile, model, hint)
         return model.cnn
 
-    application = read_application(path, cnn_of).application
-    found = [opened.get(cnn.name) for cnn in application.cnns]
-    return OpenedApplication(
-        application,
-        tuple(item[0] if item else None for item in found),
-        tuple(item[1] if item else None for item in found),
-        tuple(item[2] if item else None for item in found),
-        tuple(item[3] for item in found if item and item[3]),
+    def starts(self, name: str, workers: int) -> Sequence[int]:
+        item = self.opened[name]
+        return layers_at(item.model, balanced_cuts(item.pack.manifest, workers, item.profile))
+
+
+def open_application(
+    path: Path, open_device: Callable[[int | None], Device], threads: int | None = None
+) -> tuple[OpenedApplication, Device]:
+    """Read the application of ``path`` and open its packs, on the device of so many threads.
+
+    With one where partitions run at once: each has a core.
+
+    Raises:
+        ModelError: the file or a pack is not right. PlanError: a pack cannot be cut for its workers.
+    """
+    at_once = runs_at_once(path)
+    device = open_device(1 if at_once else threads)
+    packs = _Packs(device, at_once)
+    application = read_application(path, packs).application
+    found = tuple(packs.opened.get(cnn.name) for cnn in application.cnns)
+    cuts = tuple(
+        cuts_of(application, number, item.pack.manifest, item.model) if item else ()
+        for number, item in enumerate(found)
     )
+    return OpenedApplication(application, found, cuts), device

@@ -7,11 +7,13 @@ from typing import Any
 from pipeline.applications.application import Application, Buffer, naive
 from pipeline.applications.evaluate import Chromosome, Evaluator
 from pipeline.applications.greedy_by_size import greedy_memory
-from pipeline.applications.ours import Together
+from pipeline.applications.ours.members import Together
 from pipeline.applications.parts import Parts
 from pipeline.applications.reuse import reuse
 from pipeline.applications.rows import phases
 from pipeline.applications.schedule import Firing, Repeat, compressed
+from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Plan
 
 
 def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:
@@ -64,15 +66,23 @@ def ours_row(application: Application, found: Together, way: str) -> dict[str, A
         "delay_ms": 1e3 * found.seconds,
         "turns": [[application.cnns[model].name for model in models] for models in found.turns],
         "plans": {
-            cnn.name: {
-                "arena_bytes": plan.arena_bytes,
-                "weight_bytes": plan.weight_bytes,
-                "architecture": plan.architecture.name,
-                "regions": [asdict(region) for region in plan.choice.regions],
-            }
-            for cnn, plan in zip(application.cnns, found.plans, strict=True)
+            cnn.name: _plan(plan) for cnn, plan in zip(application.cnns, found.plans, strict=True)
         },
     }
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "arena_bytes": plan.arena_bytes,
+        "weight_bytes": plan.weight_bytes,
+        "architecture": plan.architecture.name,
+        "regions": [asdict(region) for region in plan.choice.regions],
+    }
+    if isinstance(plan, PipelinePlan):
+        document["cuts"] = list(plan.cuts)
+        document["edge_bytes"] = plan.edge_bytes
+        document["partitions"] = [_plan(each) for each in plan.partitions]
+    return document
 
 
 def _memory(application: Application, buffers: Sequence[Buffer]) -> dict[str, Any]:

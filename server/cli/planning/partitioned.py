@@ -1,11 +1,11 @@
 """How many workers ``plan`` gives to each pack."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import typer
 
 from server.settings.settings import MOST_WORKERS
-from server.settings.workers import has_several, parse_workers
+from server.settings.workers import ALL, has_several, parse_workers
 
 
 def workers_by_model(
@@ -30,3 +30,16 @@ def workers_by_model(
             "partitions are planned within --budget alone", param_hint="--workers"
         )
     return found
+
+
+def check_models(workers: Mapping[str, int], models: Collection[str]) -> None:
+    """Refuse workers of what is none of ``models``.
+
+    Raises:
+        typer.BadParameter: there are some.
+    """
+    unknown = sorted(set(workers) - {ALL, *models})
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0][:60]!r} is none of the packs: {', '.join(models)}", param_hint="--workers"
+        )

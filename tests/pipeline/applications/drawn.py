@@ -1,12 +1,13 @@
 """Applications drawn by hypothesis, and the paper's worked example."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import strategies as st
 
 from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
 from pipeline.applications.application import Application, Partition, one_by_one
-from pipeline.applications.file import read_application
+from pipeline.applications.files.reading import read_application
 from pipeline.applications.rows import ROWS
 
 EXAMPLE = Path(__file__).parents[3] / "docs/applications/example.toml"
@@ -22,13 +23,20 @@ _WINDOWS = [
 ]
 
 
+class NoPacks:
+    """For files whose layers are written down."""
+
+    def cnn(self, pack: Path, name: str) -> Cnn:
+        raise AssertionError(f"{name}: {pack}")
+
+    def starts(self, name: str, workers: int) -> Sequence[int]:
+        raise AssertionError(f"{name}: {workers} workers")
+
+
 def example() -> Application:
     """Return the application of seed 000, Section 2.3."""
 
-    def no_pack(path: Path, name: str) -> Cnn:
-        raise AssertionError(f"{name}: {path}")
-
-    return read_application(EXAMPLE, no_pack).application
+    return read_application(EXAMPLE, NoPacks()).application
 
 
 @st.composite

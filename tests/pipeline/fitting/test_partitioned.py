@@ -7,11 +7,14 @@ import pytest
 from models.packs.manifest import Operand, Piece
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.arithmetic import multiplications
-from pipeline.fitting.partitioned import fit_partitions
+from pipeline.fitting.partitioned import fit_partitions, partition_profiles
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.row_kernels import row_keys
 from pipeline.program.partitions import Cuts
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.made_profiles import always, profile
 from tests.pipeline.small import small_pack
 
 AUTO = ARCHITECTURES["auto"]
@@ -56,6 +59,28 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
     fit_partitions(pack.manifest, AUTO, most)
     with pytest.raises(PlanError, match=f"into {most + 1} partitions: .* {most} may begin one"):
         fit_partitions(pack.manifest, AUTO, most + 1)
+
+
+def test_a_profile_of_the_whole_says_the_same_of_each_partition(pack: Pack) -> None:
+    """Row operators are counted anew in each; every one keeps its times."""
+    manifest = pack.manifest
+    whole = row_network(manifest)
+    keys = list(row_keys(whole))
+    times = {key: always(1.0 + number) for number, key in enumerate(keys)}
+    known = profile(manifest)
+    known = known.model_copy(update={"kernels": known.kernels | times, "phases": 1.0})
+    for cut in Cuts(manifest).places:
+        (first, second) = partition_profiles(manifest, [cut], known)
+        parts = Cuts(manifest).parts([cut])
+        found: list[float] = []
+        for part, own in zip(parts, (first, second), strict=True):
+            assert own is not None
+            network = row_network(part)
+            rows = own.row_times(network)
+            found += [rows.call(number, 1) for number in range(len(network.operators))]
+            assert own.known is not known.known
+        rows = known.row_times(whole)
+        assert found == [rows.call(number, 1) for number in range(len(whole.operators))]
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,28 @@ def test_a_file_that_is_none(cli: Cli, tmp_path: Path) -> None:
     result = cli("app", tmp_path / "none.toml")
     assert result.code == BAD
     assert "none.toml" in result.err
+
+
+def test_partitions_at_once_are_planned_as_a_pipeline(
+    cli: Cli, packs: Packs, tmp_path: Path
+) -> None:
+    """Where the file leaves them to us, and where it cuts; both buffers of the edge are counted."""
+    file = tmp_path / "app.toml"
+    model = f'[[model]]\nname = "tiny"\npack = "{packs.repository / "tiny"}"\n'
+    file.write_text(model)
+    file.write_text(model + "workers = 2\n")
+    rows = {row["way"]: row for row in cli("app", file, *QUICK, "--json").document["ways"]}
+    for row in (rows["ours"], rows["ours-streaming"]):
+        plan = row["plans"]["tiny"]
+        arenas = sum(part["arena_bytes"] for part in plan["partitions"])
+        assert plan["edge_bytes"] > 0
+        assert plan["arena_bytes"] == arenas + plan["edge_bytes"]
+        assert len(plan["cuts"]) == 1
+    assert rows["ours"]["weight_bytes"] > rows["ours-streaming"]["weight_bytes"]
+    first, *_, before, last = (name.removeprefix("tiny:") for name in rows["algorithm-2"]["phases"])
+    halves = f'partitions = [["{first}..{before}"], ["{last}"]]\n'
+    file.write_text('together = [["tiny"]]\n' + model + halves)
+    document = cli("app", file, *QUICK, "--json").document
+    (ours,) = (row for row in document["ways"] if row["way"] == "ours")
+    assert len(ours["plans"]["tiny"]["partitions"]) == 2
+    assert any(f"the nearest place to {last} " in hint for hint in document["hints"])

@@ -73,3 +73,14 @@ def test_cycles_of_a_file_are_named(tmp_path: Path, cli: Cli) -> None:
             "utf-8",
         )
         cli("csdf", path).refuses(BAD, str(path), said, "'a' -> 'b'")
+
+
+def test_a_dash_is_standard_output(
+    paper: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("csdf", paper, "-o", "-").out == paper.read_text("utf-8")
+    assert not Path("-").exists()
+    refused = cli("csdf", paper, "-o", "-", "--json")
+    assert refused.code == BAD
+    assert "both go to standard output" in refused.err

@@ -122,6 +122,17 @@ async def test_another_plan_waits_for_both_partitions(
         close(arrays(await task), packs.expected("tiny", each))
 
 
+async def test_the_log_and_a_metric_say_how_many_there_are(
+    settings: SettingsFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(settings(BUDGET, workers="tiny=2")) as service:
+        assert await service.metric("layerstream_model_workers", model="tiny") == 2
+        assert await service.metric("layerstream_model_workers", model="pair") == 1
+    assert "model tiny: 2 workers" in caplog.text
+    assert "model pair: " not in caplog.text.replace("model pair: no profile", "")
+
+
 async def test_memory_is_planned_for_both_and_what_is_between(service: Service) -> None:
     entry = next(each for each in service.context.repository.entries() if each.name == "tiny")
     assert entry.fitted is not None

@@ -1,5 +1,6 @@
 """Partitions at once: the same bits, and a frame that is cancelled, late or fails goes alone."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -327,6 +328,38 @@ def test_a_frame_that_waits_for_a_partition_may_leave(halves: Opened, partition:
         held.open()
         assert same(first.result(LIMIT_SECONDS), answers[0])
         closing.result(LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_an_interrupt_ends_the_frame_of_the_main_thread_alone(
+    halves: Opened, partition: int
+) -> None:
+    """While a kernel of it runs: the partition ends it first, and goes on with the next one."""
+    pipeline, pack, device = halves.pipeline, halves.pack, halves.devices[partition]
+    answers = expected(pack, [1, 2])
+    main, seen, first = threading.main_thread().ident, threading.Event(), device.launched
+    assert main is not None
+
+    def interrupted(number: int, frame: object) -> None:
+        seen.set()
+        raise KeyboardInterrupt
+
+    def before(number: int) -> None:
+        if number == first:
+            signal.pthread_kill(main, signal.SIGINT)
+            assert seen.wait(LIMIT_SECONDS)
+
+    kept = signal.signal(signal.SIGINT, interrupted)
+    try:
+        device.before = before
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(inputs(pack, 1))
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    assert pipeline.frames == 0
+    with ThreadPoolExecutor(1) as threads:
+        beside = threads.submit(lambda: pipeline.run(inputs(pack, 2))[0])
+        assert same(beside.result(LIMIT_SECONDS), answers[1])
 
 
 def test_a_read_that_fails_ends_its_frame_alone(packs: dict[str, Pack]) -> None:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.geometry.cnn import Window
 
 _MOST_LAYERS = 100_000
+_MOST_WORKERS = 64
 _MOST_SECONDS = 1e6
 _MOST_PARAMETERS = 1 << 48
 _Elements = Annotated[int, Field(ge=1, le=1 << 32)]
@@ -58,11 +59,13 @@ class ModelRecord(_Record):
     """A model: a ``pack``, relative to the file, or ``layers``.
 
     ``partitions``: layers by name, ``a..b`` for those from one to another, lists for steps of several.
+    ``workers``: of a pack so many partitions that run at once, cut where our planner would.
     """
 
     name: str = Field(min_length=1)
     pack: str | None = None
     layers: tuple[LayerRecord, ...] = Field((), max_length=_MOST_LAYERS)
+    workers: int = Field(1, ge=1, le=_MOST_WORKERS)
     partitions: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
 
 

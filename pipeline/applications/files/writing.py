@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from models.geometry.cnn import Cnn, Edge, Window
 from pipeline.applications.application import Application
-from pipeline.applications.file import ApplicationFile
+from pipeline.applications.files.reading import ApplicationFile
 
 
 def written_application(file: ApplicationFile) -> str:

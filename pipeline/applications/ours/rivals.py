@@ -1,15 +1,18 @@
 """The papers' plans as plans of our engine, so that they can be run beside ours: all weights in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from models.geometry.of_pack import PackCnn
 from models.packs.manifest import Manifest
+from pipeline.applications.ours.at_once import joined
 from pipeline.applications.parts import Parts
 from pipeline.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes, placed
+from pipeline.program.partitions import Cuts
 from pipeline.program.regions import Region, RegionError
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
@@ -18,9 +21,14 @@ from pipeline.schedule.architectures import ARCHITECTURES
 _PRE = ARCHITECTURES["pre"]
 
 
+def whole(manifest: Manifest) -> Plan:
+    """Return the plan of whole tensors, placed as our planner does."""
+    return make_plan(manifest, _PRE)
+
+
 def placed_plan(manifest: Manifest, way: str) -> Plan:
     """Return the whole network's plan, its activations placed as ``way`` of PLACEMENTS does."""
-    plan = make_plan(manifest, _PRE)
+    plan = whole(manifest)
     offsets, n_bytes = PLACEMENTS[way](lifetimes(manifest, plan.steps))
     places = (offsets[root] + offset for root, offset in placed(manifest, plan.steps))
     values = (*places, *offsets[len(manifest.values) :])
@@ -30,27 +38,52 @@ def placed_plan(manifest: Manifest, way: str) -> Plan:
 def by_one_row(manifest: Manifest) -> Plan:
     """Return the plan in which whatever can be made by one row is (seed 001, the [17] of seed 000)."""
     network = row_network(manifest)
-    return _with(manifest, network, [Region(run.start, run.stop, 1) for run in network.runs])
+    return _with(manifest, [Region(run.start, run.stop, 1) for run in network.runs])
 
 
-def of_chromosome(manifest: Manifest, model: PackCnn, genes: Sequence[int]) -> Plan:
-    """Return the plan whose regions are the runs of ``genes``, with the rows of their last layers."""
-    network = row_network(manifest)
+def of_parts(manifest: Manifest, cuts: Sequence[int], plan_of: Callable[[Manifest], Plan]) -> Plan:
+    """Return the plan of partitions that begin at ``cuts`` and run at once, each as ``plan_of`` has it."""
+    return joined(manifest, cuts, [plan_of(part) for part in Cuts(manifest).parts(cuts)])
+
+
+def of_chromosome(
+    manifest: Manifest,
+    model: PackCnn,
+    genes: Sequence[int],
+    partitions: Sequence[Sequence[int]],
+    cuts: Sequence[int] = (),
+) -> Plan:
+    """Return the plan whose regions are the runs of ``genes`` in each of ``partitions``, by layers.
+
+    ``cuts``: where partitions begin that run at once; a run that goes beyond one ends there.
+    """
+    regions = [run for layers in partitions for run in _runs(manifest, model, genes, layers)]
+    bounds = pairwise((0, *cuts, len(manifest.pieces)))
+    pairs = zip(Cuts(manifest).parts(cuts), bounds, strict=True)
+    plans = [_with(part, _between(regions, first, end)) for part, (first, end) in pairs]
+    return joined(manifest, cuts, plans)
+
+
+def _runs(
+    manifest: Manifest, model: PackCnn, genes: Sequence[int], layers: Sequence[int]
+) -> list[Region]:
+    """Return the runs of a partition of ``layers``, with the rows of their last ones."""
     regions = []
-    for run in Parts(model.cnn, range(len(genes))).runs(genes):
-        numbers = [model.operators[layer] for layer in range(run.start, run.end)]
+    for run in Parts(model.cnn, layers).runs([genes[layer] for layer in layers]):
+        numbers = [model.operators[layer] for layer in layers[run.start : run.end]]
         operators = sorted(number for number in numbers if number is not None)
         if run.by_parts and len(operators) > 1:
             last = model.layer_of[operators[-1]]
-            pieces = [network.operators[number] for number in operators]
+            pieces = [manifest.row_operators[number] for number in operators]
             start = min(item.first_piece for item in pieces)
             end = max(item.end_piece for item in pieces)
             regions.append(Region(start, end, genes[last]))
-    return _with(manifest, network, regions)
+    return regions
 
 
-def _with(manifest: Manifest, network: RowNetwork, wanted: Sequence[Region]) -> Plan:
+def _with(manifest: Manifest, wanted: Sequence[Region]) -> Plan:
     """Return the plan with as much of each region as can be one; what cannot runs whole."""
+    network = row_network(manifest)
     regions: list[Region] = []
     for region in wanted:
         for smaller in _smaller(network, region):
@@ -63,6 +96,19 @@ def _with(manifest: Manifest, network: RowNetwork, wanted: Sequence[Region]) -> 
             regions.append(smaller)
             break
     return make_plan(manifest, _PRE, choice=Choice(regions=tuple(regions)))
+
+
+def _between(regions: Sequence[Region], first: int, end: int) -> list[Region]:
+    """Return what of ``regions`` lies in pieces [first, end), which are a network of their own."""
+    clipped = (
+        replace(
+            region,
+            first_piece=max(region.first_piece, first) - first,
+            end_piece=min(region.end_piece, end) - first,
+        )
+        for region in regions
+    )
+    return [region for region in clipped if region.first_piece < region.end_piece]
 
 
 def _smaller(network: RowNetwork, region: Region) -> Iterator[Region]:

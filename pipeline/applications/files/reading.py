@@ -3,15 +3,18 @@
 A model is a pack, or layers written down. Docs and an example: docs/applications.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 from models.errors import ModelError
 from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape
 from models.recipe_files import read_recipe
-from pipeline.applications.application import Application, Partition
-from pipeline.applications.file_records import ApplicationRecord, ModelRecord, ReadRecord
+from pipeline.applications.application import Application, Partition, one_by_one
+from pipeline.applications.files.heights import check_heights
+from pipeline.applications.files.records import ApplicationRecord, ModelRecord, ReadRecord
 
 #: Of all outputs of a model: by one row at a time each is a phase, and phases are counted one by one.
 MOST_ROWS = 2_000_000
@@ -26,31 +29,57 @@ class ApplicationFile:
     packs: tuple[Path | None, ...]
 
 
-def read_application(path: Path, cnn_of: Callable[[Path, str], Cnn]) -> ApplicationFile:
-    """Read an application; ``cnn_of`` makes a CNN of a pack's path and the name of the model.
+class Packs(Protocol):
+    """What packs of applications are, to who reads a file."""
+
+    def cnn(self, pack: Path, name: str) -> Cnn:
+        """Return the CNN of ``pack``, of the model ``name``."""
+
+    def starts(self, name: str, workers: int) -> Sequence[int]:
+        """Return the layers, ascending, before which to cut that model for so many ``workers``."""
+
+
+def runs_at_once(path: Path) -> bool:
+    """Return whether the file at ``path`` has partitions of a model that run at once.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    record = read_recipe(path, ApplicationRecord)
+    parted = {item.name for item in record.model if len(item.partitions) > 1}
+    named = (
+        [name if name in parted else name.rpartition("/")[0] for name in group]
+        for group in record.together
+    )
+    workers = any(item.workers > 1 for item in record.model)
+    return workers or any(parted.intersection(names) for names in named)
+
+
+def read_application(path: Path, packs_of: Packs) -> ApplicationFile:
+    """Read an application.
 
     Raises:
         ModelError: the file, or a model of it, is not right; the message names file and field. As
-            ``cnn_of``.
+            ``packs_of``.
     """
     record = read_recipe(path, ApplicationRecord)
     packs = [None if item.pack is None else path.parent / item.pack for item in record.model]
     _check_packs(path, record, packs)
     try:
         cnns = [
-            _written(item) if pack is None else cnn_of(pack, item.name)
+            _written(item) if pack is None else packs_of.cnn(pack, item.name)
             for item, pack in zip(record.model, packs, strict=True)
         ]
         partitions = [
             partition
             for number, (cnn, item) in enumerate(zip(cnns, record.model, strict=True))
-            for partition in _partitions(number, cnn, item)
+            for partition in _partitions(number, cnn, item, packs_of)
         ]
         application = Application(
             record.name,
             tuple(cnns),
             tuple(partitions),
-            tuple(_group(record, partitions, names) for names in record.together),
+            _together(record, partitions),
             record.element_bytes,
             record.parameter_bytes,
         )
@@ -71,6 +100,11 @@ def _check_packs(path: Path, record: ApplicationRecord, packs: Sequence[Path | N
         if (pack is None) == (not item.layers):
             said = "has neither pack nor layers" if pack is None else "has pack and layers"
             raise ModelError(f"{path}: model {item.name!r} {said}: give one of them")
+        if item.workers > 1 and (pack is None or item.partitions):
+            said = "layers written down" if pack is None else "partitions"
+            raise ModelError(
+                f"{path}: model {item.name!r} has workers and {said}: give one of them"
+            )
         if pack is not None and pack.resolve() in seen:
             raise ModelError(f"{path}: model {item.name!r}: pack {item.pack} is there twice")
         if pack is not None:
@@ -105,12 +139,16 @@ def _written(item: ModelRecord) -> Cnn:
         )
         for each in item.layers
     )
-    return Cnn(item.name, layers, tuple(edges))
+    cnn = Cnn(item.name, layers, tuple(edges))
+    check_heights(cnn)
+    return cnn
 
 
-def _partitions(number: int, cnn: Cnn, item: ModelRecord) -> Iterator[Partition]:
+def _partitions(number: int, cnn: Cnn, item: ModelRecord, packs_of: Packs) -> Iterator[Partition]:
     if not item.partitions:
-        yield Partition(number, tuple((layer,) for layer in range(len(cnn.layers))))
+        starts = packs_of.starts(item.name, item.workers) if item.workers > 1 else ()
+        for first, end in pairwise((0, *starts, len(cnn.layers))):
+            yield one_by_one(number, range(first, end))
         return
     numbers = {layer.name: at for at, layer in enumerate(cnn.layers)}
     for names in item.partitions:
@@ -136,6 +174,19 @@ def _number(cnn: Cnn, numbers: dict[str, int], name: str) -> int:
     if name not in numbers:
         raise _FieldError(f"{cnn.name}: partitions: there is no layer {name[:60]!r}")
     return numbers[name]
+
+
+def _together(
+    record: ApplicationRecord, partitions: Sequence[Partition]
+) -> tuple[frozenset[int], ...]:
+    """Return J: what the file says, and the partitions of each model with workers."""
+    written = [_group(record, partitions, names) for names in record.together]
+    with_workers = [
+        frozenset(at for at, each in enumerate(partitions) if each.cnn == number)
+        for number, item in enumerate(record.model)
+        if item.workers > 1
+    ]
+    return (*written, *(group for group in with_workers if group not in written))
 
 
 def _group(

@@ -1,0 +1,1 @@
+"""Applications that people write: what their files hold, read, checked and written."""
