@@ -8,19 +8,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 #: Input "x" and output "y" of ``tiny``, both float32.
 TINY_SHAPE = (1, 16)
-#: Input "image" and output "mixed" of ``wide``, both float32: 3 MB of JSON each.
+#: Input "image" and output "mixed" of ``wide``, both float32: 600 KB, 3 MB as JSON, each.
 WIDE_SHAPE = (1, 3, 224, 224)
 
 
 def _save(
-    path: Path, nodes: list[onnx.NodeProto], shape: tuple[int, ...], weights: list[onnx.TensorProto]
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    shape: tuple[int, ...],
+    weights: list[onnx.TensorProto],
+    output_shape: tuple[int, ...] | None = None,
 ) -> Path:
     inputs, outputs = nodes[0].input[0], nodes[-1].output[0]
     graph = helper.make_graph(
         nodes,
         path.stem,
         [helper.make_tensor_value_info(inputs, TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, output_shape or shape)],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -49,3 +53,13 @@ def wide(folder: Path) -> Path:
         helper.make_node("Relu", ["sum"], ["mixed"]),
     ]
     return _save(folder / "wide.onnx", nodes, WIDE_SHAPE, [_weight("weight", 3, 3, 1, 1)])
+
+
+def pooled(folder: Path) -> Path:
+    """Write pooled.onnx: little to compute, megabytes of input, and the mean of each channel out."""
+    nodes = [
+        helper.make_node("Conv", ["image", "weight"], ["sum"], kernel_shape=[1, 1]),
+        helper.make_node("GlobalAveragePool", ["sum"], ["mean"]),
+    ]
+    weights = [_weight("weight", 3, 3, 1, 1)]
+    return _save(folder / "pooled.onnx", nodes, WIDE_SHAPE, weights, (1, 3, 1, 1))

@@ -23,7 +23,9 @@ def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) 
     """Return the request that a short, ordinary ``body`` is, or None: a BodyDecoder must be asked."""
     if framing.coding != "identity" or framing.json_bytes not in (None, len(body)):
         return None
-    return read_plain(body, ports, outputs)
+    began = time.perf_counter()
+    request = read_plain(body, ports, outputs)
+    return request and replace(request, decoding_seconds=time.perf_counter() - began)
 
 
 class BodyDecoder:

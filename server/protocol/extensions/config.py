@@ -16,7 +16,6 @@ PLATFORM = "onnx_layerstream"
 BACKEND = "layerstream"
 _FILE = "model.onnx"
 _LATEST = {"latest": {"num_versions": 1}}
-_TYPES = {"BYTES": "TYPE_STRING"}
 
 
 @router.get("/v2/models/{name}/config")
@@ -41,6 +40,12 @@ async def model_config(
         ],
         "parameters": {},
     }
+
+
+def data_type(dtype: str) -> str:
+    """Return what configurations call a dtype: "TYPE_FP32", and "TYPE_STRING" for strings."""
+    kind = datatype(dtype)
+    return "TYPE_STRING" if kind == "BYTES" else f"TYPE_{kind}"
 
 
 def check_override(text: object, name: str) -> None:
@@ -99,9 +104,8 @@ def _shapes(manifest: Manifest) -> dict[str, Any]:
 
 
 def _tensor(port: Port, is_batch: bool) -> dict[str, Any]:
-    kind = datatype(port.dtype)
     return {
         "name": port.name,
-        "data_type": _TYPES.get(kind, f"TYPE_{kind}"),
+        "data_type": data_type(port.dtype),
         "dims": list(port.shape[is_batch:]),
     }
