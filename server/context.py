@@ -70,6 +70,7 @@ class Context:
         self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
         self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
+        self.metrics.watch_access(self.access)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         self._heart: asyncio.Task[None] | None = None

@@ -1,6 +1,7 @@
 """Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -9,12 +10,14 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
+from server.access.guard import Access
 from server.memory.budget import Budget
 from server.metrics.collectors import (
     DeviceCollector,
@@ -22,12 +25,20 @@ from server.metrics.collectors import (
     ReadCollector,
     TrafficCollector,
 )
-from server.metrics.process_collectors import ConnectionCollector, MemoryCollector
+from server.metrics.process_collectors import (
+    AccessCollector,
+    ConnectionCollector,
+    MemoryCollector,
+)
 from server.metrics.stages import StageCollector
+from server.metrics.triton import TritonCounters
 from server.operation.process import process_memory
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
 from server.transport.registry import Registry
+
+# When each series began: eight more of every model, for a format that this is not.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -47,6 +58,7 @@ METRIC_NAMES = frozenset(
         "layerstream_cgroup_limit_bytes",
         "layerstream_cgroup_held_bytes",
         "layerstream_connections",
+        "layerstream_unauthorized_requests_total",
         "layerstream_connections_dropped_total",
         "layerstream_request_seconds",
         "layerstream_stage_seconds",
@@ -123,6 +135,8 @@ class Metrics:
         )
         self._stages = StageCollector()
         self.registry.register(self._stages)
+        self._triton = TritonCounters()
+        self._version_of: Callable[[str], str | None] = lambda model: None
         self._read = Counter(
             "layerstream_read_bytes",
             "Weight bytes read from the disk",
@@ -141,11 +155,16 @@ class Metrics:
         device: Device,
     ) -> None:
         """Read memory, states, traffic and what reading took at each scrape."""
+        self._version_of = repository.version
         self.registry.register(ModelCollector(repository, budget))
         self.registry.register(TrafficCollector(exchanges))
         self.registry.register(ReadCollector(pool))
         self._device = DeviceCollector(device)
         self.registry.register(self._device)
+
+    def watch_access(self, access: Access) -> None:
+        """Count who had no valid key at each scrape."""
+        self.registry.register(AccessCollector(access))
 
     def watch_connections(self, connections: Registry) -> None:
         """Count connections at each scrape."""
@@ -159,12 +178,15 @@ class Metrics:
         """Make the series of ``model`` exist before its first request, so that rates start at 0."""
         self._series(model)
         self._stages.expect(model)
+        if (version := self._version_of(model)) is not None:
+            self._triton.expect(model, version)
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request of a known model; ``outcome`` is one of OUTCOMES.
 
         Only answers count as delays: quick refusals under load would make them look better.
         """
+        self._triton.ended(model, self._version(model), outcome, seconds)
         series = self._series(model)
         series.outcomes[outcome].inc()
         if outcome == "ok":
@@ -172,6 +194,7 @@ class Metrics:
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
+        self._triton.sweep(model, self._version(model), queue_seconds, statistics.delay_seconds)
         times = {
             "queue": queue_seconds,
             "read": statistics.read_seconds,
@@ -186,6 +209,11 @@ class Metrics:
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
         self._stages.add(model, {"preprocess": seconds})
+        self._triton.spent(model, self._version(model), "compute_input", seconds)
+
+    def respond(self, model: str, seconds: float) -> None:
+        """Observe how long outputs took to become an answer."""
+        self._triton.spent(model, self._version(model), "compute_output", seconds)
 
     def _series(self, model: str) -> "_Series":
         """Return the series of ``model``: looked up by label once, not a dozen times a request."""
@@ -198,7 +226,11 @@ class Metrics:
             )
         return found
 
+    def _version(self, model: str) -> str:
+        """Return the version of ``model`` that is loaded, or was last."""
+        return self._version_of(model) or ""
+
     async def render(self) -> bytes:
         """Return the exposition text, after a look at the device."""
         await asyncio.to_thread(self._device.look)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + self._triton.text().encode()

@@ -138,7 +138,9 @@ async def run_model(
             async with exchange.within(limit, "there was no memory for the answer"):
                 await exchange.hold(held)
         context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
+        responding = time.perf_counter()
         response = await parts.respond(question, answer.outputs.what, answer.statistics, pack)
+        context.metrics.respond(name, time.perf_counter() - responding)
         outcome = "ok"
         return response
     except Exception as exc:

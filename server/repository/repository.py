@@ -173,6 +173,11 @@ class Repository:
             raise (RefusedError if entry.refused else NotServingError)(entry.message)
         return entry, entry.pack
 
+    def version(self, name: str) -> str | None:
+        """Return the version of ``name`` that was loaded last; None: none was, or no such model."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.version
+
     def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
         """Return the worker and pack of a ready model; raises as ``get``."""
         entry, pack = self.get(name, version)
