@@ -15,7 +15,6 @@ from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
-from server.metrics.inference_statistics import InferenceStatistics
 from server.metrics.metrics import Metrics
 from server.operation import starting
 from server.operation.notify import Notifier, beat
@@ -63,7 +62,6 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
-        self.statistics = InferenceStatistics()
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
@@ -72,6 +70,7 @@ class Context:
         self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
         self.repository = Repository(settings, self.budget, device, self.pool)
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
+        self.metrics.watch_access(self.access)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
@@ -97,7 +96,7 @@ class Context:
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
-            self.metrics.expect(entry.name)
+            self.metrics.expect(entry.name, entry.version)
         failed = [entry for entry in entries if entry.worker is None]
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")

@@ -84,7 +84,7 @@ def _reloads(
     async def models() -> None:
         await following.follow()
         for entry in context.repository.entries():
-            context.metrics.expect(entry.name)
+            context.metrics.expect(entry.name, entry.version)
 
     steps: dict[str, Step] = {}
     if context.access.wants_keys:

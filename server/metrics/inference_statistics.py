@@ -1,11 +1,14 @@
-"""What the statistics extension tells of each version of a model: counts and sums of nanoseconds."""
+"""What Triton counts of each version of a model, for its statistics and its metrics."""
 
 import time
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 _NANOSECONDS = 1_000_000_000
+# Of one model: when new ones keep coming, the oldest are forgotten.
+_MOST_VERSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,9 @@ class Passage:
 
 
 @dataclass
-class _Duration:
+class Duration:
+    """How often, and nanoseconds in all."""
+
     count: int = 0
     ns: int = 0
 
@@ -33,20 +38,22 @@ class _Duration:
 
 @dataclass
 class ModelStatistics:
-    """Of one version of a model, since the server started."""
+    """Of one version of a model, since the server started. ``failures``: by outcome."""
 
     last_inference: int = 0
-    success: _Duration = field(default_factory=_Duration)
-    fail: _Duration = field(default_factory=_Duration)
-    queue: _Duration = field(default_factory=_Duration)
-    compute_input: _Duration = field(default_factory=_Duration)
-    compute_infer: _Duration = field(default_factory=_Duration)
-    compute_output: _Duration = field(default_factory=_Duration)
+    failures: Counter[str] = field(default_factory=Counter)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
 
-    def add(self, passage: Passage | None, seconds: float) -> None:
+    def add(self, outcome: str, seconds: float, passage: Passage | None) -> None:
         """Count a request of ``seconds``; without a passage it was not answered."""
         if passage is None:
             self.fail.add(seconds)
+            self.failures[outcome] += 1
             return
         self.last_inference = time.time_ns() // 1_000_000
         self.success.add(seconds)
@@ -62,7 +69,7 @@ class ModelStatistics:
             "compute_infer": self.compute_infer.as_dict(),
             "compute_output": self.compute_output.as_dict(),
         }
-        never = _Duration().as_dict()
+        never = Duration().as_dict()
         return {
             "last_inference": self.last_inference,
             "inference_count": self.success.count,
@@ -83,8 +90,19 @@ class InferenceStatistics:
     """Of all models, by name and version; used on the event loop alone."""
 
     def __init__(self) -> None:
-        self._models: defaultdict[tuple[str, str], ModelStatistics] = defaultdict(ModelStatistics)
+        self._models: dict[str, dict[str, ModelStatistics]] = {}
 
     def of(self, model: str, version: str) -> ModelStatistics:
         """Return those of a model that the repository has."""
-        return self._models[model, version]
+        versions = self._models.setdefault(model, {})
+        found = versions.get(version)
+        if found is None:
+            found = versions[version] = ModelStatistics()
+            if len(versions) > _MOST_VERSIONS:
+                del versions[next(iter(versions))]
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, str, ModelStatistics]]:
+        for model, versions in self._models.items():
+            for version, found in versions.items():
+                yield model, version, found

@@ -9,25 +9,36 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
+from server.access.guard import Access
 from server.memory.budget import Budget
+from server.metrics import triton
 from server.metrics.collectors import (
     DeviceCollector,
     ModelCollector,
     ReadCollector,
     TrafficCollector,
 )
-from server.metrics.process_collectors import ConnectionCollector, MemoryCollector
+from server.metrics.inference_statistics import InferenceStatistics
+from server.metrics.process_collectors import (
+    AccessCollector,
+    ConnectionCollector,
+    MemoryCollector,
+)
 from server.metrics.stages import StageCollector
 from server.operation.process import process_memory
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
 from server.transport.registry import Registry
+
+# When each series began: eight more of every model, for a format that this is not.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -47,6 +58,7 @@ METRIC_NAMES = frozenset(
         "layerstream_cgroup_limit_bytes",
         "layerstream_cgroup_held_bytes",
         "layerstream_connections",
+        "layerstream_unauthorized_requests_total",
         "layerstream_connections_dropped_total",
         "layerstream_request_seconds",
         "layerstream_stage_seconds",
@@ -124,6 +136,8 @@ class Metrics:
         )
         self._stages = StageCollector()
         self.registry.register(self._stages)
+        #: What Triton counts: for its statistics, and for its metrics.
+        self.inferences = InferenceStatistics()
         self._read = Counter(
             "layerstream_read_bytes",
             "Weight bytes read from the disk",
@@ -148,6 +162,10 @@ class Metrics:
         self._device = DeviceCollector(device)
         self.registry.register(self._device)
 
+    def watch_access(self, access: Access) -> None:
+        """Count who had no valid key at each scrape."""
+        self.registry.register(AccessCollector(access))
+
     def watch_connections(self, connections: Registry) -> None:
         """Count connections at each scrape."""
         self.registry.register(ConnectionCollector(connections))
@@ -156,10 +174,15 @@ class Metrics:
         """Take what the process holds now for what it holds beside its models."""
         self._memory.base = process_memory()
 
-    def expect(self, model: str) -> None:
-        """Make the series of ``model`` exist before its first request, so that rates start at 0."""
+    def expect(self, model: str, version: str | None) -> None:
+        """Make the series of ``model`` exist before its first request, so that rates start at 0.
+
+        ``version``: that is loaded, None where none is.
+        """
         self._series(model)
         self._stages.expect(model)
+        if version is not None:
+            self.inferences.of(model, version)
 
     def outcome(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request of a known model; ``outcome`` is one of OUTCOMES.
@@ -202,4 +225,4 @@ class Metrics:
     async def render(self) -> bytes:
         """Return the exposition text, after a look at the device."""
         await asyncio.to_thread(self._device.look)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + triton.text(self.inferences).encode()

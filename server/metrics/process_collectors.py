@@ -1,10 +1,11 @@
-"""Metrics of the process that are read when scraped: its memory, the limit on it, its connections."""
+"""Metrics of the process that are read when scraped: its memory, its connections, who was let in."""
 
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from server.access.guard import Access
 from server.metrics.families import counter, gauge
 from server.operation.cgroup import MemoryLimit, memory_limit
 from server.operation.process import ProcessMemory, process_memory
@@ -53,4 +54,17 @@ class ConnectionCollector(Collector):
         dropped = self._registry.dropped
         yield counter(
             "connections_dropped", "Closed while silent: no place was left", value=dropped
+        )
+
+
+class AccessCollector(Collector):
+    """How many requests had no valid key, where keys are asked for."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the count."""
+        yield counter(
+            "unauthorized_requests", "Without a key, or a wrong one", value=self._access.refused
         )

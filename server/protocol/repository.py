@@ -51,7 +51,7 @@ async def load(context: ContextDependency, request: Request, name: str) -> dict[
                 f"parameters: {shown(parameter)}: models are compiled to packs, none comes by load"
             )
     entry = await context.repository.load(name)
-    context.metrics.expect(name)
+    context.metrics.expect(name, entry.version)
     return {"name": name, "state": entry.state}
 
 

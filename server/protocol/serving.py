@@ -159,7 +159,7 @@ async def run_model(
     finally:
         seconds = time.perf_counter() - started
         context.metrics.outcome(name, outcome, seconds)
-        context.statistics.of(name, pack.version).add(passage, seconds)
+        context.metrics.inferences.of(name, pack.version).add(outcome, seconds, passage)
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:

@@ -111,6 +111,7 @@ def test_unit_reports_readiness_and_is_watched() -> None:
     assert unit["KillSignal"] == ["SIGTERM"]
     assert unit["Restart"] == ["on-failure"]
     assert "WatchdogSec" in unit
+    assert unit["ExecReload"] == ['/bin/sh -c "kill -HUP $MAINPID"']
     assert "TimeoutStopSec" in unit
 
 

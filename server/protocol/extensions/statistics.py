@@ -35,6 +35,6 @@ def _of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:
     return {
         "name": entry.name,
         "version": pack.version,
-        **context.statistics.of(entry.name, pack.version).as_dict(),
+        **context.metrics.inferences.of(entry.name, pack.version).as_dict(),
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": held}],
     }

@@ -1,0 +1,102 @@
+"""Triton's metrics: its names as they are, the counts of requests, text that Prometheus reads."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.metrics.inference_statistics import InferenceStatistics, Passage
+from server.metrics.triton import NAMES, REASONS, text
+from tests.examples import examples
+from tests.server.conftest import SettingsFactory
+from tests.server.support import Service, inputs_for, picture, samples, serving
+
+TINY = {"model": "tiny", "version": "1"}
+# The client library reads every counter as if it had this suffix.
+READ = {name: f"{name}_total" for name in NAMES}
+
+
+async def test_names_and_counts(service: Service) -> None:
+    before = await service.metrics()
+    for number in range(3):
+        await service.infer("tiny", inputs_for("tiny", number))
+    await service.client.post("/v2/models/tiny:classify", content=picture())
+    await service.infer("tiny", inputs_for("pair"))
+    found = await service.metrics()
+
+    def value(name: str, **more: str) -> float:
+        return found[READ[f"nv_inference_{name}"], frozenset({**TINY, **more}.items())]
+
+    assert {name for name, _ in found if name.startswith("nv_")} == set(READ.values())
+    assert {key for key in before if "nv_" in key[0]} == {key for key in found if "nv_" in key[0]}
+    assert value("request_success") == value("count") == value("exec_count") == 4
+    failures = {reason: value("request_failure", reason=reason) for reason in REASONS.values()}
+    assert failures == {**dict.fromkeys(REASONS.values(), 0), "OTHER": 1}
+    assert value("compute_input_duration_us") > 0
+    assert value("compute_output_duration_us") > 0
+    parts = ("queue", "compute_input", "compute_infer", "compute_output")
+    total = value("request_duration_us")
+    assert 0 < sum(value(f"{part}_duration_us") for part in parts) <= total + len(parts)
+
+
+async def test_types_are_counters_without_a_suffix(service: Service) -> None:
+    shown = (await service.client.get("/metrics")).text
+    for name in NAMES:
+        assert f"# TYPE {name} counter\n" in shown
+        assert f'\n{name}{{model="tiny",version="1"' in shown
+        assert READ[name] not in shown
+
+
+NAME = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
+
+
+@examples(few=8, many=200)
+@given(names=st.dictionaries(NAME, NAME, min_size=1, max_size=5))
+def test_whatever_models_are_called(names: dict[str, str]) -> None:
+    counted = InferenceStatistics()
+    for model, version in names.items():
+        counted.of(model, version).add("ok", 0.5, Passage(0.1, 0.1, 0.1, 0.1))
+    found = samples(text(counted))
+    for model, version in names.items():
+        labels = frozenset({"model": model, "version": version}.items())
+        assert found[READ["nv_inference_request_success"], labels] == 1
+        assert found[READ["nv_inference_request_duration_us"], labels] == 500_000
+    assert len(list(text_string_to_metric_families(text(counted)))) == len(NAMES)
+
+
+def test_versions_that_keep_coming_are_forgotten() -> None:
+    counted = InferenceStatistics()
+    sizes = []
+    for version in range(30):
+        counted.of("tiny", str(version)).add("busy", 0.1, None)
+        sizes.append(text(counted).count("\nnv_"))
+    assert sizes[-1] == sizes[20] < 200
+    assert 'version="29"' in text(counted)
+
+
+@pytest.mark.parametrize("turns", [3, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_a_scrape_at_any_moment_of_loads_and_unloads(
+    settings: SettingsFactory, turns: int
+) -> None:
+    """Nothing that comes and goes meanwhile makes it fail."""
+    async with serving(settings()) as service:
+        over = False
+        statuses: list[int] = []
+
+        async def scrape() -> None:
+            while not over:
+                statuses.append((await service.client.get("/metrics")).status_code)
+
+        scraping = [asyncio.create_task(scrape()) for _ in range(2)]
+        for turn in range(turns):
+            for name in ("tiny", "pair") if turn % 2 else ("pair", "tiny"):
+                for verb in ("unload", "load"):
+                    path = f"/v2/repository/models/{name}/{verb}"
+                    assert (await service.client.post(path)).status_code == 200
+                await service.infer(name, inputs_for(name))
+        over = True
+        await asyncio.gather(*scraping)
+    assert set(statuses) == {200}
+    assert len(statuses) > turns
