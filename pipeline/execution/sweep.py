@@ -19,7 +19,7 @@ from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.execution.sweep_state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
-from pipeline.schedule.trace import Recorder
+from pipeline.schedule.trace import Recorder, TraceEvent
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
@@ -77,8 +77,10 @@ class Sweeper:
             LoaderError: a read failed. DeviceError: a copy or kernel failed.
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
-        if self._only_computes and record is None:
-            return self._compute(deadline, cancelled)
+        if self._only_computes:
+            if record is None:
+                return self._compute(deadline, cancelled)
+            return self._compute_and_tell(deadline, cancelled, record)
         state = self._begin(record)
         try:
             self._advance(state)
@@ -100,14 +102,41 @@ class Sweeper:
                 state.over = True
         return state.statistics()
 
-    def _compute(self, deadline: float | None, cancelled: Callable[[], bool]) -> SweepStatistics:
-        """Run the kernels one after the other: what any schedule comes to where nothing else is done."""
+    def _compute(
+        self,
+        deadline: float | None,
+        cancelled: Callable[[], bool],
+        ended: Callable[[], None] = lambda: None,
+    ) -> SweepStatistics:
+        """Run the kernels one after the other: what any schedule comes to where nothing else is done.
+
+        ``ended`` is called after each.
+        """
         began = time.perf_counter()
         for kernel in self._kernels:
             _check_limits(deadline, cancelled)
             kernel()
+            ended()
         took = time.perf_counter() - began
         return SweepStatistics(took, took, 0.0, 0.0, 0.0)
+
+    def _compute_and_tell(
+        self, deadline: float | None, cancelled: Callable[[], bool], record: Recorder
+    ) -> SweepStatistics:
+        """Do as ``_compute``, and tell afterwards: to tell takes as long as a small kernel."""
+        ends: list[float] = []
+        began = time.perf_counter()
+        try:
+            return self._compute(deadline, cancelled, lambda: ends.append(time.perf_counter()))
+        finally:
+            schedule, stage, at = Schedule(self._stages), len(self._stages) - 1, 0.0
+            name = self._stages[stage].name
+            for index, end in enumerate(ends):
+                for action in schedule.release():
+                    record(TraceEvent("release", name, action.index, at))
+                at = end - began
+                schedule.completed(stage, index)
+                record(TraceEvent("complete", name, index, at))
 
     def settle(self) -> None:
         """Wait until nothing is in flight.
