@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from statistics import median
 
 from loader.buffers import PAGE_BYTES, Buffer
@@ -26,6 +27,7 @@ from pipeline.devices.tuning import Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
+from pipeline.measuring.first_calls import FirstCalls
 from pipeline.measuring.loop import loop_seconds
 from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
 from pipeline.measuring.phases import phases_factor
@@ -180,7 +182,9 @@ class _Meter:
 
     def measure_rows(self) -> None:
         """Measure every row operator once more."""
-        for key, seconds in RowKernels(self._pack, self._device).seconds():
+        rows = RowKernels(self._pack, self._device).seconds()
+        first = FirstCalls(self._pack, self._device).seconds()
+        for key, seconds in chain(rows, first):
             self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:

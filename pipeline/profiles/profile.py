@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, row_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -251,7 +251,12 @@ class Profile(_Record):
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
-        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network)
+
+        def first(operator: int) -> float:
+            known = self.kernels.get(first_key(operator))
+            return 0.0 if known is None else known.at(quantile)
+
+        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network, first)
 
     def has_row_times(self, network: RowNetwork) -> bool:
         """Return whether all that regions of ``network`` do was measured."""
