@@ -106,17 +106,18 @@ class Sweeper:
         self,
         deadline: float | None,
         cancelled: Callable[[], bool],
-        ended: Callable[[], None] = lambda: None,
+        ends: list[float] | None = None,
     ) -> SweepStatistics:
         """Run the kernels one after the other: what any schedule comes to where nothing else is done.
 
-        ``ended`` is called after each.
+        ``ends`` gets the seconds at which each ended.
         """
         began = time.perf_counter()
         for kernel in self._kernels:
             _check_limits(deadline, cancelled)
             kernel()
-            ended()
+            if ends is not None:
+                ends.append(time.perf_counter() - began)
         took = time.perf_counter() - began
         return SweepStatistics(took, took, 0.0, 0.0, 0.0)
 
@@ -125,18 +126,17 @@ class Sweeper:
     ) -> SweepStatistics:
         """Do as ``_compute``, and tell afterwards: to tell takes as long as a small kernel."""
         ends: list[float] = []
-        began = time.perf_counter()
         try:
-            return self._compute(deadline, cancelled, lambda: ends.append(time.perf_counter()))
+            return self._compute(deadline, cancelled, ends)
         finally:
             schedule, stage, at = Schedule(self._stages), len(self._stages) - 1, 0.0
             name = self._stages[stage].name
             for index, end in enumerate(ends):
                 for action in schedule.release():
                     record(TraceEvent("release", name, action.index, at))
-                at = end - began
                 schedule.completed(stage, index)
-                record(TraceEvent("complete", name, index, at))
+                record(TraceEvent("complete", name, index, end))
+                at = end
 
     def settle(self) -> None:
         """Wait until nothing is in flight.
