@@ -1,6 +1,6 @@
 """What each kind of step takes beside its prediction: pieces that run whole, phases of regions, reads.
 
-Plans of the network's frontiers, all weights in memory and streaming, take turns sweep by sweep, on a profile
+Plans of the frontiers, all weights in memory and streaming, take turns sweep by sweep, on a profile
 that is measured first. Medians in ms; ``ratio`` is predicted / measured.
 
 ``--cpu``: all times are CPU times of the thread that computes, which it has for itself (--threads 1). They
