@@ -21,7 +21,7 @@ from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.execution.sweep_state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
-from pipeline.schedule.trace import Recorder
+from pipeline.schedule.trace import Recorder, TraceEvent
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
@@ -81,8 +81,10 @@ class Sweeper:
             LoaderError: a read failed. DeviceError: a copy or kernel failed.
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
-        if self._only_computes and record is None:
-            return self._compute(deadline, cancelled, claim)
+        if self._only_computes:
+            if record is None:
+                return self._compute(deadline, cancelled, claim)
+            return self._compute_and_tell(deadline, cancelled, claim, record)
         state = self._begin(record)
         try:
             self._advance(state)
@@ -107,19 +109,49 @@ class Sweeper:
         return _without(claim, state.statistics())
 
     def _compute(
-        self, deadline: float | None, cancelled: Callable[[], bool], claim: Claim
+        self,
+        deadline: float | None,
+        cancelled: Callable[[], bool],
+        claim: Claim,
+        ends: list[float] | None = None,
     ) -> SweepStatistics:
-        """Run the kernels one after the other: what any schedule comes to where nothing else is done."""
+        """Run the kernels one after the other: what any schedule comes to where nothing else is done.
+
+        ``ends`` gets the seconds at which each ended, without those in which others computed.
+        """
         began = time.perf_counter()
         try:
             for kernel in self._kernels:
                 _check_limits(deadline, cancelled)
                 claim.hold(deadline, cancelled)
                 kernel()
+                if ends is not None:
+                    ends.append(time.perf_counter() - began - claim.waited_seconds)
         finally:
             claim.give()
         took = time.perf_counter() - began - claim.waited_seconds
         return SweepStatistics(took, took, 0.0, 0.0, 0.0, turn_seconds=claim.waited_seconds)
+
+    def _compute_and_tell(
+        self,
+        deadline: float | None,
+        cancelled: Callable[[], bool],
+        claim: Claim,
+        record: Recorder,
+    ) -> SweepStatistics:
+        """Do as ``_compute``, and tell afterwards: to tell takes as long as a small kernel."""
+        ends: list[float] = []
+        try:
+            return self._compute(deadline, cancelled, claim, ends)
+        finally:
+            schedule, stage, at = Schedule(self._stages), len(self._stages) - 1, 0.0
+            name = self._stages[stage].name
+            for index, end in enumerate(ends):
+                for action in schedule.release():
+                    record(TraceEvent("release", name, action.index, at))
+                schedule.completed(stage, index)
+                record(TraceEvent("complete", name, index, end))
+                at = end
 
     def settle(self) -> None:
         """Wait until nothing is in flight.

@@ -16,6 +16,7 @@ from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
+from pipeline.measuring.loop import recorded_loop_seconds
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -46,6 +47,7 @@ def measure_overlap(
     *moves, _ = [sum(row) for row in profile.durations(plan).stages]
     factors: list[list[float]] = [[] for _ in moves]
     lost = []
+    loop = recorded_loop_seconds(plan)
     with (
         _sweeping(pack, quiet, device, pool) as alone,
         _sweeping(pack, plan, device, pool) as beside,
@@ -55,7 +57,7 @@ def measure_overlap(
             for row, operations, expected in zip(factors, moved, moves, strict=True):
                 row.append(_seconds(operations) / expected if expected else 1.0)
             known = slowdown / (1 + slowdown) * _together(moved[0], kernels)
-            lost.append(_seconds(kernels) - _seconds(quiet_kernels) - known)
+            lost.append(_seconds(kernels) - _seconds(quiet_kernels) - known - loop)
     read, *copies = map(median, factors)
     return Overlap(
         read=read,

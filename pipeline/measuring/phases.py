@@ -2,23 +2,25 @@
 
 Between operators that run in turns caches hold what others left, and two cores hand rows to each other.
 How much that is depends on the machine and the network: so regions of both few and many rows are run.
+The whole network is run in the same minute: a machine's speed changes, and phases are compared with pieces.
 """
 
 from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
+from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
-from pipeline.program.row_times import phase_seconds
-from pipeline.program.steps import Phase, regions_of, row_network
+from pipeline.program.regions import Region
+from pipeline.program.steps import Phase, Step, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import services
@@ -36,7 +38,10 @@ def phases_factor(pack: Pack, profile: Profile, device: Device, pool: ReadPool) 
     if not variants:
         return 1.0
     chosen = [variants[0], variants[len(variants) // 2], variants[-1]]
-    return median(_ratio(pack, variant, profile, device, pool) for variant in chosen)
+    whole = _Run(pack, (), profile)
+    speed = whole.ratio(Piece, device, pool)
+    runs = (_Run(pack, variant.regions, profile) for variant in chosen)
+    return median(run.ratio(Phase, device, pool) for run in runs) / speed
 
 
 def _variants(pack: Pack, profile: Profile) -> list[Variant]:
@@ -47,25 +52,28 @@ def _variants(pack: Pack, profile: Profile) -> list[Variant]:
     return find_variants(manifest, network, times, seconds, QUICK_STEPS)
 
 
-def _ratio(pack: Pack, variant: Variant, profile: Profile, device: Device, pool: ReadPool) -> float:
-    """Return how long the phases of ``variant`` take, over what the profile says."""
-    choice = Choice(regions=variant.regions)
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=choice)
-    network = row_network(pack.manifest)
-    times = profile.row_times(network)
-    said = sum(sum(phase_seconds(network, each.plan, times)) for each in regions_of(plan.steps))
-    with opened(pack, plan, device, pool) as engine:
-        runs = measured_sweeps(engine, random_inputs(pack.manifest))
-        next(runs)
-        took = median(_in_phases(plan, sweep.events) for sweep in islice(runs, _SWEEPS))
-    return took / said
+class _Run:
+    """Sweeps of ``pack``, weights in memory and ``regions`` on rows, beside what ``profile`` says."""
 
+    def __init__(self, pack: Pack, regions: tuple[Region, ...], profile: Profile) -> None:
+        self._pack = pack
+        choice = Choice(regions=regions)
+        self._plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=choice)
+        self._said = profile.durations(self._plan).stages[-1]
 
-def _in_phases(plan: Plan, events: list[TraceEvent]) -> float:
-    """Return the seconds that a sweep spent in phases."""
-    served = services(plan.stages, events, plan.choice.depth)[-1]
-    return sum(
-        service.seconds
-        for step, service in zip(plan.steps, served, strict=True)
-        if isinstance(step, Phase) and service is not None
-    )
+    def ratio(self, kind: type[Step], device: Device, pool: ReadPool) -> float:
+        """Return how long steps of one ``kind`` take over what the profile says."""
+        with opened(self._pack, self._plan, device, pool) as engine:
+            sweeps = measured_sweeps(engine, random_inputs(self._pack.manifest))
+            next(sweeps)
+            took = median(self._took(kind, sweep.events) for sweep in islice(sweeps, _SWEEPS))
+        pairs = zip(self._plan.steps, self._said, strict=True)
+        return took / sum(said for step, said in pairs if isinstance(step, kind))
+
+    def _took(self, kind: type[Step], events: list[TraceEvent]) -> float:
+        served = services(self._plan.stages, events, self._plan.choice.depth)[-1]
+        return sum(
+            service.seconds
+            for step, service in zip(self._plan.steps, served, strict=True)
+            if isinstance(step, kind) and service is not None
+        )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from statistics import median
 
 from loader.buffers import PAGE_BYTES, Buffer
@@ -26,7 +27,9 @@ from pipeline.devices.tuning import Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
-from pipeline.measuring.overlaps import ORDERS, measure_overlap
+from pipeline.measuring.first_calls import FirstCalls
+from pipeline.measuring.loop import loop_seconds
+from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
 from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels
 from pipeline.measuring.sample_inputs import random_inputs
@@ -106,7 +109,9 @@ def profile_pack(
     overlaps = {}
     with closing(ReadPool()) as pool:
         doing("phases of regions")
-        profile = profile.model_copy(update={"phases": phases_factor(pack, profile, device, pool)})
+        factor = phases_factor(pack, profile, device, pool)
+        loop = Distribution.of(loop_seconds(typical_plan(pack.manifest, "auto", device)))
+        profile = profile.model_copy(update={"phases": factor, "loop": loop})
         for name in ORDERS:
             doing(f"kernels beside reads, as {name}")
             overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
@@ -177,7 +182,9 @@ class _Meter:
 
     def measure_rows(self) -> None:
         """Measure every row operator once more."""
-        for key, seconds in RowKernels(self._pack, self._device).seconds():
+        rows = RowKernels(self._pack, self._device).seconds()
+        first = FirstCalls(self._pack, self._device).seconds()
+        for key, seconds in chain(rows, first):
             self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:

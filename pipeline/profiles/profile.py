@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, row_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -116,7 +116,8 @@ class Profile(_Record):
     ``piece_key``, quiet, weights in memory.
     ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
     sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
-    how much phases of regions take longer than their operators one by one. ``limits``: by ``plan_key``.
+    how much phases of regions take longer than their operators one by one. ``loop``: what each step takes
+    beside its kernel in sweeps that read; None: it is in ``kernels``. ``limits``: by ``plan_key``.
     ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very machine;
     never in a file. What was measured on one that differs slightly is no bound here.
     """
@@ -133,6 +134,7 @@ class Profile(_Record):
     overlaps: dict[str, Overlap] = {}
     outside: Distribution
     phases: Seconds = 1.0
+    loop: Distribution | None = None
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
     exact: Annotated[bool, Field(exclude=True)] = True
@@ -163,7 +165,8 @@ class Profile(_Record):
         if plan.architecture.copies:
             copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
             times.append(tuple(factors.copying * seconds for seconds in copies))
-        times.append(tuple(self._step_seconds(plan.steps, quantile)))
+        loop = 0.0 if self.loop is None or not plan.groups else self.loop.at(quantile)
+        times.append(tuple(loop + each for each in self._step_seconds(plan.steps, quantile)))
         return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
@@ -248,7 +251,12 @@ class Profile(_Record):
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
-        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network)
+
+        def first(operator: int) -> float:
+            known = self.kernels.get(first_key(operator))
+            return 0.0 if known is None else known.at(quantile)
+
+        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network, first)
 
     def has_row_times(self, network: RowNetwork) -> bool:
         """Return whether all that regions of ``network`` do was measured."""

@@ -15,7 +15,8 @@ MEASURED_ROWS = (1, 4, 16, 64)
 #: Sizes of copies that are measured, bytes.
 MEASURED_COPIES = (1 << 10, 32 << 10, 512 << 10)
 
-_ROW_KEY = re.compile(r"rows (\d+):(\d+)")
+# Of what is known of one operator.
+_OPERATOR_KEY = re.compile(r"([a-z]+) (\d+)(:\w+)?")
 Kernel = TypeVar("Kernel")
 
 
@@ -29,12 +30,17 @@ def renumbered(kernels: Mapping[str, Kernel], operators: Sequence[int]) -> dict[
     places = {operator: place for place, operator in enumerate(operators)}
     found = {}
     for key, item in kernels.items():
-        own = _ROW_KEY.fullmatch(key)
+        own = _OPERATOR_KEY.fullmatch(key)
         if own is None:
             found[key] = item
-        elif int(own[1]) in places:
-            found[row_key(places[int(own[1])], int(own[2]))] = item
+        elif int(own[2]) in places:
+            found[f"{own[1]} {places[int(own[2])]}{own[3] or ''}"] = item
     return found
+
+
+def first_key(operator: int) -> str:
+    """Return the key of what the first call of a row operator in a sweep takes beside its time."""
+    return f"first {operator}"
 
 
 def copy_key(n_bytes: int) -> str:
@@ -59,10 +65,14 @@ def row_keys(network: RowNetwork) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """The times of a profile for ``network``: ``seconds`` by key."""
+    """The times of a profile for ``network``: ``seconds`` by key.
+
+    ``first``: of what only the first call of an operator in a sweep takes.
+    """
 
     seconds: Callable[[str], float]
     network: RowNetwork
+    first: Callable[[int], float] = lambda operator: 0.0
 
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""

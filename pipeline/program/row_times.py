@@ -13,6 +13,9 @@ class RowTimes(Protocol):
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
 
+    def first(self, operator: int) -> float:
+        """Return what its first call in a sweep takes beside that."""
+
     def move(self, n_bytes: int) -> float:
         """Return what copying rows of ``n_bytes`` in all takes."""
 
@@ -26,7 +29,13 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
             known[action] = _seconds(network, action, times)
         return known[action]
 
-    return [sum(map(seconds, phase)) for phase in plan.phases]
+    found = [sum(map(seconds, phase)) for phase in plan.phases]
+    called: set[int] = set()
+    for number, phase in enumerate(plan.phases):
+        fresh = {action.operator for action in phase if isinstance(action, Call)} - called
+        found[number] += sum(map(times.first, fresh))
+        called |= fresh
+    return found
 
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:

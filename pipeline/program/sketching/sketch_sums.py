@@ -78,6 +78,7 @@ class Sums:
             int(n) * self._times.call(operator, max(round(height / max(int(n), 1)), 1))
             for n in calls
         ]
+        self.seconds += self._times.first(operator)
 
     def add_copies(self, made: Made, unit: int) -> None:
         """Add copies of ``made``, rows of ``unit`` bytes, between a strip and where these lie whole."""

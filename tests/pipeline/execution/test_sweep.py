@@ -92,6 +92,26 @@ def test_kernels_run_once_in_order_and_the_trace_is_valid(name: str, by_thread: 
     assert len(reads.started) == 3 * len(plan.groups) + plan.stages[0].ahead
 
 
+def test_kernels_alone_are_told_of_when_all_have_ended() -> None:
+    """Telling takes as long as small kernels do; of a sweep that fails it says what ended."""
+    plan, ran = PLANS["pre"], list[int]()
+    trace: list[TraceEvent] = []
+    told: list[int] = []
+    launches = [lambda: told.append(len(trace)) for _ in plan.steps]
+    result = sweeper(Moves(), launches, plan).run(record=trace.append)
+    assert told == [0] * len(plan.steps)
+    ends = [event.at for event in trace if event.what == "complete"]
+    assert 0 < ends[0] < ends[-1] <= result.delay_seconds
+
+    def broken() -> None:
+        raise KernelError("broken")
+
+    trace.clear()
+    with pytest.raises(KernelError):
+        sweeper(Moves(), [*kernels(ran)[:2], broken, broken, broken], plan).run(record=trace.append)
+    assert [event.index for event in trace if event.what == "complete"] == [0, 1]
+
+
 def test_reads_ahead_may_end_in_the_next_sweep() -> None:
     ran: list[int] = []
     reads = Moves()

@@ -17,6 +17,9 @@ class Same:
     def call(self, operator: int, rows: int) -> float:
         return 1.0
 
+    def first(self, operator: int) -> float:
+        return 0.0
+
     def move(self, n_bytes: int) -> float:
         return 0.25
 
