@@ -57,6 +57,10 @@ class Batching:
     preferred: tuple[int, ...] = ()
     delay_seconds: float = 0.0
 
+    def within(self, lanes: int) -> "Batching":
+        """Return what is left of it where a sweep carries at most ``lanes`` requests."""
+        return replace(self, lanes=min(self.lanes, lanes))
+
     def ready_at(self, sweep: Sweep) -> float:
         """Return when ``sweep`` need not wait for more requests."""
         size = len(sweep.tickets)
