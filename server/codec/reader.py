@@ -18,6 +18,7 @@ from server.codec.fields import (
     check_outputs,
     check_tensor,
     parse_fields,
+    priority,
     timeout_seconds,
 )
 from server.codec.skeleton import Skeleton, not_json
@@ -41,12 +42,14 @@ class Request:
     """An infer request: an array a port, with its dtype and shape, contiguous.
 
     ``outputs``: those wanted, in this order; None or none: all. ``timeout_seconds``: of the client's own.
+    ``priority``: 1 is the highest, 0 as usual.
     """
 
     inputs: dict[str, NDArray[Any]]
     outputs: list[RequestedOutput] | None
     id: str | None
     timeout_seconds: float | None
+    priority: int = 0
 
     def release(self) -> None:
         """Let go of the inputs."""
@@ -130,7 +133,8 @@ class RequestReader:
         fields = parse_fields(self._skeleton.document())
         check_outputs(fields.outputs, self._outputs)
         timeout = timeout_seconds(fields.parameters)
-        return Request(self._arrays(fields), fields.outputs, fields.id, timeout)
+        urgency = priority(fields.parameters)
+        return Request(self._arrays(fields), fields.outputs, fields.id, timeout, urgency)
 
     def _feed(self, block: bytes) -> None:
         position = 0

@@ -29,6 +29,7 @@ class Picture:
     inputs: dict[str, Tensor]
     size: Size
     timeout_seconds: float | None = None
+    priority: int = 0
 
     def release(self) -> None:
         """Let go of the inputs."""

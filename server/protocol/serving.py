@@ -19,6 +19,8 @@ from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import CODEC_BYTES, SHORT_CODEC_BYTES
 from server.protocol.errors import outcome_of
 from server.requests.exchange import Exchange
+from server.scheduling.configured import deadline_of
+from server.scheduling.sweeps import level
 
 T = TypeVar("T")
 
@@ -38,6 +40,10 @@ class Question(Protocol):
     @property
     def timeout_seconds(self) -> float | None:
         """Within which the client wants the answer; None: as the server has it."""
+
+    @property
+    def priority(self) -> int:
+        """1: before all others; 0: as usual."""
 
 
 Q = TypeVar("Q", bound=Question)
@@ -109,7 +115,7 @@ async def run_model(
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
         EncodedError: the body is compressed. StalledError: the client made no progress.
-        BusyError: the line is full.
+        BusyError: the line is full. LateError: no answer could come in time.
         Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
     """
     worker, pack = context.repository.worker(name, version)
@@ -123,7 +129,8 @@ async def run_model(
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        left = _left(question.timeout_seconds, time.perf_counter() - started, limit)
+        wanted = question.timeout_seconds or deadline_of(context.settings, name)
+        left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:
             question.release()
@@ -132,7 +139,9 @@ async def run_model(
         if worker.is_quick:
             answer = worker.answer_at_once(question.inputs, take)
         else:
-            answer = await _until_disconnect(request, worker.answer(question.inputs, left, take))
+            priority = level(question.priority)
+            work = worker.answer(question.inputs, left, take, priority)
+            answer = await _until_disconnect(request, work)
         held = _with_text(answer.outputs.n_bytes)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):

@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 HIGHEST, NORMAL, LOWEST = 1, 2, 3
 
 
+def level(priority: int) -> int:
+    """Return the level of ``priority`` as clients number it: 1 is the highest, 0 as usual."""
+    return min(priority, LOWEST) or NORMAL
+
+
 @dataclass(eq=False)
 class Ticket:
     """One request that was let in, or asks to be; times in seconds on one clock.
