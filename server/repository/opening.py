@@ -37,6 +37,7 @@ from server.repository.replanning import Place
 from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
+from server.scheduling.configured import batching_of
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
@@ -136,7 +137,10 @@ class Opener:
                 raise
         if not (model.pack.folder / FILE).exists():
             _log.info(_NO_PROFILE, name, model.pack.folder)
-        return Worker(running, self._settings.queue_limit, self._machine_time, self._dispatcher)
+        return Worker(
+            *(running, self._settings.queue_limit, self._machine_time, self._dispatcher),
+            batching_of(self._settings, name),
+        )
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
         """Open ``model``, whose engine has been closed, with another plan; blocks.
@@ -162,7 +166,8 @@ class Opener:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            return sharer(name, pack.manifest, self._architecture(), profile)
+            lanes = batching_of(self._settings, name).lanes
+            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"

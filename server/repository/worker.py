@@ -107,6 +107,10 @@ class Worker:
         """Requests in the queue."""
         return len(self._line)
 
+    def queue(self) -> list[Ticket]:
+        """Return the requests that wait."""
+        return self._line.waiting()
+
     def stuck_seconds(self) -> float:
         """How long the oldest request that runs now has been running; 0 when none does."""
         since = min(self._running_since.copy().values(), default=None)
