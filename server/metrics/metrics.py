@@ -60,6 +60,8 @@ METRIC_NAMES = frozenset(
         "layerstream_ahead_bytes",
         "layerstream_huge_page_bytes",
         "layerstream_sweep_seconds",
+        "layerstream_swept_requests_total",
+        "layerstream_queue_priority",
         "layerstream_predicted_seconds",
         "layerstream_bound_seconds",
         "layerstream_bound_exceeded_total",

@@ -79,8 +79,11 @@ class Worker:
         self._line: Line[_Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
         self._follow(running)
         self._gate = Gate()
-        #: When each sweep that runs has begun, and its claim to compute.
+        #: When each sweep that runs has begun.
         self._running_since: dict[object, float] = {}
+        self._claims: dict[Sweep, Claim] = {}
+        #: Whether what runs is stuck, and nobody waits for it.
+        self.abandoned = False
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
             for _ in range(self._callers)
@@ -115,6 +118,35 @@ class Worker:
         """How long the oldest request that runs now has been running; 0 when none does."""
         since = min(self._running_since.copy().values(), default=None)
         return 0.0 if since is None else time.monotonic() - since
+
+    def stuck(self, factor: float, least_seconds: float) -> bool:
+        """Return whether a sweep runs ``factor`` times as long as its requests had, and so long at least.
+
+        By then all of them were told that they are late.
+        """
+        now = time.monotonic()
+        return any(
+            now - began > max(factor * (_limit(sweep) - began), least_seconds)
+            for sweep, began in self._running_since.copy().items()
+            if isinstance(sweep, Sweep)
+        )
+
+    def abandon(self, why: str) -> None:
+        """Tell who waits ``why`` there will be no answer, and leave what is stuck to itself."""
+        self.abandoned = True
+        self.served.leave(why)
+        self._line.close()
+        for change in self._line.take_changes():
+            if change.future.set_running_or_notify_cancel():
+                change.future.set_exception(self.served.out_of_service())
+        for ticket in self._line.waiting():
+            job = cast(_Job, ticket)
+            self._line.leave(job)
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(self.served.out_of_service())
+        for claim in list(self._claims.values()):
+            claim.end()
+        self._line.give_up()
 
     def check_room(self) -> None:
         """Check that a request that came now would find a place.
@@ -202,9 +234,10 @@ class Worker:
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the threads, close the engine."""
         self._line.close()
-        await asyncio.to_thread(self._finish)
+        await asyncio.to_thread(self.wait)
 
-    def _finish(self) -> None:
+    def wait(self) -> None:
+        """Wait until the threads of a closed worker have ended, and close the engine; blocks."""
         for thread in self._threads:
             thread.join()
         self._dispatcher.forget(self._line.key)
@@ -244,12 +277,12 @@ class Worker:
         jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
         seconds = None
         began = self._running_since[sweep] = time.monotonic()
-        claim = self._dispatcher.claim(self._callers)
+        claim = self._claims[sweep] = self._dispatcher.claim(self._callers)
         try:
             if jobs:
                 seconds = self._answer(jobs, began, claim)
         finally:
-            del self._running_since[sweep]
+            del self._running_since[sweep], self._claims[sweep]
             self._line.done(sweep, seconds)
 
     def _answer(self, jobs: list[_Job], began: float, claim: Claim) -> float | None:
@@ -269,6 +302,11 @@ class Worker:
             self.served.judge(events, answered[0].statistics.delay_seconds)
         late = any(isinstance(answer, DeadlineError) for answer in answers)
         return took if answered or late else None
+
+
+def _limit(sweep: Sweep) -> float:
+    """Return when the last of the requests of ``sweep`` has to have its answer."""
+    return max(cast(_Job, ticket).limit for ticket in sweep.tickets)
 
 
 async def _result(future: "Future[None]") -> None:

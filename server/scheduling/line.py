@@ -117,6 +117,13 @@ class Line(Generic[C]):
             self._changes.append(change)
             self._changed.notify()
 
+    def take_changes(self) -> list[C]:
+        """Take the changes that wait out of the line."""
+        with self._changed:
+            taken = list(self._changes)
+            self._changes.clear()
+            return taken
+
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
         with self._changed:

@@ -27,7 +27,9 @@ BUDGET = 64 << 20
 @pytest.fixture
 async def laned(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
     """ "tiny" streams through a small ring, its sweeps carry four requests."""
-    async with serving(settings(BUDGET, lanes="tiny=4", models=("tiny",))) as started:
+    async with serving(
+        settings(BUDGET, lanes="tiny=4", models=("tiny",), architecture="2s")
+    ) as started:
         yield started
 
 
