@@ -16,7 +16,7 @@ from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
-from server.operation import starting
+from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
 from server.repository.repository import Repository
 from server.requests.admission import Turns
@@ -76,6 +76,7 @@ class Context:
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
+        self._dog: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -105,6 +106,7 @@ class Context:
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
+        self._dog = asyncio.create_task(watchdog.watch(self.repository))
 
     async def _load(self) -> None:
         """Load the models, and tell the service manager how far that is."""
@@ -133,10 +135,11 @@ class Context:
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            await asyncio.gather(heart, return_exceptions=True)
+        tasks = [task for task in (self._heart, self._dog) if task is not None]
+        self._heart = self._dog = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.repository.close()
         await asyncio.to_thread(self.pool.close)
         await asyncio.to_thread(self._resources.close)

@@ -52,7 +52,15 @@ class NotServingError(ServiceError):
 
 
 class BusyError(ServiceError):
-    """The queue of the model is full; try again."""
+    """The queue of the model is full; try again after ``retry_seconds``."""
+
+    def __init__(self, message: str, retry_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class LateError(BusyError):
+    """No answer could come in time, or only by making that of somebody else late."""
 
 
 class DisconnectedError(ServiceError):

@@ -113,6 +113,18 @@ def timeout_seconds(parameters: Parameters) -> float | None:
     return int(timeout) / _MICROSECONDS or None
 
 
+def priority(parameters: Parameters) -> int:
+    """Return ``parameters.priority``: 1 is the highest, 0 as usual.
+
+    Raises:
+        InvalidRequestError: it is not a whole number from 0 on.
+    """
+    number = parameters.get("priority", 0)
+    if type(number) is not int or number < 0:
+        raise InvalidRequestError("parameters.priority: not a whole number from 0 on")
+    return number
+
+
 def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
     """Check a tensor's datatype and shape, each where it has the right type.
 

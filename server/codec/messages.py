@@ -28,7 +28,7 @@ class Request:
     """An infer request: an array a port, with its dtype and shape, contiguous.
 
     ``wanted``: outputs, in the order of the answer. ``timeout_seconds``: of the client's own.
-    ``decoding_seconds``: what it took to make the arrays.
+    ``decoding_seconds``: what it took to make the arrays. ``priority``: 1 is the highest, 0 as usual.
     """
 
     inputs: dict[str, NDArray[Any]]
@@ -36,6 +36,7 @@ class Request:
     id: str | None = None
     timeout_seconds: float | None = None
     decoding_seconds: float = 0.0
+    priority: int = 0
 
     def release(self) -> None:
         """Let go of the inputs."""

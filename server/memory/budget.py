@@ -4,6 +4,7 @@ Invariant: the sum of all reservations never exceeds the budget. A scrape reads 
 model: what is held is never changed, but replaced.
 """
 
+import itertools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
@@ -101,6 +102,16 @@ class Budget:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
             self._held = {other: held for other, held in self._held.items() if other != name}
+
+    def set_apart(self, name: str) -> str:
+        """Have what ``name`` holds stand under another name, so that it may hold more; return that name."""
+        with self._changing:
+            names = (f"{name} (stuck {number})" for number in itertools.count(1))
+            apart = next(other for other in names if other not in self._held)
+            self._held = {
+                apart if other == name else other: held for other, held in self._held.items()
+            }
+            return apart
 
     def without(self, names: Collection[str]) -> "Budget":
         """Return a budget of the same size, in which ``names`` hold nothing: to plan in."""

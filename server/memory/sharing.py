@@ -13,6 +13,7 @@ from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import fit
+from pipeline.fitting.laned import fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.plan import PlanError
@@ -93,10 +94,12 @@ def sharer(
     architecture: Architecture,
     profile: Profile | None = None,
     wanted: Wanted = NOTHING,
+    lanes: int = 1,
 ) -> Sharer:
     """Return the model of ``manifest`` as one of a set, with what is ``wanted`` of it beside its share.
 
-    With a profile slowly.
+    ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one. With a
+    profile slowly.
 
     Raises:
         PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
@@ -108,7 +111,7 @@ def sharer(
     @lru_cache(maxsize=1)  # mostly it is asked for the same again; plans are large
     def within(n_bytes: int) -> Fitted:
         room = max(n_bytes, least.total_bytes)
-        return fit(manifest, architecture, replace(wanted, total_bytes=room), profile)
+        return fit_lanes(manifest, architecture, replace(wanted, total_bytes=room), profile, lanes)
 
     return Sharer(name, least.memory, within)
 

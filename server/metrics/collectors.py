@@ -15,6 +15,7 @@ from server.metrics.families import counter, gauge, summary
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
+from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL
 
 _LOST = "1 when the device works again only after a restart of the process"
 
@@ -36,7 +37,8 @@ class ModelCollector(Collector):
         yield from self._states(entries)
         yield from _held(entries)
         yield from _expected(entries)
-        yield _swept(entries)
+        yield from _swept(entries)
+        yield from _queues(entries)
         yield _readers(entries)
         yield _workers(entries)
 
@@ -175,15 +177,28 @@ def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
     yield from (predicted, bound, exceeded, violations)
 
 
-def _swept(entries: Sequence[Entry]) -> Metric:
+def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
     sweeps = summary(
         "sweep_seconds", "Answered sweeps; while n run at once, an n-th counts", "model"
     )
+    carried = counter("swept_requests", "Requests that these sweeps carried", "model")
     for entry in entries:
         if entry.worker is not None:
             served = entry.worker.served
             sweeps.add_metric([entry.name], served.sweeps, served.sweep_seconds)
-    return sweeps
+            carried.add_metric([entry.name], served.requests)
+    yield from (sweeps, carried)
+
+
+def _queues(entries: Sequence[Entry]) -> Iterator[Metric]:
+    """Yield who waits for all models together, by priority: three series, whatever is served."""
+    queue = gauge("queue_priority", "Requests that wait, of all models", "priority")
+    workers = [entry.worker for entry in entries if entry.worker is not None]
+    waiting = [ticket for worker in workers for ticket in worker.queue()]
+    for priority in (HIGHEST, NORMAL, LOWEST):
+        count = sum(ticket.priority == priority for ticket in waiting)
+        queue.add_metric([str(priority)], count)
+    yield queue
 
 
 def _readers(entries: Sequence[Entry]) -> Metric:

@@ -73,6 +73,8 @@ METRIC_NAMES = frozenset(
         "layerstream_ahead_bytes",
         "layerstream_huge_page_bytes",
         "layerstream_sweep_seconds",
+        "layerstream_swept_requests_total",
+        "layerstream_queue_priority",
         "layerstream_predicted_seconds",
         "layerstream_bound_seconds",
         "layerstream_bound_exceeded_total",
@@ -96,7 +98,7 @@ DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"
 LIMITED = frozenset({"layerstream_cgroup_limit_bytes", "layerstream_cgroup_held_bytes"})
 #: Those of the transport, which tests of the application alone do without.
 CONNECTIONS = frozenset({"layerstream_connections", "layerstream_connections_dropped_total"})
-OUTCOMES = ("ok", "invalid", "busy", "deadline", "cancelled", "failed")
+OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),

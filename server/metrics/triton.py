@@ -52,13 +52,14 @@ def _samples(figures: ModelStatistics) -> Iterator[tuple[str, str, int]]:
         count = sum(figures.failures[outcome] for outcome in REASONS if REASONS[outcome] == reason)
         yield "request_failure", f',reason="{reason}"', count
     yield "count", "", figures.success.count
-    yield "exec_count", "", figures.success.count
+    yield "exec_count", "", figures.executions
+    computed = figures.computed
     durations: dict[str, Duration] = {
         "request": figures.success,
         "queue": figures.queue,
-        "compute_input": figures.compute_input,
-        "compute_infer": figures.compute_infer,
-        "compute_output": figures.compute_output,
+        "compute_input": computed.compute_input,
+        "compute_infer": computed.compute_infer,
+        "compute_output": computed.compute_output,
     }
     for name, duration in durations.items():
         yield f"{name}_duration_us", "", duration.ns // 1000

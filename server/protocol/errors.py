@@ -1,6 +1,7 @@
 """Every error becomes ``{"error": "..."}`` with one status. Domain errors know nothing of HTTP."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 
@@ -21,6 +22,7 @@ from server.errors import (
     EncodedError,
     ForbiddenError,
     InvalidRequestError,
+    LateError,
     NotFoundError,
     NotServingError,
     RefusedError,
@@ -37,6 +39,8 @@ CLIENT_CLOSED = 499
 
 # What errors quote is cut by ``shown``; this is for what libraries say.
 _LONGEST_MESSAGE = 600
+# What is known of sweeps is a guess, and who waits for an hour does not come back.
+_LONGEST_WAIT_SECONDS = 3600
 
 # The most derived class that is listed decides.
 STATUSES: dict[type[Exception], int] = {
@@ -89,6 +93,8 @@ def status_of(exc: Exception) -> int:
 
 def outcome_of(exc: Exception) -> str:
     """Return the outcome under which a request that ended with ``exc`` is counted."""
+    if isinstance(exc, LateError):
+        return "late"
     return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
 
 
@@ -125,7 +131,9 @@ def answer_error(request: Request, exc: Exception) -> JSONResponse:
 
 def _headers(exc: Exception) -> dict[str, str]:
     if isinstance(exc, BusyError):
-        return {"Retry-After": "1"}
+        return {
+            "Retry-After": str(min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS))
+        }
     # The rest of the body is not waited for.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):

@@ -31,6 +31,7 @@ class Picture:
     size: Size
     timeout_seconds: float | None = None
     decoding_seconds: float = 0.0
+    priority: int = 0
 
     def release(self) -> None:
         """Let go of the inputs."""

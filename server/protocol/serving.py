@@ -20,6 +20,8 @@ from server.memory.request_needs import answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.requests.exchange import Exchange
+from server.scheduling.configured import deadline_of
+from server.scheduling.sweeps import level
 
 T = TypeVar("T")
 
@@ -43,6 +45,10 @@ class Question(Protocol):
     @property
     def decoding_seconds(self) -> float:
         """What it took to make the inputs of what came."""
+
+    @property
+    def priority(self) -> int:
+        """1: before all others; 0: as usual."""
 
 
 Q = TypeVar("Q", bound=Question)
@@ -116,6 +122,7 @@ async def run_model(
     Raises:
         DisconnectedError: the client went away; its work was cancelled, no one else's.
         StalledError: the client made no progress. BusyError: the line is full.
+        LateError: no answer could come in time.
         Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
     """
     worker, pack = context.repository.worker(name, version)
@@ -128,7 +135,8 @@ async def run_model(
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        left = _left(question.timeout_seconds, time.perf_counter() - started, limit)
+        wanted = question.timeout_seconds or deadline_of(context.settings, name)
+        left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:
             question.release()
@@ -137,7 +145,8 @@ async def run_model(
         if worker.is_quick:
             answer = worker.answer_at_once(question.inputs, take)
         else:
-            answer = await _until_disconnect(request, worker.answer(question.inputs, left, take))
+            work = worker.answer(question.inputs, left, take, level(question.priority))
+            answer = await _until_disconnect(request, work)
         held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
@@ -150,6 +159,7 @@ async def run_model(
             compute_input=question.decoding_seconds,
             compute_infer=answer.statistics.delay_seconds,
             compute_output=time.perf_counter() - encoding,
+            lanes=answer.lanes,
         )
         outcome = "ok"
         return response

@@ -5,6 +5,7 @@ calls changes one thing at a time (repository.py).
 """
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -102,8 +103,25 @@ class LoadedModels:
         worker = entry.worker
         if not isinstance(entry.condition, Lost):
             entry.condition = Unloaded(why, cause)
-        if worker is not None:
+        if worker is None:
+            return
+        if worker.abandoned:
+            self._leave_behind(entry.name, worker)
+        else:
             await to_its_end(self._closed(entry, worker))
+
+    def _leave_behind(self, name: str, worker: Worker) -> None:
+        """Keep what a stuck engine holds reserved until it ends, beside what ``name`` takes anew."""
+        apart = self._budget.set_apart(name)
+
+        def wait() -> None:
+            worker.wait()
+            if not worker.engine.broken:
+                self._budget.release(apart)
+                trim_heap()
+
+        # Nobody waits for it, the end of the process neither.
+        threading.Thread(target=wait, name=f"left-{name}", daemon=True).start()
 
     async def _closed(self, entry: Entry, worker: Worker) -> None:
         try:

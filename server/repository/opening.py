@@ -38,6 +38,8 @@ from server.repository.replanning import Place
 from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
+from server.scheduling.configured import batching_of
+from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
 
@@ -68,6 +70,7 @@ class Opener:
         self._device = device
         self._pool = pool
         self._machine_time = MachineTime()
+        self._dispatcher = Dispatcher()
         self._arena = self._shared_arena()
         #: Where the partitions of the next model begin: cores are given out in turn.
         self._next_core = 0
@@ -144,7 +147,10 @@ class Opener:
                 raise
         if not (model.pack.folder / FILE).exists():
             _log.info(_NO_PROFILE, name, model.pack.folder)
-        return Worker(running, self._settings.queue_limit, self._machine_time)
+        return Worker(
+            *(running, self._settings.queue_limit, self._machine_time, self._dispatcher),
+            batching_of(self._settings, name),
+        )
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
         """Open ``model``, whose engine has been closed, with another plan; blocks.
@@ -170,7 +176,8 @@ class Opener:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            return sharer(name, pack.manifest, self._architecture(), profile)
+            lanes = batching_of(self._settings, name).lanes
+            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
@@ -188,7 +195,8 @@ class Opener:
         verify = self._settings.verify == "always"
         lease = partial(self._lease, plan) if place.in_turns else None
         engine = open_engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
-        return Running(engine, reader, _watch(place.fitted, model.profile))
+        watch, fitted = _watch(place.fitted, model.profile), place.fitted
+        return Running(engine, reader, watch, fitted.predicted_seconds, fitted.bound_seconds)
 
     def _pipeline(self, pack: Pack, plan: PipelinePlan) -> Running:
         """Open an engine for each partition, each with a core, as far as there are so many."""

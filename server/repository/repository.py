@@ -32,8 +32,8 @@ from server.repository.model_folders import model_names
 from server.repository.opening import Opener
 from server.repository.presence import Presence, is_folder
 from server.repository.worker import Worker
+from server.settings.per_model import ALL
 from server.settings.settings import Settings
-from server.settings.workers import ALL
 
 _log = logging.getLogger(__name__)
 
@@ -88,18 +88,20 @@ class Repository:
         """Load the models that the settings name; one that fails is noted and the others go on."""
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
-        self._warn_of_workers()
+        self._warn_of_names()
         for name in self._served():
             try:
                 await self.load(name)
             except (*_FAILURES, RefusedError, NotServingError):
                 _log.error("not served: %s", self._entries[name].message)
 
-    def _warn_of_workers(self) -> None:
-        """Say which names of the setting ``workers`` are no model's."""
-        unknown = sorted(set(self._settings.workers) - {ALL, *self.names()})
-        if unknown:
-            _log.warning("workers: not in the repository: %s", few(list(map(shown, unknown))))
+    def _warn_of_names(self) -> None:
+        """Say which names of settings by model are no model's."""
+        for setting in ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay"):
+            unknown = sorted(set(getattr(self._settings, setting)) - {ALL, *self.names()})
+            if unknown:
+                names = few(list(map(shown, unknown)))
+                _log.warning("%s: not in the repository: %s", setting, names)
 
     async def load(self, name: str) -> Entry:
         """Load the latest version of ``name`` within its share of the budget.

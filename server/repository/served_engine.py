@@ -7,14 +7,17 @@ import errno
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
+from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
@@ -38,19 +41,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What was taken of the outputs, what the sweep took, and how long the request waited for its turn."""
+    """What was taken of the outputs, what the sweep took, and how long the request waited for its turn.
+
+    ``ended_at``: when it had ended, on time.monotonic's clock. ``lanes``: requests of the sweep.
+    """
 
     outputs: T
     statistics: SweepStatistics
     queue_seconds: float
+    ended_at: float = 0.0
+    lanes: int = 1
 
 
 class Running(NamedTuple):
-    """An open engine, what it reads through, and what judges every sweep by the bound on its delay."""
+    """An open engine, what it reads through, and what judges every sweep by the bound on its delay.
+
+    Predicted and bound are of a sweep, in seconds, where its plan knows them.
+    """
 
     engine: Answering
     reader: Reader
     watch: BoundWatch | None = None
+    predicted_seconds: float | None = None
+    bound_seconds: float | None = None
 
 
 class ServedEngine:
@@ -60,9 +73,9 @@ class ServedEngine:
     """
 
     def __init__(self, running: Running, machine_time: MachineTime) -> None:
-        self.engine, self.reader, self.watch = running
-        #: Answered sweeps, and the seconds of the machine that they had.
-        self.sweeps, self.sweep_seconds = 0, 0.0
+        self.running = running
+        #: Answered sweeps, the requests that they carried, and the seconds of the machine that they had.
+        self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
         self._counting = threading.Lock()
         self._machine_time = machine_time
         #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
@@ -70,6 +83,18 @@ class ServedEngine:
         self._fault = ""
         self._usual_seconds = math.inf
         self._has_resident_pieces = bool(self.engine.pack.manifest.resident_pieces)
+
+    @property
+    def engine(self) -> Answering:
+        return self.running.engine
+
+    @property
+    def reader(self) -> Reader:
+        return self.running.reader
+
+    @property
+    def watch(self) -> BoundWatch | None:
+        return self.running.watch
 
     @property
     def name(self) -> str:
@@ -94,34 +119,52 @@ class ServedEngine:
             return False
         return self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
 
-    def answer(
-        self,
-        inputs: Tensors,
-        deadline: float,
-        take: Take[T],
-        cancelled: Callable[[], bool] = lambda: False,
-        record: Recorder | None = None,
-        waited: float = 0.0,
-    ) -> Answer[T]:
-        """Run the engine; a fault that lasts takes the model out of service. ``waited``: seconds before.
+    def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> Answer[T]:
+        """Answer one request that has not waited. Raises as ``sweep`` says."""
+        (answer,) = self.sweep([Lane(inputs, deadline, take=take)], [0.0])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-        Raises:
-            NotServingError: it is out of service. FileChangedError: the file of the weights is not the one
-            that was loaded. Otherwise see Engine.answer.
+    def sweep(
+        self,
+        lanes: Sequence[Lane],
+        waited: Sequence[float],
+        record: Recorder | None = None,
+        claim: Claim = FREE,
+    ) -> list[Answer[Any] | Exception]:
+        """Run the engine for ``lanes``; return for each its answer, or why it has none.
+
+        A fault that lasts takes the model out of service. ``waited``: seconds before, of each lane.
+        Errors are NotServingError: it is out of service; FileChangedError: the file of the weights is not
+        the one that was loaded; otherwise see Engine.run_lanes.
         """
         if self.fault:
-            raise self.out_of_service()
-        try:
-            part = self._machine_time.part()
-            outputs, statistics = self._swept(inputs, take, deadline, cancelled, record, part)
-        except Exception as exc:
-            self.leave(self.engine.broken or _lasting(exc))
-            raise
-        with self._counting:
-            self.sweeps += 1
-            self.sweep_seconds += part.seconds
-            self._usual_seconds = min(self._usual_seconds * _FORGETTING, statistics.delay_seconds)
-        return Answer(outputs, statistics, waited + statistics.turn_seconds)
+            return [self.out_of_service() for _ in lanes]
+        part = self._machine_time.part()
+        found = self._swept(lanes, record, part, claim)
+        answers: list[Answer[Any] | Exception] = []
+        now = time.monotonic()
+        for each, before in zip(found, waited, strict=True):
+            if isinstance(each, Exception):
+                self.leave(self.engine.broken or _lasting(each))
+                answers.append(each)
+                continue
+            outputs, statistics = each
+            queue_seconds = before + statistics.turn_seconds
+            answers.append(Answer(outputs, statistics, queue_seconds, now, len(lanes)))
+        self._count(answers, part.seconds)
+        return answers
+
+    def _count(self, answers: Sequence[Answer[Any] | Exception], seconds: float) -> None:
+        answered = [answer for answer in answers if isinstance(answer, Answer)]
+        if answered:
+            with self._counting:
+                self.sweeps += 1
+                self.requests += len(answered)
+                self.sweep_seconds += seconds
+                delay = answered[0].statistics.delay_seconds
+                self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:
         """Leave service, if there is a fault; what came before stays: others may be answered meanwhile."""
@@ -179,27 +222,25 @@ class ServedEngine:
             self.leave(f"it could not be closed: {exc}")
 
     def _go_on_with(self, running: Running) -> None:
-        self.engine, self.reader, self.watch = running
+        self.running = running
         self._usual_seconds = math.inf
 
     def _swept(
         self,
-        inputs: Tensors,
-        take: Take[T],
-        deadline: float,
-        cancelled: Callable[[], bool],
+        lanes: Sequence[Lane],
         record: Recorder | None,
         part: Part,
-    ) -> tuple[T, SweepStatistics]:
-        """Run the engine; its answer and its errors count only if the file is the same to the end."""
-        try:
-            answer = self.engine.answer(inputs, take, deadline, cancelled, record, part)
-        except LoaderError:
-            self.reader.check()
-            raise
-        if not self.engine.reads_nothing:
-            self.reader.check()
-        return answer
+        claim: Claim,
+    ) -> "list[tuple[Any, SweepStatistics] | Exception]":
+        """Run the engine; its answers and its errors count only if the file is the same to the end."""
+        found = self.engine.run_lanes(lanes, record, part, claim)
+        read = not self.engine.reads_nothing
+        if read or any(isinstance(each, LoaderError) for each in found):
+            try:
+                self.reader.check()
+            except LoaderError as exc:
+                return [exc for _ in lanes]
+        return found
 
 
 def _lasting(exc: Exception) -> str:

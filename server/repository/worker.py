@@ -1,8 +1,8 @@
-"""One thread a model, several where it computes in partitions: it takes requests from a bounded queue.
+"""One thread a model, several where it computes in partitions: it takes sweeps of requests from a line.
 
 Where an answer takes less than handing it over, the event loop runs the engine while its thread is idle.
 
-Invariant: every job that was accepted gets a result or an error, also when the worker closes.
+Invariant: every request that was accepted gets a result or an error, also when the worker closes.
 """
 
 import asyncio
@@ -11,33 +11,41 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
+from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.repository.gate import Gate
 from server.repository.machine_time import MachineTime
 from server.repository.served_engine import Answer, Running, ServedEngine
 from server.repository.uninterrupted import to_its_end
-from server.requests.admission import Line
+from server.scheduling.dispatcher import Dispatcher
+from server.scheduling.line import Line
+from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket
 
 _QUICK_LIMIT_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class _Job:
+@dataclass(eq=False, kw_only=True)
+class _Job(Ticket):
+    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there."""
+
     inputs: Tensors
-    deadline: float
+    limit: float
     take: Take[Any]
-    queued_at: float = field(default_factory=time.monotonic)
     cancelled: threading.Event = field(default_factory=threading.Event)
     future: "Future[Answer[Any]]" = field(default_factory=Future)
+
+    def lane(self) -> Lane:
+        return Lane(self.inputs, self.limit, self.cancelled.is_set, self.take)
 
 
 @dataclass(eq=False)
@@ -50,22 +58,35 @@ class _Reopening:
 
 
 class Worker:
-    """Answers requests with what is ``running``, ``engine.callers`` at a time; at most ``limit`` wait.
+    """Answers requests with what is ``running``, ``engine.callers`` sweeps at a time.
 
-    ``machine_time``: of all workers that share the machine.
+    At most ``limit`` wait. ``dispatcher`` and ``machine_time``: of all workers that share the machine.
+    ``batching``: how requests may share sweeps, as far as the plan has lanes.
     """
 
     def __init__(
-        self, running: Running, limit: int, machine_time: MachineTime | None = None
+        self,
+        running: Running,
+        limit: int,
+        machine_time: MachineTime | None = None,
+        dispatcher: Dispatcher | None = None,
+        batching: Batching = ALONE,
     ) -> None:
         self.served = ServedEngine(running, machine_time or MachineTime())
-        self._line: Line[_Job | _Reopening] = Line(self.served.name, limit)
+        self._dispatcher = dispatcher or Dispatcher()
+        self._callers = self.engine.callers
+        self._batching = batching
+        self._line: Line[_Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
+        self._follow(running)
         self._gate = Gate()
-        #: When each request that runs has begun.
+        #: When each sweep that runs has begun.
         self._running_since: dict[object, float] = {}
+        self._claims: dict[Sweep, Claim] = {}
+        #: Whether what runs is stuck, and nobody waits for it.
+        self.abandoned = False
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
-            for _ in range(self.engine.callers)
+            for _ in range(self._callers)
         ]
         for thread in self._threads:
             thread.start()
@@ -89,10 +110,43 @@ class Worker:
         """Requests in the queue."""
         return len(self._line)
 
+    def queue(self) -> list[Ticket]:
+        """Return the requests that wait."""
+        return self._line.waiting()
+
     def stuck_seconds(self) -> float:
         """How long the oldest request that runs now has been running; 0 when none does."""
         since = min(self._running_since.copy().values(), default=None)
         return 0.0 if since is None else time.monotonic() - since
+
+    def stuck(self, factor: float, least_seconds: float) -> bool:
+        """Return whether a sweep runs ``factor`` times as long as its requests had, and so long at least.
+
+        By then all of them were told that they are late.
+        """
+        now = time.monotonic()
+        return any(
+            now - began > max(factor * (_limit(sweep) - began), least_seconds)
+            for sweep, began in self._running_since.copy().items()
+            if isinstance(sweep, Sweep)
+        )
+
+    def abandon(self, why: str) -> None:
+        """Tell who waits ``why`` there will be no answer, and leave what is stuck to itself."""
+        self.abandoned = True
+        self.served.leave(why)
+        self._line.close()
+        for change in self._line.take_changes():
+            if change.future.set_running_or_notify_cancel():
+                change.future.set_exception(self.served.out_of_service())
+        for ticket in self._line.waiting():
+            job = cast(_Job, ticket)
+            self._line.leave(job)
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(self.served.out_of_service())
+        for claim in list(self._claims.values()):
+            claim.end()
+        self._line.give_up()
 
     def check_room(self) -> None:
         """Check that a request that came now would find a place.
@@ -120,20 +174,25 @@ class Worker:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
         return await self.answer(inputs, limit_seconds, copies)
 
-    async def answer(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> Answer[T]:
+    async def answer(
+        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
+    ) -> Answer[T]:
         """Queue a request and wait for its answer; cancelling this call cancels only its own work.
 
-        ``take`` runs on the worker's thread; see Engine.answer.
+        ``take`` runs on the worker's thread; see Engine.answer. ``priority``: as Ticket has it.
 
         Raises:
-            BusyError: the queue is full. NotServingError: the worker is closing.
+            BusyError: the queue is full. LateError: the answer would come too late, or make another one
+            late that was promised. NotServingError: the worker is closing.
             DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        job = _Job(inputs, time.monotonic() + limit_seconds, take)
+        job = self._job(inputs, limit_seconds, take, priority)
+        if job.limit <= time.monotonic():
+            raise DeadlineError(f"no answer within {limit_seconds:g} s")
         self._line.join(job)
         try:
             async with asyncio.timeout(limit_seconds):
-                return await asyncio.wrap_future(job.future)
+                answer = await asyncio.wrap_future(job.future)
         except TimeoutError:
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from None
         finally:
@@ -141,6 +200,23 @@ class Worker:
             self._line.leave(job)
             if not job.future.done():
                 self.engine.wake()
+                self._dispatcher.baton.wake()
+        self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
+        return answer
+
+    def _job(self, inputs: Tensors, seconds: float, take: Take[Any], priority: int) -> _Job:
+        now = time.monotonic()
+        limit = now + seconds
+        outside = self._dispatcher.costs.outside_seconds
+        return _Job(
+            model="",
+            deadline=limit - outside,
+            priority=priority,
+            arrived=now,
+            inputs=inputs,
+            limit=limit,
+            take=take,
+        )
 
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
         """Close the engine and serve with what ``make`` returns, on the worker's thread.
@@ -158,11 +234,13 @@ class Worker:
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the threads, close the engine."""
         self._line.close()
-        await asyncio.to_thread(self._finish)
+        await asyncio.to_thread(self.wait)
 
-    def _finish(self) -> None:
+    def wait(self) -> None:
+        """Wait until the threads of a closed worker have ended, and close the engine; blocks."""
         for thread in self._threads:
             thread.join()
+        self._dispatcher.forget(self._line.key)
         self.engine.close()
 
     def _work(self) -> None:
@@ -184,25 +262,51 @@ class Worker:
             job.future.set_exception(exc)
         else:
             job.future.set_result(None)
+        self._follow(self.served.running)
 
-    def _compute(self, job: _Job) -> None:
-        """Answer ``job``, unless it was cancelled."""
-        if not job.future.set_running_or_notify_cancel():
-            return
-        began = self._running_since[job] = time.monotonic()
-        waited = began - job.queued_at
-        events: list[TraceEvent] = []
-        record = events.append if self.served.watch is not None else None
+    def _follow(self, running: Running) -> None:
+        """Have the line know what runs now: what it takes, and how many requests a sweep carries."""
+        line, lanes = self._line, running.engine.plan.choice.lanes
+        line.batching = self._batching.within(lanes) if self._callers == 1 else ALONE
+        line.takes_turns = running.engine.takes_turns
+        self._dispatcher.expect(line.key, running.predicted_seconds, running.bound_seconds)
+
+    def _compute(self, sweep: Sweep) -> None:
+        """Answer the requests of ``sweep``, but for those that were cancelled."""
+        taken = cast(tuple[_Job, ...], sweep.tickets)
+        jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
+        seconds = None
+        began = self._running_since[sweep] = time.monotonic()
+        claim = self._claims[sweep] = self._dispatcher.claim(self._callers)
         try:
-            answer = self.served.answer(
-                job.inputs, job.deadline, job.take, job.cancelled.is_set, record, waited
-            )
-        except Exception as exc:  # noqa: BLE001  the thread outlives every fault of one request
-            job.future.set_exception(exc)
-        else:
-            job.future.set_result(answer)
-            self.served.judge(events, answer.statistics.delay_seconds)
-        del self._running_since[job]
+            if jobs:
+                seconds = self._answer(jobs, began, claim)
+        finally:
+            del self._running_since[sweep], self._claims[sweep]
+            self._line.done(sweep, seconds)
+
+    def _answer(self, jobs: list[_Job], began: float, claim: Claim) -> float | None:
+        """Run one sweep for ``jobs``; return what it took, or None where that says nothing."""
+        events: list[TraceEvent] = []
+        record = events.append if self.served.watch is not None and len(jobs) == 1 else None
+        waited = [began - job.arrived for job in jobs]
+        answers = self.served.sweep([job.lane() for job in jobs], waited, record, claim)
+        answered = [answer for answer in answers if isinstance(answer, Answer)]
+        took = time.monotonic() - began - claim.waited_seconds
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Answer):
+                job.future.set_result(answer)
+            else:
+                job.future.set_exception(answer)
+        if record is not None and answered and not claim.waited_seconds:
+            self.served.judge(events, answered[0].statistics.delay_seconds)
+        late = any(isinstance(answer, DeadlineError) for answer in answers)
+        return took if answered or late else None
+
+
+def _limit(sweep: Sweep) -> float:
+    """Return when the last of the requests of ``sweep`` has to have its answer."""
+    return max(cast(_Job, ticket).limit for ticket in sweep.tickets)
 
 
 async def _result(future: "Future[None]") -> None:

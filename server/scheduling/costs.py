@@ -63,19 +63,24 @@ class Costs:
         """Begin anew with what the plan of ``model`` says, seconds of a sweep of one request."""
         self._known[model] = _Known(predicted or bound or 0.0, bound or 0.0)
 
+    def forget(self, model: str) -> None:
+        """Let go of what is known of ``model``."""
+        self._known.pop(model, None)
+
     def see(self, model: str, requests: int, seconds: float) -> None:
         """Note what a sweep has taken."""
         seen = self._known.setdefault(model, _Known()).seen
         seen.setdefault(requests, deque(maxlen=_WINDOW)).append(seconds)
 
     def doubt(self, model: str) -> None:
-        """Forget the longest of what was seen: nobody else was there, and still a request was refused.
+        """Forget the worst that is known: nobody else was there, and still a request was refused.
 
-        What is left may say otherwise, and when nothing is left the next request runs, and tells.
+        The bound goes first, then the longest of what was seen. What is left may say otherwise, and when
+        nothing is left the next request runs, and tells.
         """
         known = self._known.setdefault(model, _Known())
         samples = [seen for seen in known.seen.values() if seen]
-        if not samples:
+        if known.bound or not samples:
             known.predicted = known.bound = 0.0
             return
         worst = max(samples, key=max)

@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 HIGHEST, NORMAL, LOWEST = 1, 2, 3
 
 
+def level(priority: int) -> int:
+    """Return the level of ``priority`` as clients number it: 1 is the highest, 0 as usual."""
+    return min(priority, LOWEST) or NORMAL
+
+
 @dataclass(eq=False)
 class Ticket:
     """One request that was let in, or asks to be; times in seconds on one clock.
@@ -56,6 +61,10 @@ class Batching:
     lanes: int = 1
     preferred: tuple[int, ...] = ()
     delay_seconds: float = 0.0
+
+    def within(self, lanes: int) -> "Batching":
+        """Return what is left of it where a sweep carries at most ``lanes`` requests."""
+        return replace(self, lanes=min(self.lanes, lanes))
 
     def ready_at(self, sweep: Sweep) -> float:
         """Return when ``sweep`` need not wait for more requests."""

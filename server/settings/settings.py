@@ -25,6 +25,8 @@ from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import shown
+from server.settings.lanes import check_lanes, check_preferred
+from server.settings.per_model import parse_per_model, whole
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.settings.workers import has_several, parse_workers
@@ -37,9 +39,12 @@ _MODE = re.compile("0?[0-7]{3}")
 MOST_THREADS = 1024
 #: Of one model: each has a core.
 MOST_WORKERS = 64
+#: Of one sweep: each has an arena.
+MOST_LANES = 64
 #: A year: what waits for longer waits for ever, and timers end somewhere.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 _Workers = dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]]
+_Lanes = dict[str, Annotated[int, Field(ge=1, le=MOST_LANES)]]
 _SIZES = ("budget", "request_memory", "max_body")
 
 
@@ -70,6 +75,7 @@ class Takes:
 
 _MEMORY = Panel("Memory")
 _MODELS = Panel("Models")
+_SCHEDULING = Panel("Scheduling")
 _NETWORK = Panel("Network")
 _ACCESS = Panel("Access")
 _FILE = Takes("FILE")
@@ -135,6 +141,25 @@ class Settings(BaseSettings):
     )
     recompile: Annotated[bool, _MODELS] = Field(
         False, description="CUDA: take packs for another compute capability, compile their kernels."
+    )
+
+    deadline: Annotated[
+        dict[str, Seconds], NoDecode, _SCHEDULING, Default("as request_timeout")
+    ] = Field(
+        {},
+        description="For an answer where the request has no timeout. What can't be answered by then is "
+        "refused at once.",
+    )
+    lanes: Annotated[_Lanes, NoDecode, _SCHEDULING, Default("1 a model")] = Field(
+        {},
+        description="Requests that one sweep of a model carries at most, so that weights are read once for "
+        "all; each takes an arena of the budget, and there are as many as have room.",
+    )
+    preferred_lanes: Annotated[_Lanes, NoDecode, _SCHEDULING, Default("as lanes")] = Field(
+        {}, description="Requests at which a sweep waits for no more."
+    )
+    lane_delay: Annotated[dict[str, Seconds], NoDecode, _SCHEDULING, Default("0 of each model")] = (
+        Field({}, description="How long a sweep that has room waits for more requests.")
     )
 
     host: Annotated[str, _NETWORK] = Field(
@@ -259,6 +284,28 @@ class Settings(BaseSettings):
     def _over_a_network(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and info.data.get("unix_socket") is not None:
             raise ValueError(f"{str(value)!r}: no TLS on a Unix socket, which has a mode instead")
+        return value
+
+    @field_validator("lanes", "preferred_lanes", mode="before")
+    @classmethod
+    def _by_model(cls, value: object) -> object:
+        return parse_per_model(value, whole)
+
+    @field_validator("deadline", "lane_delay", mode="before")
+    @classmethod
+    def _times_by_model(cls, value: object) -> object:
+        return parse_per_model(value, float, "0.2")
+
+    @field_validator("lanes")
+    @classmethod
+    def _one_request_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        check_lanes(value, info.data.get("workers", {}))
+        return value
+
+    @field_validator("preferred_lanes")
+    @classmethod
+    def _carried(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        check_preferred(value, info.data.get("lanes", {}))
         return value
 
     @field_validator("host")

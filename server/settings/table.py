@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
@@ -22,7 +22,6 @@ _VALUES: dict[Any, str] = {
     int: "NUMBER",
     Path: "FOLDER",
     tuple: "NAMES",
-    dict: "[MODEL=]NUMBER",
 }
 
 
@@ -74,6 +73,10 @@ def _value(annotation: Any) -> str:
         return ""
     if get_origin(annotation) is Literal:
         return "|".join(get_args(annotation))
+    if get_origin(annotation) is dict:
+        return f"[MODEL=]{_value(get_args(annotation)[1])}"
+    if get_origin(annotation) is Annotated:
+        return _value(get_args(annotation)[0])
     named = (_VALUES.get(part) for part in (annotation, get_origin(annotation)))
     of_parts = map(_value, get_args(annotation))  # of what is beside None
     return next(filter(None, (*named, *of_parts)), "NAME")

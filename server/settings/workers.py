@@ -1,10 +1,8 @@
-"""How many workers a model has: one number for all models, or MODEL=NUMBER for some."""
+"""How many workers a model has."""
 
 from collections.abc import Mapping
 
-#: Stands for all models that are not named; no pack can be called so.
-ALL = "*"
-_LONGEST = 40
+from server.settings.per_model import of_model, parse_per_model, whole
 
 
 def parse_workers(value: object) -> object:
@@ -13,24 +11,12 @@ def parse_workers(value: object) -> object:
     Raises:
         ValueError: a text is neither.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return {ALL: value}
-    if not isinstance(value, str):
-        return value
-    found: dict[str, int] = {}
-    for part in value.split(","):
-        name, equals, number = part.strip().rpartition("=")
-        key = name.strip() if equals else ALL
-        if not key or not number.strip().isdecimal():
-            raise ValueError(f"{part[:_LONGEST]!r}: write 2, or MODEL=2 for one model")
-        if found.setdefault(key, int(number)) != int(number):
-            raise ValueError(f"{part[:_LONGEST]!r} contradicts another one")
-    return found
+    return parse_per_model(value, whole)
 
 
 def workers_of(workers: Mapping[str, int], model: str) -> int:
     """Return how many workers ``model`` has."""
-    return workers.get(model, workers.get(ALL, 1))
+    return of_model(workers, model, 1)
 
 
 def has_several(workers: Mapping[str, int]) -> bool:

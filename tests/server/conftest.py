@@ -18,7 +18,8 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import Builder
 from server.cli import main
-from server.requests.admission import Line
+from server.scheduling.line import Line
+from server.scheduling.sweeps import Ticket
 from server.settings.settings import Settings
 from tests.server.support import (
     LABELS,
@@ -149,11 +150,11 @@ def arrivals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
     accepted = asyncio.Semaphore(0)
 
     class Watched(Line[object]):
-        def join(self, job: object) -> None:
-            super().join(job)
+        def join(self, ticket: Ticket) -> None:
+            super().join(ticket)
             accepted.release()
 
-    monkeypatch.setattr("server.repository.worker.Line", Watched)
+    monkeypatch.setattr("server.scheduling.dispatcher.Line", Watched)
     return accepted
 
 

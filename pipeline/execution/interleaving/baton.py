@@ -41,15 +41,19 @@ class Baton:
     def take(self, claim: "Claim", deadline: float | None, cancelled: Callable[[], bool]) -> None:
         """Hand the baton on, if ``claim`` has it, and wait until it is its again. Raises as Claim.hold."""
         with self._changed:
+            began: float | None = None
             self._held.discard(claim)
             self._waiting.append(claim)
             try:
                 while not self._is_next(claim):
                     self._changed.notify_all()
                     self._look()
+                    began = began or time.perf_counter()
                     _wait(self._changed, claim, deadline, cancelled)
                 self._held.add(claim)
             finally:
+                if began is not None:
+                    claim.waited_seconds += time.perf_counter() - began
                 self._waiting.remove(claim)
                 self._look()
                 self._changed.notify_all()
@@ -92,11 +96,7 @@ class Claim:
         baton = self._baton
         if baton is None or (baton.foremost > self.rank and baton.has(self)):
             return
-        began = time.perf_counter()
-        try:
-            baton.take(self, deadline, cancelled)
-        finally:
-            self.waited_seconds += time.perf_counter() - began
+        baton.take(self, deadline, cancelled)
 
     def give(self) -> None:
         """Let others compute: there are no weights, or nothing is left to do."""

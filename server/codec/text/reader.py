@@ -15,6 +15,7 @@ from server.codec.fields import (
     InferFields,
     check_tensor,
     parse_fields,
+    priority,
     timeout_seconds,
     wanted_outputs,
 )
@@ -116,7 +117,8 @@ class RequestReader:
         fields = parse_fields(self._skeleton.document())
         wanted = wanted_outputs(fields, self._outputs)
         timeout = timeout_seconds(fields.parameters)
-        return Request(self._arrays(fields), wanted, fields.id, timeout)
+        urgency = priority(fields.parameters)
+        return Request(self._arrays(fields), wanted, fields.id, timeout, priority=urgency)
 
     def _feed(self, block: bytes) -> None:
         position = 0

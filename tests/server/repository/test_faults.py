@@ -219,7 +219,7 @@ async def test_a_sweep_that_cannot_be_judged_is_answered(
     faulty: Service, packs: Packs, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, watch = faulty.worker("tiny"), Unjudging()
-    worker.served.watch = watch
+    worker.served.running = worker.served.running._replace(watch=watch)
     for _ in range(3):
         await answers(faulty, packs)
     await worker.close()

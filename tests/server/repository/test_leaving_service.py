@@ -157,11 +157,11 @@ async def test_a_fault_stays_whatever_ends_beside_it(
     """Requests of a model in partitions compute at once: one meets a fault, another is cancelled."""
     served = service.worker("tiny").served
 
-    def cancelled_beside_a_fault(*_: object) -> None:
+    def cancelled_beside_a_fault(*_: object) -> list[Exception]:
         served.leave("the disk is gone")
-        raise CancelledError("cancelled")
+        return [CancelledError("cancelled")]
 
-    monkeypatch.setattr(served.engine, "answer", cancelled_beside_a_fault)
+    monkeypatch.setattr(served.engine, "run_lanes", cancelled_beside_a_fault)
     await service.infer("tiny", TINY)
     await out_of_service(service, "the disk is gone")
 
@@ -169,9 +169,9 @@ async def test_a_fault_stays_whatever_ends_beside_it(
 async def test_who_shares_a_lost_arena_leaves_service(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
-        raise ArenaLostError("the arena is lost")
+    def refused(*_: object) -> list[Exception]:
+        return [ArenaLostError("the arena is lost")]
 
-    monkeypatch.setattr(service.worker("tiny").engine, "answer", refused)
+    monkeypatch.setattr(service.worker("tiny").engine, "run_lanes", refused)
     error(await service.infer("tiny", TINY), 503, "the arena is lost")
     await out_of_service(service, "the arena is lost")

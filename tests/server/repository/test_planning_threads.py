@@ -18,7 +18,7 @@ class Endless:
     def __init__(self) -> None:
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, *_: object, **__: object) -> None:
         self.begun.set()
         try:
             while True:

@@ -1,0 +1,82 @@
+"""One dispatcher over all models: the agenda's decisions, for threads and on a real clock.
+
+Each model has a line (line.py) from which its thread takes sweeps. Models that compute with all cores share
+an agenda and a baton; one that computes on cores of its own has its own agenda, and needs no baton.
+
+Invariant: an agenda is asked only with the lock held, and after everything that may let a sweep begin: a
+request came or left, a sweep ended, a thread is free.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pipeline.execution.interleaving.baton import FREE, Baton, Claim
+from server.scheduling.agenda import Agenda
+from server.scheduling.costs import Costs
+from server.scheduling.line import Desk, Line
+from server.scheduling.sweeps import Batching
+
+C = TypeVar("C")
+
+
+class Dispatcher:
+    """Lines of all models. ``places``: sweeps that compute at once. Thread-safe."""
+
+    def __init__(self, places: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self.costs = Costs()
+        self.baton = Baton(places)
+        self._lock = threading.RLock()
+        self._clock = clock
+        self._numbers = itertools.count()
+        self._lines: dict[str, Line[Any]] = {}
+        self._shared = self._desk(places)
+
+    def line(self, name: str, limit: int, threads: int = 1) -> Line[Any]:
+        """Return the line of model ``name``, before which at most ``limit`` requests wait.
+
+        ``threads`` take from it: one, which computes with all cores, or several on cores of their own.
+        """
+        with self._lock:
+            # A model may come back while its last requests are still being answered.
+            key = f"{name}#{next(self._numbers)}"
+            desk = self._shared if threads == 1 else self._desk(threads - 1)
+            self._lines[key] = Line(desk, name, key, limit, threads)
+            return self._lines[key]
+
+    def claim(self, threads: int) -> Claim:
+        """Return the claim to compute of a sweep that begins now, of a model with so many threads."""
+        return FREE if threads > 1 else self.baton.claim()
+
+    def expect(self, key: str, predicted: float | None, bound: float | None) -> None:
+        """Begin anew with what is known of sweeps of a model, in seconds."""
+        with self._lock:
+            self.costs.expect(key, predicted, bound)
+
+    def forget(self, key: str) -> None:
+        """Let go of a line that is closed, and from which nobody takes any more."""
+        with self._lock:
+            self._lines.pop(key, None)
+            self.costs.forget(key)
+
+    def _desk(self, places: int) -> Desk:
+        agenda = Agenda(self.costs.sweep_seconds, self._batching, places)
+
+        def start() -> None:
+            while (sweep := agenda.start(self._clock(), self._can_begin)) is not None:
+                self._lines[sweep.model].grant(sweep)
+
+        return Desk(self._lock, self._clock, self.costs, agenda, start)
+
+    def _can_begin(self, key: str) -> bool:
+        line = self._lines[key]
+        if not line.can_begin:
+            return False
+        # Of those that share an arena the second one would only wait for it.
+        taken = any(each.takes_turns and each.runs for each in self._lines.values())
+        return not (line.takes_turns and taken)
+
+    def _batching(self, key: str) -> Batching:
+        return self._lines[key].batching

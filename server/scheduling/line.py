@@ -1,0 +1,206 @@
+"""The line before one model: bounded, and left at any time; its threads take sweeps from it, and changes.
+
+Invariant: a request is let in or refused when it joins; one that was let in stays until a sweep takes it,
+or until whoever asked leaves.
+"""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from server.errors import BusyError, LateError, NotServingError
+from server.scheduling.agenda import Agenda
+from server.scheduling.costs import Costs
+from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the lines of one agenda share; ``start`` hands out the sweeps that begin now, under the lock."""
+
+    lock: threading.RLock
+    clock: Callable[[], float]
+    costs: Costs
+    agenda: Agenda
+    start: Callable[[], None]
+
+
+class Line(Generic[C]):
+    """Requests and changes (of type C) that wait for the model ``name``. All methods are thread-safe.
+
+    ``key``: the model in the agenda. ``limit``: of requests that wait. ``threads`` take from it.
+    """
+
+    def __init__(self, desk: Desk, name: str, key: str, limit: int, threads: int) -> None:
+        self.key = key
+        self.batching: Batching = ALONE
+        #: Whether sweeps of this model lie in an arena that other models use, too.
+        self.takes_turns = False
+        #: How often ``take`` looked whether there is something to do; while nothing comes, it sleeps.
+        self.wake_ups = 0
+        self._desk = desk
+        self._name = name
+        self._limit = limit
+        self._threads = threads
+        self._waiting: set[Ticket] = set()
+        self._granted: deque[Sweep] = deque()
+        self._running: list[Sweep] = []
+        self._changes: deque[C] = deque()
+        self._closed = False
+        self._idle = 0
+        self._changed = threading.Condition(desk.lock)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is open, nothing waits, and whoever took something has come back for more."""
+        busy = self._closed or self._waiting or self._granted or self._changes
+        return not busy and self._idle == self._threads
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether a thread is free for a sweep."""
+        return self._idle > len(self._granted) and not self._changes
+
+    @property
+    def runs(self) -> bool:
+        """Whether a sweep was handed out that has not ended."""
+        return bool(self._running)
+
+    def waiting(self) -> list[Ticket]:
+        """Return the requests that wait."""
+        with self._changed:
+            return list(self._waiting)
+
+    def check_room(self) -> None:
+        """Check that there is room for one more.
+
+        Raises:
+            BusyError: there is none.
+        """
+        if len(self._waiting) >= self._limit:
+            raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+
+    def join(self, ticket: Ticket) -> None:
+        """Let ``ticket`` in.
+
+        Raises:
+            BusyError: the line is full. LateError: its answer would come too late, or make that of another
+            one late. NotServingError: the line is closed.
+        """
+        desk = self._desk
+        with self._changed:
+            self._check_open()
+            self.check_room()
+            ticket.model = self.key
+            refusal = desk.agenda.admit(ticket, desk.clock())
+            if refusal is not None:
+                raise self._late(refusal)
+            self._waiting.add(ticket)
+            desk.start()
+
+    def join_first(self, change: C) -> None:
+        """Have ``change`` taken before all requests, also where the line is full.
+
+        Raises:
+            NotServingError: it is closed.
+        """
+        with self._changed:
+            self._check_open()
+            self._changes.append(change)
+            self._changed.notify()
+
+    def take_changes(self) -> list[C]:
+        """Take the changes that wait out of the line."""
+        with self._changed:
+            taken = list(self._changes)
+            self._changes.clear()
+            return taken
+
+    def leave(self, ticket: Ticket) -> None:
+        """Take ``ticket`` out, if it still waits: its place is free for another."""
+        with self._changed:
+            if ticket in self._waiting:
+                self._forget(ticket)
+                self._desk.agenda.leave(ticket)
+                self._desk.start()
+
+    def grant(self, sweep: Sweep) -> None:
+        """Hand ``sweep`` to a thread; the lock is held."""
+        self._granted.append(sweep)
+        self._running.append(sweep)
+        for ticket in sweep.tickets:
+            self._forget(ticket)
+        self._changed.notify()
+
+    def take(self) -> Sweep | C | None:
+        """Return what to do next; wait for it; None when the line is closed and empty."""
+        with self._changed:
+            self._idle += 1
+            try:
+                while True:
+                    self.wake_ups += 1
+                    self._desk.start()
+                    if self._granted:
+                        return self._granted.popleft()
+                    if self._changes:
+                        return self._changes.popleft()
+                    if self._closed and not self._waiting:
+                        return None
+                    self._changed.wait(self._patience())
+            finally:
+                self._idle -= 1
+
+    def done(self, sweep: Sweep, seconds: float | None) -> None:
+        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: it says nothing."""
+        with self._changed:
+            if sweep not in self._running:
+                return  # it was given up
+            self._running.remove(sweep)
+            if seconds is not None:
+                self._desk.costs.see(self.key, len(sweep.tickets), seconds)
+            self._desk.agenda.end(sweep, self._desk.clock())
+            self._desk.start()
+
+    def give_up(self) -> None:
+        """Let others begin: what runs here does not end."""
+        with self._changed:
+            for sweep in list(self._running):
+                self.done(sweep, None)
+
+    def close(self) -> None:
+        """Refuse new requests; those that wait are still taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _late(self, seconds: float) -> LateError:
+        if self._desk.agenda.idle:
+            self._desk.costs.doubt(self.key)
+        return LateError(
+            f"model {self._name!r}: no answer in time; it would do {seconds:.3g} s later", seconds
+        )
+
+    def _forget(self, ticket: Ticket) -> None:
+        self._waiting.discard(ticket)
+        if self._closed and not self._waiting:
+            self._changed.notify_all()
+
+    def _patience(self) -> float | None:
+        """Return how long to sleep at most: until a sweep has waited long enough for more requests."""
+        if not self._waiting:
+            return None
+        now = self._desk.clock()
+        look = self._desk.agenda.next_look(now)
+        return None if look == math.inf else look - now
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotServingError(f"model {self._name!r} is leaving service")

@@ -1,0 +1,143 @@
+"""Requests that wait share the next sweep: the same answers, and one that stops stops alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from pipeline.devices.base import KernelError
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    Faults,
+    Gate,
+    Once,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+BUDGET = 64 << 20
+
+
+@pytest.fixture
+async def laned(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
+    """ "tiny" streams through a small ring, its sweeps carry four requests."""
+    async with serving(
+        settings(BUDGET, lanes="tiny=4", models=("tiny",), architecture="2s")
+    ) as started:
+        yield started
+
+
+class Waiting:
+    """Requests of which the first is held in a kernel, while the others wait."""
+
+    def __init__(self, service: Service, faults: Faults, requests: int) -> None:
+        self.service, self.faults = service, faults
+        self.gate = Gate()
+        self.given = [inputs_for("tiny", seed) for seed in range(requests)]
+
+    async def ask(self) -> "list[asyncio.Task[httpx.Response]]":
+        held = [self.gate]
+        self.faults.kernel = lambda: held.pop().hold() if held else None
+        first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
+        await self.gate.reached()
+        others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
+        while self.service.worker("tiny").waiting != len(others):  # noqa: ASYNC110  the line tells nobody
+            await asyncio.sleep(0)
+        return [first, *others]
+
+
+async def test_who_waits_shares_the_next_sweep(
+    laned: Service, faults: Faults, packs: Packs
+) -> None:
+    waiting = Waiting(laned, faults, 8)
+    asked = await waiting.ask()
+    waiting.gate.open()
+    for given, task in zip(waiting.given, asked, strict=True):
+        close(arrays(await task), packs.expected("tiny", given))
+    # One alone, four, and the three that are left.
+    assert await laned.metric("layerstream_sweep_seconds_count", model="tiny") == 3
+    assert await laned.metric("layerstream_swept_requests_total", model="tiny") == 8
+
+
+async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, packs: Packs) -> None:
+    waiting = Waiting(laned, faults, 4)
+    asked = await waiting.ask()
+    asked[1].cancel()
+    await asyncio.gather(asked[1], return_exceptions=True)
+    waiting.gate.open()
+    for number in (0, 2, 3):
+        close(arrays(await asked[number]), packs.expected("tiny", waiting.given[number]))
+    assert laned.worker("tiny").waiting == 0
+    assert laned.context.request_memory.used_bytes == 0
+
+
+async def test_one_that_fails_leaves_the_others_of_its_sweep(
+    laned: Service, faults: Faults, packs: Packs
+) -> None:
+    waiting = Waiting(laned, faults, 4)
+    asked = await waiting.ask()
+    pieces = len(laned.worker("tiny").engine.plan.steps)
+    broken = Once(KernelError("broken"), pieces + 4)
+    faults.kernel = broken
+    waiting.gate.open()
+    answers = await asyncio.gather(*asked)
+    failed = [answer.status_code for answer in answers].count(500)
+    assert failed == 1
+    for given, answer in zip(waiting.given, answers, strict=True):
+        if answer.status_code == 200:
+            close(arrays(answer), packs.expected("tiny", given))
+
+
+async def test_lanes_are_in_the_budget_and_only_where_it_has_room(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    async with serving(settings(BUDGET, lanes=4, models=("tiny",))) as service:
+        plan = service.worker("tiny").engine.plan
+        assert plan.choice.lanes == 4
+        assert service.context.budget.held()["tiny"] == plan.memory
+        measured = service.worker("tiny").engine.statistics().memory
+        assert measured["arena"] == plan.arena_bytes == 4 * plan.lane_bytes
+    tight = settings(packs.smallest("tiny"), lanes=4, models=("tiny",))
+    async with serving(tight) as service:
+        assert service.worker("tiny").engine.plan.choice.lanes == 1
+
+
+async def test_without_lanes_requests_run_one_by_one(
+    settings: SettingsFactory, faults: Faults, packs: Packs
+) -> None:
+    async with serving(settings(BUDGET, models=("tiny",))) as service:
+        waiting = Waiting(service, faults, 3)
+        asked = await waiting.ask()
+        waiting.gate.open()
+        for given, task in zip(waiting.given, asked, strict=True):
+            close(arrays(await task), packs.expected("tiny", given))
+        assert await service.metric("layerstream_sweep_seconds_count", model="tiny") == 3
+
+
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
+    laned: Service, faults: Faults
+) -> None:
+    for seed in range(3):
+        assert (await laned.infer("tiny", inputs_for("tiny", seed))).status_code == 200
+    waiting = Waiting(laned, faults, 1)
+    (first,) = await waiting.ask()
+    parameters = {"timeout": 2}
+    late = await laned.infer("tiny", inputs_for("tiny"), parameters=parameters)
+    assert late.status_code in (503, 504), (
+        "before the line its body took longer than two microseconds"
+    )
+    waiting.gate.open()
+    assert (await first).status_code == 200
+    costs = laned.worker("tiny")._dispatcher.costs
+    for _ in range(40):
+        costs.see(laned.worker("tiny")._line.key, 1, 60.0)
+    refused = await laned.infer("tiny", inputs_for("tiny"))
+    error(refused, 503, "tiny", "no answer in time")
+    assert int(refused.headers["Retry-After"]) > 30
+    assert await laned.metric("layerstream_requests_total", model="tiny", outcome="late") == 1

@@ -1,0 +1,60 @@
+"""Settings of scheduling: times and numbers by model, and what contradicts itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.scheduling.configured import batching_of, deadline_of
+from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, level
+from server.settings.settings import SettingsError, load_settings
+
+GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, Batching(1, (1,), 0.0)),
+        ({"lanes": "4"}, Batching(4, (4,), 0.0)),
+        ({"lanes": "m=4,2"}, Batching(4, (4,), 0.0)),
+        ({"lanes": "other=4"}, Batching(1, (1,), 0.0)),
+        ({"lanes": 8, "preferred_lanes": "m=2", "lane_delay": "0.005"}, Batching(8, (2,), 0.005)),
+    ],
+)
+def test_how_requests_share_sweeps(given: dict[str, Any], expected: Batching) -> None:
+    assert batching_of(load_settings(GIVEN | given), "m") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, None), ("0.2", 0.2), ("m=1.5,2", 1.5), ({"m": 3}, 3.0)]
+)
+def test_deadlines_of_models(given: object, expected: float | None) -> None:
+    assert deadline_of(load_settings(GIVEN | {"deadline": given}), "m") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"lanes": "m=2", "workers": "2"}, "'m' has workers"),
+        ({"lanes": "2", "workers": "m=2"}, "'m' has workers"),
+        ({"lanes": 2, "preferred_lanes": 4}, r"4 of '\*', whose sweeps carry 2"),
+        ({"lanes": "m=2", "preferred_lanes": "m=2,n=2"}, "2 of 'n', whose sweeps carry 1"),
+        ({"lanes": 65}, "lanes"),
+        ({"lanes": "1.5"}, "write 2"),
+        ({"deadline": "m=x"}, "write 0.2"),
+        ({"deadline": "0"}, "deadline"),
+        ({"lane_delay": "-1"}, "lane-delay"),
+        ({"lane_delay": "nan"}, "lane-delay"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load_settings(GIVEN | given)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, NORMAL), (1, HIGHEST), (2, NORMAL), (3, LOWEST), (99, LOWEST)]
+)
+def test_priorities_as_clients_number_them(number: int, expected: int) -> None:
+    assert level(number) == expected
