@@ -74,7 +74,7 @@ class Context:
     @property
     def ready(self) -> bool:
         """All models were tried, and at least one serves."""
-        return self._heart is not None and any(entry.serves for entry in self.repository.entries())
+        return self._heart is not None and any(entry.answers for entry in self.repository.entries())
 
     async def start(self) -> None:
         """Load the models; does nothing when already started.
@@ -90,8 +90,8 @@ class Context:
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
-            self.metrics.expect(entry.name)
-        failed = [entry for entry in entries if entry.worker is None]
+            self.metrics.expect(entry.model)
+        failed = [entry for entry in entries if not entry.answers]
         if not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
         if len(failed) == len(entries) or (failed and self.settings.exit_on_error):

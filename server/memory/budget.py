@@ -102,6 +102,14 @@ class Budget:
         with self._changing:
             self._held = {other: held for other, held in self._held.items() if other != name}
 
+    def rename(self, name: str, other: str) -> None:
+        """Let what ``name`` holds stand under ``other``, which holds nothing."""
+        with self._changing:
+            assert other not in self._held
+            self._held = {
+                other if known == name else known: held for known, held in self._held.items()
+            }
+
     def without(self, names: Collection[str]) -> "Budget":
         """Return a budget of the same size, in which ``names`` hold nothing: to plan in."""
         budget = Budget(self.total_bytes)

@@ -16,20 +16,18 @@ ADMINISTRATION = [Depends(administrator)]
 @router.post("/index")
 async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve."""
-    known = {entry.name: entry for entry in context.repository.entries()}
-    found = []
+    known = [(entry.model, entry) for entry in context.repository.entries()]
     on_disk = await asyncio.to_thread(context.repository.names)
-    for name in sorted({*on_disk, *known}):
-        entry = known.get(name)
-        found.append(
-            {
-                "name": name,
-                "version": entry.version if entry else None,
-                "state": entry.state if entry else "UNAVAILABLE",
-                "reason": public(entry.reason, request) if entry else "not loaded",
-            }
-        )
-    return found
+    unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
+    return [
+        {
+            "name": name,
+            "version": entry.version if entry else None,
+            "state": entry.state if entry else "UNAVAILABLE",
+            "reason": public(entry.reason, request) if entry else "not loaded",
+        }
+        for name, entry in sorted([*known, *unknown], key=lambda found: found[0])
+    ]
 
 
 @router.post("/models/{name}/load", dependencies=ADMINISTRATION)

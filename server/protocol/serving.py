@@ -110,10 +110,11 @@ async def run_model(
         DisconnectedError: the client went away; its work was cancelled, no one else's.
         EncodedError: the body is compressed. StalledError: the client made no progress.
         BusyError: the line is full.
-        Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
+        Otherwise what Repository.use, Worker.answer and the ``parts`` raise.
     """
-    worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
+    use = await context.repository.use(name, version, limit)
+    worker, pack = use.worker, use.pack
     exchange = exchange_of(request)
     outcome = "cancelled"
     try:
@@ -123,7 +124,8 @@ async def run_model(
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        left = _left(question.timeout_seconds, time.perf_counter() - started, limit)
+        wanted = question.timeout_seconds or use.default_timeout_seconds
+        left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:
             question.release()
@@ -145,6 +147,7 @@ async def run_model(
         outcome = outcome_of(exc)
         raise
     finally:
+        use.end()
         context.metrics.outcome(name, outcome, time.perf_counter() - started)
 
 

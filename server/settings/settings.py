@@ -25,7 +25,7 @@ from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
-from server.settings.workers import has_several, parse_workers
+from server.settings.workers import ALL, has_several, parse_workers
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +87,15 @@ class Settings(BaseSettings):
         "auto",
         description="Memory of activations. own: each model has its own, they compute at once; shared: "
         "they compute in turns in that of the largest; auto: in turns if more models fit so.",
+    )
+
+    budget_policy: Annotated[Literal["refuse", "evict-lru"], _MEMORY] = Field(
+        "refuse",
+        description="What a load that does not fit comes to. refuse: an error; evict-lru: models that no "
+        "request has used for longest go, and the next request to one loads it again.",
+    )
+    evictable: Annotated[tuple[str, ...], NoDecode, _MEMORY, Default("all")] = Field(
+        (ALL,), description="Models that may go so; names separated by commas."
     )
 
     repository: Annotated[Path, _MODELS] = Field(
@@ -187,7 +196,7 @@ class Settings(BaseSettings):
     def _size(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "evictable", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return split_names(value) if isinstance(value, str) else value
