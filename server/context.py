@@ -17,6 +17,7 @@ from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
 from server.operation import starting
 from server.operation.notify import Notifier, beat
+from server.repository.polling.poller import Poller
 from server.repository.repository import Repository
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
@@ -70,6 +71,7 @@ class Context:
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         self._heart: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -87,18 +89,28 @@ class Context:
         if self._heart is not None:
             return
         self.metrics.models_follow()
+        poller = await asyncio.to_thread(self._poller)
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
             self.metrics.expect(entry.model)
         failed = [entry for entry in entries if not entry.answers]
-        if not entries:
+        if poller is not None and not self.settings.exit_on_error:
+            failed = []  # what comes later may serve
+        elif not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
-        if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
+        if failed and (len(failed) == len(entries) or self.settings.exit_on_error):
             # The log has all of them.
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
         self._heart = asyncio.create_task(beat(self.notifier, self._fault))
+        if poller is not None:
+            self._following = asyncio.create_task(poller.run(self.settings.poll_interval))
+
+    def _poller(self) -> Poller | None:
+        """Return what follows the repository, if the settings say so; blocks."""
+        follows = self.settings.model_control == "poll"
+        return Poller(self.repository, self.settings.models) if follows else None
 
     async def _load(self) -> None:
         """Load the models, and tell the service manager how far that is."""
@@ -124,10 +136,11 @@ class Context:
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            await asyncio.gather(heart, return_exceptions=True)
+        running = [task for task in (self._heart, self._following) if task is not None]
+        self._heart = self._following = None
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await self.repository.close()
         await asyncio.to_thread(self.pool.close)
         await asyncio.to_thread(self._resources.close)

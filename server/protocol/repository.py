@@ -5,12 +5,25 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
+from server.errors import ForbiddenError
 from server.protocol.administration import administrator
 from server.protocol.errors import public
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
-ADMINISTRATION = [Depends(administrator)]
+
+
+async def _changeable(context: ContextDependency) -> None:
+    """Let nobody change what is served where the settings say that it stays.
+
+    Raises:
+        ForbiddenError: they do.
+    """
+    if context.settings.model_control == "none":
+        raise ForbiddenError("loading and unloading: not with the setting model_control = none")
+
+
+ADMINISTRATION = [Depends(administrator), Depends(_changeable)]
 
 
 @router.post("/index")

@@ -57,6 +57,10 @@ class Entry:
     def __post_init__(self) -> None:
         self.model = self.model or self.name
 
+    def has(self, slot: Slot) -> bool:
+        """Return whether it serves what is in ``slot``."""
+        return self.serves and self.slot is not None and self.slot.seen == slot.seen
+
     @property
     def answers(self) -> bool:
         """Whether a request gets an answer: at once, or when the model has come back."""

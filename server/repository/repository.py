@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from pathlib import Path
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
@@ -71,6 +72,11 @@ class Repository:
         self._said: dict[str, str] = {}
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
+
+    @property
+    def root(self) -> Path:
+        """The folder of all models."""
+        return self._settings.repository
 
     def entries(self) -> list[Entry]:
         """Return what is known of each slot (layout/slots.py)."""
@@ -179,7 +185,7 @@ class Repository:
         """Let ``slot`` be served as it is on disk; raises as ``load``."""
         name = slot.name
         entry = self._entries.known(name, slot.model)
-        if entry.serves and entry.slot is not None and entry.slot.seen == slot.seen:
+        if entry.has(slot):
             return
         if entry.serves:
             _log.info("model %s: its pack was changed, version %s comes", name, slot.folder.name)
@@ -342,6 +348,19 @@ class Repository:
     async def _grow(self) -> None:
         async with self._lock:
             await self._loaded.grow()
+
+    def has(self, slot: Slot) -> bool:
+        """Return whether ``slot`` is served as it is on disk."""
+        entry = self._entries.get(slot.name)
+        return entry is not None and entry.has(slot)
+
+    def is_unloaded(self, name: str) -> bool:
+        """Return whether somebody has unloaded ``name``."""
+        return any(entry.unloaded for entry in self._entries.of(name))
+
+    def refused(self) -> list[str]:
+        """Return the models that are not loaded for want of memory."""
+        return sorted({each.model for each in self.entries() if each.absence == "refused"})
 
     def served(self) -> list[str]:
         """Return the models that the settings name, or all on disk; raises as ``names``."""

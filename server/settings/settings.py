@@ -101,6 +101,14 @@ class Settings(BaseSettings):
     repository: Annotated[Path, _MODELS] = Field(
         description="Folder of packs: REPOSITORY/NAME/VERSION."
     )
+    model_control: Annotated[Literal["none", "explicit", "poll"], _MODELS] = Field(
+        "explicit",
+        description="What changes what is served. none: nothing; explicit: requests to load, unload and "
+        "upload; poll: these, and packs that come, change and go in the repository.",
+    )
+    poll_interval: Annotated[Seconds, _MODELS] = Field(
+        5.0, description="Between looks at the repository (model_control poll)."
+    )
     models: Annotated[tuple[str, ...], NoDecode, _MODELS, Default("all")] = Field(
         (), description="Serve only these; names separated by commas."
     )
