@@ -9,7 +9,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.context import Context
 from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
-from server.protocol import classify, detect, health, infer, metadata, repository
+from server.protocol import (
+    classify,
+    detect,
+    health,
+    infer,
+    metadata,
+    repository,
+    uploading,
+)
 from server.protocol.documentation import docs
 from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
@@ -57,7 +65,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.state.context = context
-    for group in (infer, classify, detect, health, metadata, repository, docs):
+    for group in (infer, classify, detect, health, metadata, repository, uploading, docs):
         app.include_router(group.router)
     register_handlers(app)
     app.put_together(context.exchanges, settings.access_log == "all")

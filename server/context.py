@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -19,6 +20,8 @@ from server.operation import starting
 from server.operation.notify import Notifier, beat
 from server.repository.polling.poller import Poller
 from server.repository.repository import Repository
+from server.repository.uploads.compiling import Compiler, Limits
+from server.repository.uploads.uploads import Uploads
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
@@ -65,8 +68,12 @@ class Context:
         self.pool = ReadPool()
         #: Its size is known when the models are.
         self.request_memory = RequestMemory(0, settings.queue_limit)
-        self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
+        self.exchanges = Exchanges(
+            *(self.request_memory, settings.max_body, settings.stall_timeout, settings.max_upload)
+        )
         self.repository = Repository(settings, self.budget, device, self.pool)
+        limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
+        self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)

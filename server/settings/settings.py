@@ -37,7 +37,7 @@ MOST_WORKERS = 64
 #: A year: what waits for longer waits for ever, and timers end somewhere.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 _Workers = dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]]
-_SIZES = ("budget", "request_memory", "max_body")
+_SIZES = ("budget", "request_memory", "max_body", "max_upload", "compile_memory")
 
 
 class SettingsError(Exception):
@@ -62,6 +62,7 @@ _MEMORY = Panel("Memory")
 _MODELS = Panel("Models")
 _NETWORK = Panel("Network")
 _LIMITS = Panel("Limits")
+_UPLOADS = Panel("Uploads")
 _LOGS = Panel("Logs")
 
 
@@ -181,6 +182,21 @@ class Settings(BaseSettings):
     )
     max_image_pixels: Annotated[PositiveInt, _LIMITS] = Field(
         64_000_000, description="Largest image, in pixels; a larger JPEG is decoded smaller."
+    )
+
+    max_upload: Annotated[Size, _UPLOADS] = Field(
+        2 << 30, validate_default=True, description="Largest ONNX file that is taken."
+    )
+    upload_timeout: Annotated[Seconds, _UPLOADS] = Field(
+        600.0, description="For reading such a file."
+    )
+    compile_memory: Annotated[Size, _UPLOADS] = Field(
+        2 << 30,
+        validate_default=True,
+        description="For compiling one, beside the budget; one is compiled at a time.",
+    )
+    compile_time: Annotated[Seconds, _UPLOADS] = Field(
+        1800.0, description="Of the processor, for compiling one."
     )
 
     access_log: Annotated[Literal["errors", "all"], _LOGS] = Field(

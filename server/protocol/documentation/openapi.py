@@ -24,7 +24,7 @@ _ERRORS = {
     400: "the request is not what the protocol or the model asks for; the field is named",
     403: "loading and unloading is not for this caller",
     404: "no such model, version or output",
-    409: "the model does not fit into the budget: what it needs and what is free",
+    409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
     413: "the body is over the limit",
     415: "the body is compressed (Content-Encoding)",
     500: "the answer cannot be sent, or a fault of the server; its log says more",
@@ -91,6 +91,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         schemas.ModelState, 403, 404, 409, 500, 503
     ),
     ("post", "/v2/repository/models/{name}/unload"): _gives(schemas.ModelState, 403, 404),
+    ("post", "/v2/repository/models/{name}/upload"): Operation(
+        {200: Content(schemas.Placed)},
+        (400, 403, 409, 413, 500, 503, 504),
+        (Content({"type": "string", "format": "binary"}, "application/octet-stream"),),
+    ),
 }
 
 

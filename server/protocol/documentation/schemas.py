@@ -196,3 +196,13 @@ class ModelState(Schema):
 
     name: str
     state: State
+
+
+class Placed(Schema):
+    """A version is in the repository; ``reason``: why it does not serve, if it does not."""
+
+    name: str
+    version: str
+    state: State
+    reason: str
+    warnings: list[str]

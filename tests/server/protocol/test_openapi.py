@@ -59,6 +59,7 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
         "repository": repository,
         "threads": 1,
         "max_body": 1 << 20,
+        "max_upload": 1 << 20,
         "request_memory": 8 << 20,
     }
     served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
@@ -95,7 +96,9 @@ FOREIGN = {"headers": {"origin": "http://evil.example"}}
 BIG = {"content": bytes(2 << 20)}
 GZIP = {"content": b"\x1f\x8b", "headers": {"content-encoding": "gzip"}}
 MODEL = "/v2/models/{name}"
-LOAD, UNLOAD = (f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload"))
+LOAD, UNLOAD, UPLOAD = (
+    f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload", "upload")
+)
 
 
 def known(method: str, path: str, good: dict[str, Any], name: str) -> Iterator[Case]:
@@ -141,6 +144,9 @@ def cases() -> Iterator[Case]:
     yield Case("post", LOAD, 200)
     yield Case("post", LOAD, 409, "zlarge")
     yield Case("post", LOAD, 503, "damaged")
+    yield Case("post", UPLOAD, 400)
+    yield Case("post", UPLOAD, 403, "tiny", FOREIGN)
+    yield Case("post", UPLOAD, 413, "tiny", BIG)
 
 
 def check(document: Document, path: str, method: str, answer: httpx.Response) -> None:
@@ -174,6 +180,8 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     """But for those that only a fault, a deadline or the end of the repository brings."""
     rare = {("post", "/v2/repository/index", 404), ("get", "/v2/health/ready", 503)}
     rare |= {("post", LOAD, 500)}
+    # These take a process that compiles: tests/server/repository/uploads.
+    rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
     rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
     given = {(case.method, case.path, case.status) for case in cases()} | rare
