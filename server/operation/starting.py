@@ -18,7 +18,7 @@ def describe(entries: Sequence[Entry], read_bytes: int) -> str:
 
     It changes whenever loading has made progress.
     """
-    loading = ", ".join(entry.name for entry in entries if entry.loading)
+    loading = ", ".join(entry.name for entry in entries if entry.state == "LOADING")
     serving = sum(entry.serves for entry in entries)
     if not entries:
         return f"starting{memory_limited()}"

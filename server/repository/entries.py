@@ -63,7 +63,7 @@ class Entries(Mapping[str, Entry]):
         """
         entry = self.find(model, version)
         if not entry.serves or entry.pack is None:
-            raise (RefusedError if entry.refused else NotServingError)(entry.message)
+            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
         return entry, entry.pack
 
 

@@ -1,7 +1,13 @@
-"""One slot as the service knows it: loaded or not, serving or not, and why."""
+"""One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
+
+Unloaded -> Loading -> Serving -> Unloaded; and Lost, from which only a restart of the process leads away.
+A model that serves may meet a fault that lasts (the file was changed, the disk is gone): its worker knows.
+"""
 
 import asyncio
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from models.packs.pack import Pack
@@ -17,54 +23,136 @@ State = Literal["READY", "LOADING", "UNAVAILABLE"]
 Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
 
+@dataclass(frozen=True)
+class Unloaded:
+    """It holds nothing. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
+
+    What was evicted went for another model: the next request loads it again.
+
+    ``may_pass``: ``why`` may be gone at the next try, without anybody changing a file or a setting.
+    """
+
+    why: str = "not loaded"
+    cause: Absence = "failed"
+    may_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Loading:
+    """It is being planned, read and opened."""
+
+    why: str = "loading"
+    cause: Absence = "loading"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """It has a worker. ``prepared`` and ``place``: what is loaded, and what it is planned as.
+
+    ``most_bytes``: what it may take at most, whatever the budget has.
+    """
+
+    worker: Worker
+    prepared: Prepared
+    place: Place
+    most_bytes: int | None = None
+
+    @property
+    def why(self) -> str:
+        """Why no request is answered after all; empty while they are."""
+        return self.worker.fault
+
+    @property
+    def cause(self) -> Absence | None:
+        return "failed" if self.worker.fault else None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Its memory, which a disk may still write to, can never be used again."""
+
+    why: str
+    cause: Absence = "failed"
+
+
 @dataclass
 class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
 
-    ``why`` it is not loaded; ``refused``: for want of budget; ``unloaded``: by request; ``evicted``: the
-    next request loads it again; ``may_pass``: for a reason that may be gone at the next try, without
-    anybody changing a file or a setting.
-    ``lost``: why its memory, which a disk may still write to, can never be used again. ``version`` and
-    ``weight_bytes``: of what was loaded last. ``prepared`` and ``place``: what is loaded, and
-    what it is planned as; None while it is not. ``slot``: of what was loaded last. ``uses``: of what is
-    loaded, and of what comes next while nothing is. ``coming``: what requests wait for while it is away
-    for a moment.
+    ``version``, ``weight_bytes`` and ``slot``: of what was loaded last. ``uses``: of what is loaded, and of
+    what comes next while nothing is. ``coming``: what requests wait for while it is away for a moment.
     """
 
     name: str
     model: str = ""
-    loading: bool = False
-    why: str = "not loaded"
-    refused: bool = False
-    unloaded: bool = False
-    evicted: bool = False
-    may_pass: bool = False
-    lost: str = ""
+    condition: Unloaded | Loading | Serving | Lost = Unloaded()
     version: str | None = None
     weight_bytes: int = 0
-    prepared: Prepared | None = None
-    place: Place | None = None
-    worker: Worker | None = None
     slot: Slot | None = None
     uses: Uses = field(default_factory=Uses)
     coming: "asyncio.Future[None] | None" = None
 
-    def take(self, worker: Worker, prepared: Prepared, place: Place) -> None:
-        """Serve with ``worker``, which was opened of ``prepared`` as it is planned."""
-        self.worker, self.prepared, self.place, self.slot = worker, prepared, place, prepared.slot
-        self.version, self.weight_bytes = prepared.pack.version, prepared.pack.manifest.weight_bytes
-
     def __post_init__(self) -> None:
         self.model = self.model or self.name
+
+    def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
+        """Have ``worker`` answer from now on."""
+        self.condition = Serving(worker, prepared, place)
+        self.version, self.slot = prepared.pack.version, prepared.slot
+        self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def move(self, place: Place) -> None:
+        """Note that what is loaded has been opened again as ``place``."""
+        if isinstance(self.condition, Serving):
+            self.condition = replace(self.condition, place=place)
+
+    def limit(self, most_bytes: int | None) -> None:
+        """Note what the model may take at most while it is loaded."""
+        if isinstance(self.condition, Serving):
+            self.condition = replace(self.condition, most_bytes=most_bytes)
 
     def has(self, slot: Slot) -> bool:
         """Return whether it serves what is in ``slot``."""
         return self.serves and self.slot is not None and self.slot.seen == slot.seen
 
+    @contextlib.contextmanager
+    def coming_back(self) -> Iterator[None]:
+        """Have requests wait while this is open, unless they wait already."""
+        if self.coming is not None:
+            yield
+            return
+        self.coming = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self.coming.set_result(None)
+            self.coming = None
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the next request loads it again."""
+        return self.absence == "evicted"
+
     @property
     def answers(self) -> bool:
         """Whether a request gets an answer: at once, or when the model has come back."""
         return self.serves or (self.worker is None and (self.evicted or self.coming is not None))
+
+    @property
+    def most_bytes(self) -> int | None:
+        return self.condition.most_bytes if isinstance(self.condition, Serving) else None
+
+    @property
+    def worker(self) -> Worker | None:
+        return self.condition.worker if isinstance(self.condition, Serving) else None
+
+    @property
+    def prepared(self) -> Prepared | None:
+        return self.condition.prepared if isinstance(self.condition, Serving) else None
+
+    @property
+    def place(self) -> Place | None:
+        return self.condition.place if isinstance(self.condition, Serving) else None
 
     @property
     def pack(self) -> Pack | None:
@@ -77,31 +165,28 @@ class Entry:
 
     @property
     def serves(self) -> bool:
-        return self.worker is not None and not self.worker.fault
+        return isinstance(self.condition, Serving) and not self.reason
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the next try to load it may succeed, though nobody changes anything."""
+        return isinstance(self.condition, Unloaded) and self.condition.may_pass
 
     @property
     def state(self) -> State:
-        if self.loading:
+        if isinstance(self.condition, Loading):
             return "LOADING"
         return "READY" if self.serves else "UNAVAILABLE"
 
     @property
     def absence(self) -> Absence | None:
-        """Why it does not serve; None while it does."""
-        if self.loading:
-            return "loading"
-        if self.worker is not None:
-            return "failed" if self.worker.fault else None
-        if self.evicted:
-            return "evicted"
-        if self.refused:
-            return "refused"
-        return "unloaded" if self.unloaded else "failed"
+        """Why it does not serve, in a word; None while it does."""
+        return self.condition.cause
 
     @property
     def reason(self) -> str:
         """Why it does not serve; empty while it does."""
-        return self.why if self.worker is None else self.worker.fault
+        return self.condition.why
 
     @property
     def message(self) -> str:

@@ -4,7 +4,6 @@ Invariant: a model's ``place`` is what its engine was opened with, and what the 
 calls changes one thing at a time (repository.py).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims
 from server.memory.sharing import Sharer, Shares, share_out
-from server.repository.entry import Entry
+from server.repository.entry import Absence, Entry, Lost, Unloaded
 from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
 from server.repository.opening import Opener, Prepared
@@ -112,7 +111,7 @@ class LoadedModels:
             raise
         if entry.worker is not None:
             entry.uses = Uses()
-        entry.take(worker, model, place)
+        entry.serve(worker, model, place)
         return bool(changes)
 
     async def _room(
@@ -150,26 +149,22 @@ class LoadedModels:
     async def _replaced(
         self, entry: Entry, model: Prepared, before: Prepared, place: Place, evicts: bool
     ) -> bool:
-        entry.coming = asyncio.get_running_loop().create_future()
-        try:
-            await self.close(entry, "its pack is being replaced", self._patience)
-            if entry.lost:
-                raise NotServingError(f"model {entry.name!r}: {entry.lost}; restart the server")
+        with entry.coming_back():
+            await self.close(entry, "its pack is being replaced", patience_seconds=self._patience)
+            if isinstance(entry.condition, Lost):
+                raise NotServingError(f"{entry.message}; restart the server")
             try:
                 gone = await self._evict(model) if evicts else False
                 return await self._open_into(entry, model, self._places(), entry.name) or gone
             except Exception:
                 await self._go_back(entry, before, place)
                 raise
-        finally:
-            entry.coming.set_result(None)
-            entry.coming = None
 
     async def _go_back(self, entry: Entry, before: Prepared, place: Place) -> None:
         """Open again what ``entry`` served, where its files are still there."""
         try:
             if is_still(before.slot.seen, before.pack.weights_path):
-                entry.take(await self._opener.open(entry.name, before, place), before, place)
+                entry.serve(await self._opener.open(entry.name, before, place), before, place)
         except Exception as exc:  # noqa: BLE001  the first error is the reason
             _log.warning("model %s cannot be served as before: %s", entry.name, exc)
 
@@ -191,7 +186,7 @@ class LoadedModels:
         gone = await self.planning.run(lambda: self._victims(model)) or []
         for name in gone:
             _log.info("model %s: evicted, %s comes", name, model.slot.name)
-            await self.close(self._entries[name], EVICTED, self._patience, evicted=True)
+            await self.close(self._entries[name], EVICTED, "evicted", self._patience)
             self.evictions[name] = self.evictions.get(name, 0) + 1
         return bool(gone)
 
@@ -219,15 +214,16 @@ class LoadedModels:
         )
 
     async def close(
-        self, entry: Entry, why: str, patience_seconds: float = 0.0, evicted: bool = False
+        self, entry: Entry, why: str, cause: Absence = "failed", patience_seconds: float = 0.0
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
         ``patience_seconds``: how long those may take that have found it and are still being read. Runs to
         its end even when cancelled: what nobody can close any more would stay reserved.
         """
-        worker, entry.worker, entry.why = entry.worker, None, why
-        entry.refused, entry.evicted = False, evicted
+        worker = entry.worker
+        if not isinstance(entry.condition, Lost):
+            entry.condition = Unloaded(why, cause)
         if worker is not None:
             uses, entry.uses = entry.uses, Uses()
             await to_its_end(self._closed(entry, worker, uses.over(patience_seconds)))
@@ -235,18 +231,19 @@ class LoadedModels:
     async def _closed(
         self, entry: Entry, worker: Worker, unused: Coroutine[Any, Any, None]
     ) -> None:
-        entry.prepared = entry.place = None
         await unused
-        # The memory of a broken engine is still the disk's: it stays reserved.
-        entry.lost = await self._ended(entry.name, worker)
-        if entry.lost:
-            entry.evicted = False
+        lost = await self._ended(entry.name, worker)
+        if lost:
+            entry.condition = Lost(lost)
         else:
             self._budget.release(entry.name)
         trim_heap()
 
     async def _ended(self, name: str, worker: Worker) -> str:
-        """Close ``worker``; return why its memory can never be used again, empty where it can."""
+        """Close ``worker``; return why its memory can never be used again, empty where it can.
+
+        The memory of a broken engine is still the disk's.
+        """
         try:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
@@ -319,7 +316,7 @@ class LoadedModels:
             if not entry.serves:
                 await self.close(entry, entry.reason)
             raise
-        entry.place = place
+        entry.move(place)
 
     async def _restore(self, places: dict[str, Place]) -> None:
         """Give models back what they had, as far as they were changed."""

@@ -28,7 +28,7 @@ from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
 from server.repository.arrivals import Arrivals
 from server.repository.entries import Entries
-from server.repository.entry import Entry
+from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.layout.model_config import FILE, ModelConfig
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.presence import Presence
@@ -113,8 +113,8 @@ class Repository:
             with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
                 await self._load(name, evicts=False)
             for entry in self._entries.of(name):
-                entry.evicted = self._evicts and entry.refused
-                if entry.evicted:
+                if self._evicts and entry.absence == "refused":
+                    entry.condition = Unloaded(entry.reason, "evicted")
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
                     _log.error("not served: %s", entry.message)
@@ -149,8 +149,8 @@ class Repository:
                 found = await asyncio.to_thread(self._laid_out, name)
             except _FAILURES as exc:
                 for entry in self._entries.of(name) or [self._entries.known(name, name)]:
-                    if entry.worker is None:
-                        entry.why = str(exc)
+                    if isinstance(entry.condition, Unloaded):
+                        entry.condition = Unloaded(str(exc))
                 raise
             self._say_ignored(name, found[0].config)
             await self._remove(name, {slot.name for slot in found})
@@ -191,36 +191,38 @@ class Repository:
             _log.info("model %s: its pack was changed, version %s comes", name, slot.folder.name)
             changed = await self._loaded.replace(entry, slot, evicts)
         else:
-            changed = await self._bring_anew(entry, slot, evicts)
+            waited_for = entry.coming_back() if entry.evicted else contextlib.nullcontext()
+            with waited_for:
+                changed = await self._bring_anew(entry, slot, evicts)
         if changed:
             self._grow_later()
 
     async def _bring_anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
         """Load what ``entry``, which does not serve, shall; return whether others have changed."""
-        name, was_evicted = entry.name, entry.evicted
+        was_evicted = entry.evicted
         # What left service holds its memory until here.
-        await self._loaded.close(entry, entry.reason, evicted=was_evicted)
-        if entry.lost:
-            raise NotServingError(f"model {name!r}: {entry.lost}; restart the server")
-        entry.loading, entry.why = True, "loading"
-        entry.unloaded = False
+        await self._loaded.close(entry, entry.reason)
+        if isinstance(entry.condition, Lost):
+            raise NotServingError(f"{entry.message}; restart the server")
+        entry.condition = Loading()
         try:
-            changed = await self._loaded.admit(entry, slot, evicts)
+            return await self._loaded.admit(entry, slot, evicts)
         except (Exception, asyncio.CancelledError) as exc:
-            entry.why = str(exc) or "loading was cancelled"
-            entry.refused = isinstance(exc, RefusedError)
-            entry.may_pass = isinstance(exc, _MAY_PASS)
-            entry.evicted = was_evicted and (entry.refused or entry.may_pass)
-            # Where it was another model's read, this one holds nothing.
-            hung = isinstance(exc, DrainError) and name in self._budget.held()
-            entry.lost = str(exc) if hung else ""
-            if entry.refused:
-                self.refusals[name] = self.refusals.get(name, 0) + 1
+            entry.condition = self._not_loaded(entry.name, exc, was_evicted)
+            if isinstance(exc, RefusedError):
+                self.refusals[entry.name] = self.refusals.get(entry.name, 0) + 1
             raise
-        finally:
-            entry.loading = False
-        entry.evicted = False
-        return changed
+
+    def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
+        """Return what becomes of a model whose loading ended with ``exc``."""
+        # Where it was another model's read, this one holds nothing.
+        if isinstance(exc, DrainError) and name in self._budget.held():
+            return Lost(str(exc))
+        why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
+        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
+        if was_evicted and (cause == "refused" or may_pass):
+            cause = "evicted"  # the next request tries again
+        return Unloaded(why, cause, may_pass)
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -234,8 +236,7 @@ class Repository:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
-                await self._loaded.close(entry, "unloaded")
-                entry.unloaded = True
+                await self._loaded.close(entry, "unloaded", "unloaded")
             if was_loaded:
                 self._grow_later()
 
@@ -252,8 +253,9 @@ class Repository:
             if entry.worker is not None:
                 _log.info("model %s: not in the repository any more", entry.name)
                 self._grow_later()
-            await self._loaded.close(entry, "not in the repository any more", self._patience)
-            if not entry.lost:
+            gone = "not in the repository any more"
+            await self._loaded.close(entry, gone, patience_seconds=self._patience)
+            if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
@@ -322,8 +324,7 @@ class Repository:
         await self._arrivals.close()
         async with self._changing():
             for entry in self.entries():
-                await self._loaded.close(entry, "unloaded")
-                entry.unloaded = True
+                await self._loaded.close(entry, "unloaded", "unloaded")
         await asyncio.to_thread(self._opener.close)
 
     @contextlib.asynccontextmanager
@@ -356,7 +357,7 @@ class Repository:
 
     def is_unloaded(self, name: str) -> bool:
         """Return whether somebody has unloaded ``name``."""
-        return any(entry.unloaded for entry in self._entries.of(name))
+        return any(entry.absence == "unloaded" for entry in self._entries.of(name))
 
     def refused(self) -> list[str]:
         """Return the models that are not loaded for want of memory."""
@@ -376,7 +377,12 @@ class Repository:
         """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
         for slot in self._served_slots():
             entry = self._entries.get(slot.name)
-            if slot.name not in present and not (entry and entry.unloaded):
+            if slot.name not in present and not (entry and _stays_away(entry)):
                 least = self._minima.of(slot.folder)
                 if least is not None and least.has_room(self._budget.request_bytes):
                     yield Sharer(slot.name, least.memory, alone=least.alone)
+
+
+def _stays_away(entry: Entry) -> bool:
+    """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
+    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)

@@ -10,7 +10,7 @@ import pytest
 
 from server.operation import starting
 from server.operation.notify import Notifier
-from server.repository.entry import Entry
+from server.repository.entry import Entry, Loading, Unloaded
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ async def test_only_progress_gets_more_time(
 def test_every_kind_of_progress_changes_the_line() -> None:
     first, second = Entry("a"), Entry("b")
     lines = [starting.describe([], 0), starting.describe([first], 0)]
-    first.loading = True
+    first.condition = Loading()
     lines += [starting.describe([first], 0), starting.describe([first], 1 << 20)]
-    first.loading, second.loading = False, True
+    first.condition, second.condition = Unloaded(), Loading()
     lines.append(starting.describe([first, second], 1 << 20))
     assert len(set(lines)) == len(lines)
     assert "loading b" in lines[-1]
