@@ -13,6 +13,10 @@ class FileChangedError(ReadError):
     """The file is not the one that was opened: written to, truncated, removed or replaced."""
 
 
+class FileReplacedError(FileChangedError):
+    """Another file has its path; the one that was opened is as it was, and can be read."""
+
+
 class ChecksumError(ReadError):
     """The bytes read are not the bytes that were written."""
 

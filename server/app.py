@@ -13,7 +13,15 @@ from server.operation.process import installed_version
 from server.page import routes as page
 from server.page.events import Watchers
 from server.page.looks import Looks
-from server.protocol import classify, detect, health, infer, metadata, repository
+from server.protocol import (
+    classify,
+    detect,
+    health,
+    infer,
+    metadata,
+    repository,
+    uploading,
+)
 from server.protocol.documentation import docs
 from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
@@ -68,7 +76,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     # The statistics of all models before a model that is called stats.
     for group in (infer, classify, detect, health, statistics, config, metadata, repository):
         app.include_router(group.router)
-    for group in (unserved, docs, page):
+    for group in (uploading, unserved, docs, page):
         app.include_router(group.router)
     register_handlers(app)
     app.put_together(context.exchanges, context.access, settings.access_log == "all")

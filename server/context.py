@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -18,7 +19,10 @@ from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
+from server.repository.polling.poller import Poller
 from server.repository.repository import Repository
+from server.repository.uploads.compiling import Compiler, Limits
+from server.repository.uploads.uploads import Uploads
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
@@ -67,21 +71,25 @@ class Context:
         self.pool = ReadPool()
         #: Its size is known when the models are.
         self.request_memory = RequestMemory(0, settings.queue_limit)
-        self.exchanges = Exchanges(self.request_memory, settings.max_body, settings.stall_timeout)
+        self.exchanges = Exchanges(
+            *(self.request_memory, settings.max_body, settings.stall_timeout, settings.max_upload)
+        )
         self.repository = Repository(settings, self.budget, device, self.pool)
+        limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
+        self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
-        self._heart: asyncio.Task[None] | None = None
-        self._dog: asyncio.Task[None] | None = None
+        #: What goes on beside requests, once the models were tried.
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def ready(self) -> bool:
         """All models were tried, and at least one serves."""
-        return self._heart is not None and any(entry.serves for entry in self.repository.entries())
+        return bool(self._tasks) and any(entry.answers for entry in self.repository.entries())
 
     async def start(self) -> None:
         """Load the models; does nothing when already started.
@@ -91,22 +99,35 @@ class Context:
                 ``exit_on_error`` is set.
             NotFoundError: the repository does not exist.
         """
-        if self._heart is not None:
+        if self._tasks:
             return
         self.metrics.models_follow()
+        poller = await asyncio.to_thread(self._poller)
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
-            self.metrics.expect(entry.name, entry.version)
-        failed = [entry for entry in entries if entry.worker is None]
-        if not entries:
+            self.metrics.expect(entry.model, entry.version)
+        failed = [entry for entry in entries if not entry.answers]
+        if poller is not None and not self.settings.exit_on_error:
+            failed = []  # what comes later may serve
+        elif not entries:
             raise StartupError(f"repository {self.settings.repository}: no packs in it")
-        if len(failed) == len(entries) or (failed and self.settings.exit_on_error):
+        if failed and (len(failed) == len(entries) or self.settings.exit_on_error):
             # The log has all of them.
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
-        self._heart = asyncio.create_task(beat(self.notifier, self._fault))
-        self._dog = asyncio.create_task(watchdog.watch(self.repository))
+        self._tasks = [
+            asyncio.create_task(beat(self.notifier, self._fault)),
+            asyncio.create_task(watchdog.watch(self.repository)),
+        ]
+        if poller is not None:
+            following = poller.run(self.settings.poll_interval)
+            self._tasks.append(asyncio.create_task(following))
+
+    def _poller(self) -> Poller | None:
+        """Return what follows the repository, if the settings say so; blocks."""
+        follows = self.settings.model_control == "poll"
+        return Poller(self.repository, self.settings.models) if follows else None
 
     async def _load(self) -> None:
         """Load the models, and tell the service manager how far that is."""
@@ -135,8 +156,7 @@ class Context:
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
-        tasks = [task for task in (self._heart, self._dog) if task is not None]
-        self._heart = self._dog = None
+        tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -47,6 +47,10 @@ class RefusedError(ServiceError):
     """A model does not fit into the budget; the message has what it needs and what is free."""
 
 
+class ConflictError(ServiceError):
+    """Somebody else is changing what this would change."""
+
+
 class NotServingError(ServiceError):
     """The model is known but not loaded, or left service."""
 

@@ -54,8 +54,8 @@ class RequestMiddleware:
     ) -> None:
         started = time.perf_counter()
         try:
-            if declared > self._exchanges.max_body:
-                message = f"the body is over the limit of {self._exchanges.max_body} bytes"
+            if declared > (most := self._exchanges.most(scope)):
+                message = f"the body is over the limit of {most} bytes"
                 response = JSONResponse({"error": message}, 413, {"connection": "close"})
                 await response(scope, receive, answer.send)
             else:

@@ -13,9 +13,9 @@ import uvloop
 
 from server.app import create_app
 from server.context import Context
-from server.operation.following import Following
 from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
+from server.repository.polling.following import follow
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
@@ -79,12 +79,11 @@ def _reloads(
     settings: Settings, context: Context, certificate: Certificate | None
 ) -> dict[str, Step]:
     """Return what is read again on SIGHUP, by what it is."""
-    following = Following(context.repository, settings.repository, settings.models)
 
     async def models() -> None:
-        await following.follow()
+        await follow(context.repository)
         for entry in context.repository.entries():
-            context.metrics.expect(entry.name, entry.version)
+            context.metrics.expect(entry.model, entry.version)
 
     steps: dict[str, Step] = {}
     if context.access.wants_keys:

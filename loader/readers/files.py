@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loader.buffers import PAGE_BYTES, Buffer
-from loader.errors import ClosedError, FileChangedError, ReadError
+from loader.errors import ClosedError, FileChangedError, FileReplacedError, ReadError
 from loader.readers.filling import Filling
 from loader.readers.reader import Reader
 
@@ -49,7 +49,7 @@ class _FileReader(Reader):
         except OSError as exc:
             raise FileChangedError(f"{self._path}: {exc.strerror or exc}") from exc
         if (there.st_dev, there.st_ino) != (now.st_dev, now.st_ino):
-            raise FileChangedError(f"{self._path}: another file took its place")
+            raise FileReplacedError(f"{self._path}: another file took its place")
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -36,7 +36,8 @@ class Reader(ABC):
         """Look whether the file is still the one that was opened; cheap, no byte is read.
 
         Raises:
-            FileChangedError: it was written to, truncated, removed, or another took its place.
+            FileChangedError: it was written to, truncated or removed. FileReplacedError: another took its
+                place.
             ClosedError: the reader was closed.
         """
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,11 +34,10 @@ from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest, Scores, write_manifest
+from models.packs.names import is_model_name
 from models.packs.pack import read_pack
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 #: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
 #: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
@@ -107,7 +105,7 @@ def compile_onnx(
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
-    if not _NAME.fullmatch(destination.name):
+    if not is_model_name(destination.name):
         raise CompileError(
             f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
         )

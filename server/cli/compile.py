@@ -1,6 +1,5 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
-from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +11,8 @@ from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.packs.manifest import Manifest, Port
 from models.packs.pack import Pack, read_pack
-from models.packs.target import CPU, Target, named_target
-from models.progress import Progress
-from pipeline.devices.base import Device, DeviceError
-from pipeline.devices.find import open_device
+from models.packs.target import CPU, named_target
+from pipeline.checking.accepting import checker
 from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
@@ -29,7 +26,7 @@ from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 
 if TYPE_CHECKING:
-    from models.compiler.compile import Accept
+    pass
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -97,7 +94,7 @@ def compile_(
         warn=warnings.append,
     )
     with steps(f"compiling {source.name}") as progress:
-        accept = _checker(source, compiled_for, warnings, progress) if check else None
+        accept = checker(source, compiled_for, warnings.append, progress) if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     pack = read_pack(folder)
     summary = summary_of(pack)
@@ -118,37 +115,6 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
         f"serves from a budget of {typed(least)} up"
     )
     suggest("To serve it", serving(pack, least))
-
-
-def _checker(source: Path, target: Target, warnings: list[str], progress: Progress) -> "Accept":
-    """Return what compares a finished pack with ``source``; ``warnings`` gets what it cannot compare."""
-
-    def accept(folder: Path, reference: Path) -> None:
-        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
-
-        with ExitStack() as stack:
-            try:
-                device = stack.enter_context(closing(_device_of(target)))
-            except DeviceError as exc:
-                device = None
-                warnings.append(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(read_pack(folder), Reference(reference, source), device, progress)
-        warnings.extend(f"{source}: {note}" for note in notes)
-
-    return accept
-
-
-def _device_of(target: Target) -> Device:
-    """Return the device that packs for ``target`` run on.
-
-    Raises:
-        DeviceError: this machine has none.
-    """
-    device = open_device("cpu" if target.capability is None else "cuda")
-    if not target.runs_on(device.target):
-        device.close()
-        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
-    return device
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:

@@ -103,15 +103,22 @@ class Budget:
         with self._changing:
             self._held = {other: held for other, held in self._held.items() if other != name}
 
-    def set_apart(self, name: str) -> str:
+    def rename(self, name: str, other: str) -> None:
+        """Let what ``name`` holds stand under ``other``, which holds nothing."""
+        with self._changing:
+            self._rename(name, other)
+
+    def set_apart(self, name: str, why: str) -> str:
         """Have what ``name`` holds stand under another name, so that it may hold more; return that name."""
         with self._changing:
-            names = (f"{name} (stuck {number})" for number in itertools.count(1))
+            names = (f"{name} ({why} {number})" for number in itertools.count(1))
             apart = next(other for other in names if other not in self._held)
-            self._held = {
-                apart if other == name else other: held for other, held in self._held.items()
-            }
+            self._rename(name, apart)
             return apart
+
+    def _rename(self, name: str, other: str) -> None:
+        assert other not in self._held
+        self._held = {other if known == name else known: held for known, held in self._held.items()}
 
     def without(self, names: Collection[str]) -> "Budget":
         """Return a budget of the same size, in which ``names`` hold nothing: to plan in."""

@@ -147,16 +147,8 @@ def share_out(
     that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned. The first
     ``loaded`` are served now, and none of them goes for others.
     """
-    admitted = {
-        in_turns: _admitted(sharers, budget.without(()), in_turns)
-        for in_turns in _WAYS[activations]
-    }
-
-    def served(way: bool) -> tuple[int, int]:
-        return sum(position < loaded for position in admitted[way]), len(admitted[way])
-
-    in_turns = max(admitted, key=served)  # the first of equal ones
-    for position in admitted[in_turns]:
+    in_turns, admitted = admission(sharers, budget, activations, loaded)
+    for position in admitted:
         each = sharers[position]
         budget.reserve(place(sharers, position), each.least, each.takes(in_turns))
     at_least = _least_sums(sharers)
@@ -171,10 +163,26 @@ def share_out(
             hint,
         )
         for position, each in enumerate(sharers)
-        if position not in admitted[in_turns]
+        if position not in admitted
     }
-    outcomes |= _grown(sharers, admitted[in_turns], budget, in_turns)
+    outcomes |= _grown(sharers, admitted, budget, in_turns)
     return Shares(tuple(outcomes.get(i) for i in range(len(sharers))), in_turns)
+
+
+def admission(
+    sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
+) -> tuple[bool, list[int]]:
+    """Return whether ``share_out`` lets models compute in turns, and the positions that it admits."""
+    admitted = {
+        in_turns: _admitted(sharers, budget.without(()), in_turns)
+        for in_turns in _WAYS[activations]
+    }
+
+    def served(way: bool) -> tuple[int, int]:
+        return sum(position < loaded for position in admitted[way]), len(admitted[way])
+
+    in_turns = max(admitted, key=served)  # the first of equal ones
+    return in_turns, admitted[in_turns]
 
 
 def place(sharers: Sequence[Sharer], position: int) -> str:

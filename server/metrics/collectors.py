@@ -37,6 +37,7 @@ class ModelCollector(Collector):
         yield from self._states(entries)
         yield from _held(entries)
         yield from _expected(entries)
+        yield from self._came_and_went(entries)
         yield from _swept(entries)
         yield from _queues(entries)
         yield _readers(entries)
@@ -58,6 +59,16 @@ class ModelCollector(Collector):
             if entry.worker is not None:
                 queue.add_metric([entry.name], entry.worker.waiting)
         yield from (ready, absent, weights, queue, refusals)
+
+    def _came_and_went(self, entries: Sequence[Entry]) -> Iterator[Metric]:
+        evictions = counter("model_evictions", "Times it went for another (evict-lru)", "model")
+        cold = summary(
+            "cold_start_seconds", "Loads of an evicted model for a request that waits", "model"
+        )
+        for entry in entries:
+            evictions.add_metric([entry.name], self._repository.evictions.get(entry.name, 0))
+            cold.add_metric([entry.name], *self._repository.cold_starts.get(entry.name, (0, 0.0)))
+        yield from (evictions, cold)
 
 
 class TrafficCollector(Collector):

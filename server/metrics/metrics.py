@@ -65,6 +65,8 @@ METRIC_NAMES = frozenset(
         "layerstream_read_bytes_total",
         "layerstream_requests_total",
         "layerstream_model_refusals_total",
+        "layerstream_model_evictions_total",
+        "layerstream_cold_start_seconds",
         "layerstream_queue_length",
         "layerstream_model_ready",
         "layerstream_model_absent",

@@ -18,6 +18,7 @@ from pipeline.planning.plan import PlanError
 from server.codec.fields import first_error
 from server.errors import (
     BusyError,
+    ConflictError,
     DisconnectedError,
     EncodedError,
     ForbiddenError,
@@ -49,6 +50,7 @@ STATUSES: dict[type[Exception], int] = {
     ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
+    ConflictError: 409,
     StalledError: 408,
     TooLargeError: 413,
     EncodedError: 415,

@@ -26,12 +26,12 @@ async def model_metadata(
     context: ContextDependency, name: str, version: str | None = None
 ) -> dict[str, Any]:
     """Inputs and outputs, and how the model is held in memory."""
-    entry, pack = context.repository.get(name, version)
+    entry, pack = await context.repository.described(name, version)
     fitted = entry.fitted
     plan = fitted.plan if fitted else None
     return {
         "name": name,
-        "versions": [pack.version],
+        "versions": context.repository.versions(name),
         "platform": PLATFORM,
         "inputs": [_tensor(port) for port in pack.manifest.inputs],
         "outputs": [_tensor(port) for port in pack.manifest.outputs],
@@ -50,6 +50,6 @@ async def model_metadata(
 async def model_ready(
     context: ContextDependency, name: str, version: str | None = None
 ) -> dict[str, Any]:
-    """200 when the model serves; 409 when it was refused for want of memory, 503 otherwise."""
-    context.repository.get(name, version)
+    """200 when requests are answered; 409 when it was refused for want of memory, 503 otherwise."""
+    context.repository.check_answers(name, version)
     return {"name": name, "ready": True}

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from server.errors import InvalidRequestError, shown
+from server.errors import ForbiddenError, InvalidRequestError, shown
 from server.protocol.administration import administrator
 from server.protocol.errors import public
 from server.protocol.extensions.config import check_override
@@ -14,27 +14,38 @@ from server.protocol.extensions.parameters import flag, read_object, read_parame
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
-ADMINISTRATION = [Depends(administrator)]
+
+
+async def _changeable(context: ContextDependency) -> None:
+    """Let nobody change what is served where the settings say that it stays.
+
+    Raises:
+        ForbiddenError: they do.
+    """
+    if context.settings.model_control == "none":
+        raise ForbiddenError("loading and unloading: not with the setting model_control = none")
+
+
+ADMINISTRATION = [Depends(administrator), Depends(_changeable)]
 
 
 @router.post("/index")
 async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
     only_ready = flag(await read_object(context, request), "ready")
-    known = {entry.name: entry for entry in context.repository.entries()}
-    found = []
+    known = [(entry.model, entry) for entry in context.repository.entries()]
     on_disk = await asyncio.to_thread(context.repository.names)
-    for name in sorted({*on_disk, *known}):
-        entry = known.get(name)
-        found.append(
-            {
-                "name": name,
-                "version": entry.version if entry else None,
-                "state": entry.state if entry else "UNAVAILABLE",
-                "reason": public(entry.reason, request) if entry else "not loaded",
-            }
-        )
-    return [model for model in found if model["state"] == "READY" or not only_ready]
+    unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
+    return [
+        {
+            "name": name,
+            "version": entry.version if entry else None,
+            "state": entry.state if entry else "UNAVAILABLE",
+            "reason": public(entry.reason, request) if entry else "not loaded",
+        }
+        for name, entry in sorted([*known, *unknown], key=lambda found: found[0])
+        if not only_ready or (entry and entry.state == "READY")
+    ]
 
 
 @router.post("/models/{name}/load", dependencies=ADMINISTRATION)

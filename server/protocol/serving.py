@@ -123,10 +123,11 @@ async def run_model(
         DisconnectedError: the client went away; its work was cancelled, no one else's.
         StalledError: the client made no progress. BusyError: the line is full.
         LateError: no answer could come in time.
-        Otherwise what Repository.get, Worker.answer and the ``parts`` raise.
+        Otherwise what Repository.use, Worker.answer and the ``parts`` raise.
     """
-    worker, pack = context.repository.worker(name, version)
     started, limit = time.perf_counter(), context.settings.request_timeout
+    use = await context.repository.use(name, version, limit)
+    worker, pack = use.worker, use.pack
     exchange = exchange_of(request)
     outcome, passage = "cancelled", None
     try:
@@ -135,7 +136,8 @@ async def run_model(
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        wanted = question.timeout_seconds or deadline_of(context.settings, name)
+        default = deadline_of(context.settings, name) or use.default_timeout_seconds
+        wanted = question.timeout_seconds or default
         left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:
@@ -167,6 +169,7 @@ async def run_model(
         outcome = outcome_of(exc)
         raise
     finally:
+        use.end()
         seconds = time.perf_counter() - started
         context.metrics.outcome(name, outcome, seconds)
         context.metrics.inferences.of(name, pack.version).add(outcome, seconds, passage)

@@ -1,26 +1,33 @@
-"""One model as the service knows it: in one of four states, and in each exactly what belongs to it.
+"""One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
 
 Unloaded -> Loading -> Serving -> Unloaded; and Lost, from which only a restart of the process leads away.
 A model that serves may meet a fault that lasts (the file was changed, the disk is gone): its worker knows.
 """
 
-from dataclasses import dataclass, replace
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
+from server.repository.layout.slots import Slot
 from server.repository.opening import Prepared
 from server.repository.replanning import Place
+from server.repository.uses import Uses
 from server.repository.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
-Absence = Literal["loading", "refused", "unloaded", "failed"]
+Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
 
 @dataclass(frozen=True)
 class Unloaded:
-    """It holds nothing. ``cause``: refused for want of budget, unloaded by request, or failed.
+    """It holds nothing. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
+
+    What was evicted went for another model: the next request loads it again.
 
     ``may_pass``: ``why`` may be gone at the next try, without anybody changing a file or a setting.
     """
@@ -70,17 +77,28 @@ class Lost:
 
 @dataclass
 class Entry:
-    """One model by name. ``version`` and ``weight_bytes``: of what was loaded last."""
+    """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
+
+    ``version``, ``weight_bytes`` and ``slot``: of what was loaded last. ``uses``: of what is loaded, and of
+    what comes next while nothing is. ``coming``: what requests wait for while it is away for a moment.
+    """
 
     name: str
+    model: str = ""
     condition: Unloaded | Loading | Serving | Lost = Unloaded()
     version: str | None = None
     weight_bytes: int = 0
+    slot: Slot | None = None
+    uses: Uses = field(default_factory=Uses)
+    coming: "asyncio.Future[None] | None" = None
+
+    def __post_init__(self) -> None:
+        self.model = self.model or self.name
 
     def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
         """Have ``worker`` answer from now on."""
         self.condition = Serving(worker, prepared, place)
-        self.version = prepared.pack.version
+        self.version, self.slot = prepared.pack.version, prepared.slot
         self.weight_bytes = prepared.pack.manifest.weight_bytes
 
     def move(self, place: Place) -> None:
@@ -92,6 +110,33 @@ class Entry:
         """Note what the model may take at most while it is loaded."""
         if isinstance(self.condition, Serving):
             self.condition = replace(self.condition, most_bytes=most_bytes)
+
+    def has(self, slot: Slot) -> bool:
+        """Return whether it serves what is in ``slot``."""
+        return self.serves and self.slot is not None and self.slot.seen == slot.seen
+
+    @contextlib.contextmanager
+    def coming_back(self) -> Iterator[None]:
+        """Have requests wait while this is open, unless they wait already."""
+        if self.coming is not None:
+            yield
+            return
+        self.coming = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self.coming.set_result(None)
+            self.coming = None
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the next request loads it again."""
+        return self.absence == "evicted"
+
+    @property
+    def answers(self) -> bool:
+        """Whether a request gets an answer: at once, or when the model has come back."""
+        return self.serves or (self.worker is None and (self.evicted or self.coming is not None))
 
     @property
     def most_bytes(self) -> int | None:

@@ -6,9 +6,9 @@ calls changes one thing at a time (repository.py).
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from models.errors import ModelError
 from models.runtime.heap import trim_heap
@@ -20,54 +20,200 @@ from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile_file import save_found
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
+from server.memory.eviction import Resident, victims
 from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.entry import Absence, Entry, Lost, Unloaded
+from server.repository.layout.seen import is_still
+from server.repository.layout.slots import Slot
 from server.repository.opening import Opener, Prepared
 from server.repository.planning_threads import PlanningThreads
 from server.repository.replanning import Place, Places, check_within, growing, making_room
 from server.repository.uninterrupted import to_its_end
+from server.repository.uses import Uses
 from server.repository.worker import Worker
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
+
+#: Why a model is not loaded that went for another.
+EVICTED = "evicted; the next request loads it again"
 
 #: Yields the models that are served and not among these names: they keep their least. Blocks.
 Absent = Callable[[Collection[str]], Iterator[Sharer]]
 
 
 class LoadedModels:
-    """Those of ``entries`` that are loaded."""
+    """Those of ``entries`` that are loaded.
+
+    ``may_go``: whether a model may be evicted. ``patience_seconds``: how long a request that was let in
+    takes at most.
+    """
 
     def __init__(
-        self, entries: Mapping[str, Entry], budget: Budget, opener: Opener, absent: Absent
+        self,
+        entries: Mapping[str, Entry],
+        budget: Budget,
+        opener: Opener,
+        absent: Absent,
+        may_go: Callable[[str], bool],
+        patience_seconds: float,
     ) -> None:
         self._entries = entries
         self._budget = budget
         self._opener = opener
         self._absent = absent
+        self._may_go = may_go
+        self._patience = patience_seconds
         self.planning = PlanningThreads()
+        #: How often each has gone for another.
+        self.evictions: dict[str, int] = {}
 
-    async def admit(self, entry: Entry, folder: Path) -> bool:
-        """Plan the model of ``entry`` with the others, make room, and open it; on an error undo that.
+    async def admit(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
+        """Plan what is in ``slot`` with the others, make room, and open it; on an error undo that.
 
-        Return whether others have changed. Raises as Repository.load.
+        ``evicts``: where it does not fit, those of the others go that may. Return whether others have
+        changed. Raises as Repository.load.
         """
-        name, loaded = entry.name, self._places()
-        model = await self.planning.run(lambda: self._opener.prepare(name, folder))
-        shares = await self.planning.run(lambda: self._planned([*loaded], (name, model)))
-        own = shares.outcomes[len(loaded)]
-        if not isinstance(own, Fitted):
-            raise own or RefusedError(f"model {name!r} is not planned")
-        place = Place.of(own, shares.in_turns)
-        changes = making_room(place, loaded, _as_places(loaded, shares), self._budget)
+        model = await self.planning.run(lambda: self._opener.prepare(slot))
+        gone = await self._evict(model) if evicts else False
+        loaded = self._places()
+        return await self._open_into(entry, model, loaded, entry.name) or gone
+
+    async def replace(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
+        """Serve what is in ``slot`` in place of what ``entry`` serves now; no request is lost.
+
+        It is opened beside the other where there is room for both, and takes the requests that come from
+        then on. Elsewhere the other ends its requests first, and those that come wait. On an error the
+        other serves on. Return and raise as ``admit``.
+        """
+        model = await self.planning.run(lambda: self._opener.prepare(slot))
+        before = entry.worker, entry.uses
+        key = f"{entry.name} (next)"
+        try:
+            changed = await self._open_into(entry, model, self._places(), key)
+        except RefusedError:
+            return await self._replace_in_turn(entry, model, evicts)
+        await to_its_end(self._retire(entry, *before, key))
+        return changed
+
+    async def _open_into(
+        self, entry: Entry, model: Prepared, loaded: dict[str, Place], key: str
+    ) -> bool:
+        """Open ``model`` beside the ``loaded`` ones, its memory reserved as ``key``; ``entry`` serves it.
+
+        Return whether others have changed.
+        """
+        place, changes = await self._room(model, loaded, key)
         try:
             for other, smaller in changes.items():
                 await self._reopen(self._entries[other], smaller)
-            entry.serve(await self._opener.open(name, model, place), model, place)
+            worker = await self._opener.open(key, model, place)
         except BaseException:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
+        if entry.worker is not None:
+            entry.uses = Uses()
+        entry.serve(worker, model, place)
         return bool(changes)
+
+    async def _room(
+        self, model: Prepared, loaded: dict[str, Place], key: str
+    ) -> tuple[Place, dict[str, Place]]:
+        """Return what ``model`` shall be beside the ``loaded`` ones, and which of these change before.
+
+        What is not among the loaded, and is called as ``key``, counts for gone.
+
+        Raises:
+            RefusedError: it does not fit. Otherwise why it cannot be planned.
+        """
+        shares = await self.planning.run(lambda: self._planned([*loaded], (key, model)))
+        own = shares.outcomes[len(loaded)]
+        if not isinstance(own, Fitted):
+            raise own or RefusedError(f"model {model.slot.name!r} is not planned")
+        place, room = Place.of(own, shares.in_turns), self._budget.without([key])
+        planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
+        return place, making_room(place, loaded, planned, room)
+
+    async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> bool:
+        """Close what ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
+        before, place = entry.prepared, entry.place
+        assert before is not None
+        assert place is not None
+        others = {name: each for name, each in self._places().items() if name != entry.name}
+        try:
+            await self._room(model, others, entry.name)
+        except RefusedError:
+            found = await self.planning.run(lambda: self._victims(model, entry.name))
+            if not evicts or found is None:
+                raise
+        return await to_its_end(self._replaced(entry, model, before, place, evicts))
+
+    async def _replaced(
+        self, entry: Entry, model: Prepared, before: Prepared, place: Place, evicts: bool
+    ) -> bool:
+        with entry.coming_back():
+            await self.close(entry, "its pack is being replaced", patience_seconds=self._patience)
+            if isinstance(entry.condition, Lost):
+                raise NotServingError(f"{entry.message}; restart the server")
+            try:
+                gone = await self._evict(model) if evicts else False
+                return await self._open_into(entry, model, self._places(), entry.name) or gone
+            except Exception:
+                await self._go_back(entry, before, place)
+                raise
+
+    async def _go_back(self, entry: Entry, before: Prepared, place: Place) -> None:
+        """Open again what ``entry`` served, where its files are still there."""
+        try:
+            if is_still(before.slot.seen, before.pack.weights_path):
+                entry.serve(await self._opener.open(entry.name, before, place), before, place)
+        except Exception as exc:  # noqa: BLE001  the first error is the reason
+            _log.warning("model %s cannot be served as before: %s", entry.name, exc)
+
+    async def _retire(self, entry: Entry, worker: Worker | None, uses: Uses, key: str) -> None:
+        """Close ``worker``, whose place another has taken, and let that hold its memory as ``entry``."""
+        assert worker is not None
+        await uses.over(self._patience)
+        lost = await self._ended(entry.name, worker)
+        if lost:
+            _log.error("model %s: the memory of what it was stays reserved: %s", entry.name, lost)
+            self._budget.set_apart(entry.name, "lost")
+        else:
+            self._budget.release(entry.name)
+        self._budget.rename(key, entry.name)
+        trim_heap()
+
+    async def _evict(self, model: Prepared) -> bool:
+        """Let those models go without which ``model`` fits; return whether any went."""
+        gone = await self.planning.run(lambda: self._victims(model)) or []
+        for name in gone:
+            _log.info("model %s: evicted, %s comes", name, model.slot.name)
+            await self.close(self._entries[name], EVICTED, "evicted", self._patience)
+            self.evictions[name] = self.evictions.get(name, 0) + 1
+        return bool(gone)
+
+    def _victims(self, model: Prepared, replaced: str = "") -> list[str] | None:
+        """Return who goes so that ``model`` fits, None where it does not; blocks.
+
+        ``replaced`` goes in any case.
+        """
+        name = model.slot.name
+        loaded = [each for each in self._places() if each != replaced]
+        absent = list(self._absent({*loaded, name}))
+        room = self._budget.without([*loaded, replaced])
+        return victims(
+            *(model.sharer, [self._resident(each) for each in loaded], absent, room),
+            self._opener.activations,
+        )
+
+    def _resident(self, name: str) -> Resident:
+        entry = self._entries[name]
+        assert entry.prepared is not None
+        return Resident(
+            *(entry.prepared.sharer, entry.uses.used_at),
+            is_used=len(entry.uses) > 0,
+            may_go=self._may_go(entry.model),
+        )
 
     async def replan(self, entry: Entry, most_bytes: int | None) -> None:
         """Limit the memory of a loaded model; on an error it and all others stay as they are.
@@ -81,7 +227,7 @@ class LoadedModels:
         changes: dict[str, Place] = {}
         try:
             shares = await self.planning.run(lambda: self._planned([*loaded], None))
-            planned = _as_places(loaded, shares)
+            planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
             check_within(entry.name, planned[entry.name], most_bytes)
             others = {name: place for name, place in loaded.items() if name != entry.name}
             place, budget = planned[entry.name], self._budget.without([entry.name])
@@ -95,24 +241,28 @@ class LoadedModels:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
 
-    async def close(self, entry: Entry, why: str, cause: Absence = "failed") -> None:
+    async def close(
+        self, entry: Entry, why: str, cause: Absence = "failed", patience_seconds: float = 0.0
+    ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        Runs to its end even when cancelled: what nobody can close any more would stay reserved.
+        ``patience_seconds``: how long those may take that have found it and are still being read. Runs to
+        its end even when cancelled: what nobody can close any more would stay reserved.
         """
         worker = entry.worker
         if not isinstance(entry.condition, Lost):
             entry.condition = Unloaded(why, cause)
         if worker is None:
             return
+        uses, entry.uses = entry.uses, Uses()
         if worker.abandoned:
             self._leave_behind(entry.name, worker)
         else:
-            await to_its_end(self._closed(entry, worker))
+            await to_its_end(self._closed(entry, worker, uses.over(patience_seconds)))
 
     def _leave_behind(self, name: str, worker: Worker) -> None:
         """Keep what a stuck engine holds reserved until it ends, beside what ``name`` takes anew."""
-        apart = self._budget.set_apart(name)
+        apart = self._budget.set_apart(name, "stuck")
 
         def wait() -> None:
             worker.wait()
@@ -123,20 +273,28 @@ class LoadedModels:
         # Nobody waits for it, the end of the process neither.
         threading.Thread(target=wait, name=f"left-{name}", daemon=True).start()
 
-    async def _closed(self, entry: Entry, worker: Worker) -> None:
-        try:
-            await worker.close()
-        except Exception as exc:  # noqa: BLE001  the other models go on
-            _log.exception("model %s cannot be closed", entry.name)
-            lost = f"it could not be closed: {exc}"
-        else:
-            # The memory of a broken engine is still the disk's: it stays reserved.
-            lost = worker.engine.broken or worker.served.lost
+    async def _closed(
+        self, entry: Entry, worker: Worker, unused: Coroutine[Any, Any, None]
+    ) -> None:
+        await unused
+        lost = await self._ended(entry.name, worker)
         if lost:
             entry.condition = Lost(lost)
         else:
             self._budget.release(entry.name)
         trim_heap()
+
+    async def _ended(self, name: str, worker: Worker) -> str:
+        """Close ``worker``; return why its memory can never be used again, empty where it can.
+
+        The memory of a broken engine is still the disk's.
+        """
+        try:
+            await worker.close()
+        except Exception as exc:  # noqa: BLE001  the other models go on
+            _log.exception("model %s cannot be closed", name)
+            return f"it could not be closed: {exc}"
+        return worker.engine.broken or worker.served.lost
 
     async def grow(self) -> None:
         """Let the loaded models use what is free."""
@@ -146,7 +304,7 @@ class LoadedModels:
         except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
-        planned = _as_places(loaded, shares)
+        planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
         for name, larger in growing(loaded, planned, self._budget).items():
             await self._try_reopen(self._entries[name], larger)
 
@@ -164,6 +322,15 @@ class LoadedModels:
 
         return await self.planning.run(planned)
 
+    def _replaced_on_disk(self, loaded: Places) -> dict[str, Place]:
+        """Return those of ``loaded`` that stay as they are: their weights could not be opened again."""
+        models = {name: self._entries[name].prepared for name in loaded}
+        return {
+            name: loaded[name]
+            for name, model in models.items()
+            if model and not is_still(model.slot.seen, model.pack.weights_path)
+        }
+
     def _places(self) -> dict[str, Place]:
         """Return what the models that serve are planned as."""
         serving = (entry for entry in self._entries.values() if entry.serves)
@@ -179,13 +346,12 @@ class LoadedModels:
             if entry.prepared is not None
         ]
         if newcomer is not None:
-            name, model = newcomer
+            model = newcomer[1]
             models.append(model)
-            sharers += [model.sharer, *self._absent({*loaded, name})]
+            sharers += [model.sharer, *self._absent({*loaded, model.slot.name})]
+        room = self._budget.without([*loaded, *(newcomer or ())[:1]])
         try:
-            shares = share_out(
-                sharers, self._budget.without(loaded), self._opener.activations, len(loaded)
-            )
+            shares = share_out(sharers, room, self._opener.activations, len(loaded))
             save_found(model.profile for model in models if model is not None)
             return shares
         finally:  # before anybody takes what was planned

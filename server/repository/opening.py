@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
+from loader.readers.replaceable import ReplaceableReader
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceMemoryError
@@ -32,6 +33,7 @@ from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations, Sharer, partitioned_sharer, sharer
+from server.repository.layout.slots import Slot, labelled
 from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
@@ -54,8 +56,9 @@ _NO_PROFILE = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A pack as the device runs it, and the model as one of those that share the budget."""
+    """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
 
+    slot: Slot
     pack: Pack
     profile: Profile | None
     sharer: Sharer
@@ -78,28 +81,30 @@ class Opener:
         self.activations: Activations = settings.activations if self._arena else "own"
 
     def least(self, folder: Path) -> Minimum:
-        """Return what the latest version in ``folder`` needs at least, as the device is; blocks.
+        """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
 
         Raises:
             ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
         """
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
-        least = self._sharer(folder.name, pack, profile)
+        model = folder.parent if folder.name.isdecimal() else folder
+        least = self._sharer(model.name, pack, profile)
         save_found([profile])
         return Minimum(least.least, Need.of(pack.manifest), least.alone)
 
-    def prepare(self, name: str, folder: Path) -> Prepared:
-        """Return the latest version in ``folder``, ready to be planned; blocks.
+    def prepare(self, slot: Slot) -> Prepared:
+        """Return what is in ``slot``, ready to be planned; blocks.
 
         Raises:
             ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
-        with _naming(name):
-            pack, profile = prepared(self._checked(folder), self._device)
-            check_requests(name, pack.manifest, self._budget)
-            return Prepared(pack, profile, self._sharer(name, pack, profile))
+        with _naming(slot.name):
+            pack, profile = prepared(self._checked(slot.folder), self._device)
+            check_requests(slot.name, pack.manifest, self._budget)
+            shared = self._sharer(slot.model, pack, profile)
+            return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
 
     def frontier(self, model: Prepared) -> list[FrontierPoint]:
         """Return the plans that ``model`` may have, ascending in memory; blocks.
@@ -191,7 +196,7 @@ class Opener:
             self._device.tune(model.profile.tuning)
         if isinstance(plan, PipelinePlan):
             return self._pipeline(pack, plan)
-        reader = open_reader(pack.weights_path)
+        reader = ReplaceableReader(open_reader(pack.weights_path))
         verify = self._settings.verify == "always"
         lease = partial(self._lease, plan) if place.in_turns else None
         engine = open_engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
@@ -212,7 +217,7 @@ class Opener:
         readers: list[Reader] = []
 
         def open_weights() -> Reader:
-            readers.append(open_reader(pack.weights_path))
+            readers.append(ReplaceableReader(open_reader(pack.weights_path)))
             return readers[-1]
 
         verify = self._settings.verify == "always"

@@ -10,13 +10,14 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from pathlib import Path
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from models.packs.leftovers import clear_repository
-from models.packs.pack import Pack
+from models.packs.pack import Pack, read_pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
@@ -26,11 +27,16 @@ from server.errors import NotFoundError, NotServingError, RefusedError, few, sho
 from server.memory.budget import Budget
 from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
+from server.repository.arrivals import Arrivals
+from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
+from server.repository.layout.model_config import FILE, ModelConfig
+from server.repository.layout.model_folders import model_names
+from server.repository.layout.presence import Presence
+from server.repository.layout.slots import Slot, ignored_fields, slots
 from server.repository.loaded_models import LoadedModels
-from server.repository.model_folders import model_names
 from server.repository.opening import Opener
-from server.repository.presence import Presence, is_folder
+from server.repository.uses import Use
 from server.repository.worker import Worker
 from server.settings.per_model import ALL
 from server.settings.settings import Settings
@@ -42,6 +48,9 @@ _FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
 # Of the disk and of the system's memory: at the next try these may be gone.
 _MAY_PASS = (LoaderError, NotServingError)
 
+# Settings in which models are named.
+_BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
+
 
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
@@ -50,16 +59,31 @@ class Repository:
         self._settings = settings
         self._budget = budget
         self._opener = Opener(settings, budget, device, pool)
-        self._entries: dict[str, Entry] = {}
+        self._entries = Entries()
         self._lock = asyncio.Lock()
         self._growth: asyncio.Task[None] | None = None
         self._closed = False
         self._minima = Minima(self._opener.least)
-        self._loaded = LoadedModels(self._entries, budget, self._opener, self._absent)
+        # Reading a request and computing may each take the time limit.
+        self._patience = 2 * settings.request_timeout
+        self._evicts = settings.budget_policy == "evict-lru"
+        self._loaded = LoadedModels(
+            *(self._entries, budget, self._opener, self._absent),
+            may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
+            patience_seconds=self._patience,
+        )
+        self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
+        self._said: dict[str, str] = {}
         self.presence = Presence(settings.repository)
         self.refusals: dict[str, int] = {}
 
+    @property
+    def root(self) -> Path:
+        """The folder of all models."""
+        return self._settings.repository
+
     def entries(self) -> list[Entry]:
+        """Return what is known of each slot (layout/slots.py)."""
         return list(self._entries.values())
 
     def names(self) -> list[str]:
@@ -77,7 +101,7 @@ class Repository:
             RefusedError: there is not as much.
         """
         # What is wrong with one is said when it is loaded.
-        found = [self._minima.of(self._settings.repository / name) for name in self._served()]
+        found = [self._minima.of(slot.folder) for slot in self._served_slots()]
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, self._opener.activations != "own")
         needs = [minimum.need for minimum in minima]
@@ -89,77 +113,154 @@ class Repository:
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
         self._warn_of_names()
-        for name in self._served():
-            try:
-                await self.load(name)
-            except (*_FAILURES, RefusedError, NotServingError):
-                _log.error("not served: %s", self._entries[name].message)
+        for name in self.served():
+            with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
+                await self._load(name, evicts=False)
+            for entry in self._entries.of(name):
+                if self._evicts and entry.absence == "refused":
+                    entry.condition = Unloaded(entry.reason, "evicted")
+                    _log.info("model %s: no room now, a request to it makes some", entry.name)
+                elif not entry.serves:
+                    _log.error("not served: %s", entry.message)
 
     def _warn_of_names(self) -> None:
         """Say which names of settings by model are no model's."""
-        for setting in ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay"):
+        for setting in _BY_MODEL:
             unknown = sorted(set(getattr(self._settings, setting)) - {ALL, *self.names()})
             if unknown:
-                names = few(list(map(shown, unknown)))
-                _log.warning("%s: not in the repository: %s", setting, names)
+                listed = few(list(map(shown, unknown)))
+                _log.warning("%s: not in the repository: %s", setting, listed)
 
     async def load(self, name: str) -> Entry:
-        """Load the latest version of ``name`` within its share of the budget.
+        """Load what the repository has of ``name`` now, within its share of the budget.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
         requests to them wait in line. Models that are served and not loaded keep what they need at least,
-        as far as it is there.
+        as far as it is there. What is loaded stays, unless its files are others now: then these take its
+        place, and no request is lost. Versions that are not to be served any more go.
 
         Raises:
             NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
-            not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack is
-            damaged. What was loaded before is as it was.
+            not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack or its
+            configuration is damaged. What was loaded before is as it was. Of several versions, the others
+            are tried all the same.
         """
-        async with self._changing():
-            folder = self._settings.repository / name
-            if not name or name[0] == "." or "/" in name or not is_folder(folder):
-                raise NotFoundError(f"model {shown(name)}: not in the repository")
-            entry = self._entries.setdefault(name, Entry(name))
-            if entry.serves:
-                return entry
-            # What left service holds its memory until here.
-            await self._loaded.close(entry, entry.reason)
-            if isinstance(entry.condition, Lost):
-                raise NotServingError(f"{entry.message}; restart the server")
-            entry.condition = Loading()
-            try:
-                changed = await self._loaded.admit(entry, folder)
-                if changed:
-                    self._grow_later()
-            except (Exception, asyncio.CancelledError) as exc:
-                entry.condition = self._not_loaded(name, exc)
-                if entry.absence == "refused":
-                    self.refusals[name] = self.refusals.get(name, 0) + 1
-                raise
-            return entry
+        return await self._load(name, self._evicts)
 
-    def _not_loaded(self, name: str, exc: BaseException) -> Unloaded | Lost:
+    async def _load(self, name: str, evicts: bool) -> Entry:
+        async with self._changing():
+            try:
+                found = await asyncio.to_thread(self._laid_out, name)
+            except _FAILURES as exc:
+                for entry in self._entries.of(name) or [self._entries.known(name, name)]:
+                    if isinstance(entry.condition, Unloaded):
+                        entry.condition = Unloaded(str(exc))
+                raise
+            self._say_ignored(name, found[0].config)
+            await self._remove(name, {slot.name for slot in found})
+            failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
+            if failures:
+                raise failures[0]
+            return self._entries.find(name)
+
+    def _laid_out(self, name: str) -> list[Slot]:
+        """Return the slots of the model ``name`` as they are on disk; blocks. Raises as ``load``."""
+        try:
+            return slots(self._settings.repository, name)
+        except OSError as exc:
+            raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
+
+    def _say_ignored(self, name: str, config: ModelConfig) -> None:
+        """Say once which fields of a configuration mean nothing here."""
+        ignored = ignored_fields(config)
+        if self._said.get(name, "") != ignored:
+            _log.info("model %s: %s: ignored: %s", name, FILE, ignored or "nothing any more")
+        self._said[name] = ignored
+
+    async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
+        """Let ``slot`` be served; return why it cannot be."""
+        try:
+            await self._bring(slot, evicts)
+        except (*_FAILURES, RefusedError, NotServingError) as exc:
+            return exc
+        return None
+
+    async def _bring(self, slot: Slot, evicts: bool) -> None:
+        """Let ``slot`` be served as it is on disk; raises as ``load``."""
+        name = slot.name
+        entry = self._entries.known(name, slot.model)
+        if entry.has(slot):
+            return
+        if entry.serves:
+            _log.info("model %s: its pack was changed, version %s comes", name, slot.folder.name)
+            changed = await self._loaded.replace(entry, slot, evicts)
+        else:
+            waited_for = entry.coming_back() if entry.evicted else contextlib.nullcontext()
+            with waited_for:
+                changed = await self._bring_anew(entry, slot, evicts)
+        if changed:
+            self._grow_later()
+
+    async def _bring_anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
+        """Load what ``entry``, which does not serve, shall; return whether others have changed."""
+        was_evicted = entry.evicted
+        # What left service holds its memory until here.
+        await self._loaded.close(entry, entry.reason)
+        if isinstance(entry.condition, Lost):
+            raise NotServingError(f"{entry.message}; restart the server")
+        entry.condition = Loading()
+        try:
+            return await self._loaded.admit(entry, slot, evicts)
+        except (Exception, asyncio.CancelledError) as exc:
+            entry.condition = self._not_loaded(entry.name, exc, was_evicted)
+            if isinstance(exc, RefusedError):
+                self.refusals[entry.name] = self.refusals.get(entry.name, 0) + 1
+            raise
+
+    def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
         """Return what becomes of a model whose loading ended with ``exc``."""
         # Where it was another model's read, this one holds nothing.
         if isinstance(exc, DrainError) and name in self._budget.held():
             return Lost(str(exc))
-        why = str(exc) or "loading was cancelled"
+        why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        return Unloaded(why, cause, isinstance(exc, _MAY_PASS))
+        if was_evicted and (cause == "refused" or may_pass):
+            cause = "evicted"  # the next request tries again
+        return Unloaded(why, cause, may_pass)
 
     async def unload(self, name: str) -> None:
-        """Let ``name`` finish its requests and give its memory back.
+        """Let all versions of ``name`` finish their requests and give their memory back.
 
         Raises:
             NotFoundError: no such model is known.
         """
         async with self._changing():
-            if name not in self._entries:
+            known = self._entries.of(name)
+            if not known:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
-            was_loaded = self._entries[name].worker is not None
-            await self._loaded.close(self._entries[name], "unloaded", "unloaded")
+            was_loaded = any(entry.worker is not None for entry in known)
+            for entry in known:
+                await self._loaded.close(entry, "unloaded", "unloaded")
             if was_loaded:
                 self._grow_later()
+
+    async def remove(self, name: str) -> None:
+        """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
+        async with self._changing():
+            await self._remove(name, ())
+
+    async def _remove(self, name: str, kept: Collection[str]) -> None:
+        """Close the slots of ``name`` but those ``kept``, and forget those whose memory is free."""
+        for entry in self._entries.of(name):
+            if entry.name in kept:
+                continue
+            if entry.worker is not None:
+                _log.info("model %s: not in the repository any more", entry.name)
+                self._grow_later()
+            gone = "not in the repository any more"
+            await self._loaded.close(entry, gone, patience_seconds=self._patience)
+            if not isinstance(entry.condition, Lost):
+                self._entries.forget(entry.name)
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return a model that has been loaded or tried, and its pack.
@@ -167,20 +268,58 @@ class Repository:
         Raises:
             NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
         """
-        entry = self._entries.get(name)
-        if entry is None:
-            raise NotFoundError(f"model {shown(name)}: not found")
-        if version is not None and entry.version is not None and version != entry.version:
-            raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
-        if not entry.serves or entry.pack is None:
-            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
-        return entry, entry.pack
+        return self._entries.serving(name, version)
+
+    async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
+        """Return as ``get``; of a model that is away for a moment, what is on disk. Raises as ``get``."""
+        entry = self._entries.find(name, version)
+        if entry.serves or not entry.answers or entry.slot is None:
+            return self.get(name, version)
+        return entry, await asyncio.to_thread(read_pack, entry.slot.folder)
 
     def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
         """Return the worker and pack of a ready model; raises as ``get``."""
         entry, pack = self.get(name, version)
         assert entry.worker is not None
         return entry.worker, pack
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of ``name`` that answer, lowest first."""
+        return self._entries.versions(name)
+
+    def check_answers(self, name: str, version: str | None = None) -> None:
+        """Check that a request would be answered, if need be after a load; raises as ``get``."""
+        if not self._entries.find(name, version).answers:
+            self.get(name, version)
+
+    async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a ready model, which does not go before its use ends; waits for one that comes back.
+
+        Raises:
+            As ``get``, and, of a model that was evicted, as ``load``. BusyError: too many wait for it.
+            DeadlineError: it has not come within ``limit_seconds``.
+        """
+        return await self._arrivals.use(name, version, limit_seconds)
+
+    @property
+    def evictions(self) -> Mapping[str, int]:
+        """How often each slot has gone for another."""
+        return self._loaded.evictions
+
+    @property
+    def cold_starts(self) -> Mapping[str, tuple[int, float]]:
+        """How often each slot was loaded for a request, and the seconds that took."""
+        return self._arrivals.cold_starts
+
+    async def _fetch(self, entry: Entry) -> None:
+        """Load an evicted model again; raises as ``load``."""
+        async with self._changing():
+            slot = next(
+                each
+                for each in await asyncio.to_thread(self._laid_out, entry.model)
+                if each.name == entry.name
+            )
+            await self._bring(slot, self._evicts)
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -210,6 +349,7 @@ class Repository:
         """Drain and close every model; a load that is still planning ends with an error."""
         self._closed = True
         self._loaded.planning.close()
+        await self._arrivals.close()
         async with self._changing():
             for entry in self.entries():
                 await self._loaded.close(entry, "unloaded", "unloaded")
@@ -238,18 +378,37 @@ class Repository:
         async with self._lock:
             await self._loaded.grow()
 
-    def _served(self) -> list[str]:
-        """Return the models that the settings name, or all on disk."""
+    def has(self, slot: Slot) -> bool:
+        """Return whether ``slot`` is served as it is on disk."""
+        entry = self._entries.get(slot.name)
+        return entry is not None and entry.has(slot)
+
+    def is_unloaded(self, name: str) -> bool:
+        """Return whether somebody has unloaded ``name``."""
+        return any(entry.absence == "unloaded" for entry in self._entries.of(name))
+
+    def refused(self) -> list[str]:
+        """Return the models that are not loaded for want of memory."""
+        return sorted({each.model for each in self.entries() if each.absence == "refused"})
+
+    def served(self) -> list[str]:
+        """Return the models that the settings name, or all on disk; raises as ``names``."""
         return list(self._settings.models) or self.names()
+
+    def _served_slots(self) -> Iterator[Slot]:
+        """Yield the slots of models that are served, as they are on disk; blocks."""
+        for name in self.served():
+            with contextlib.suppress(NotFoundError, NotServingError, *_FAILURES):
+                yield from self._laid_out(name)
 
     def _absent(self, present: Collection[str]) -> Iterator[Sharer]:
         """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
-        for name in self._served():
-            entry = self._entries.get(name)
-            if name not in present and not (entry and _stays_away(entry)):
-                least = self._minima.of(self._settings.repository / name)
+        for slot in self._served_slots():
+            entry = self._entries.get(slot.name)
+            if slot.name not in present and not (entry and _stays_away(entry)):
+                least = self._minima.of(slot.folder)
                 if least is not None and least.has_room(self._budget.request_bytes):
-                    yield Sharer(name, least.memory, alone=least.alone)
+                    yield Sharer(slot.name, least.memory, alone=least.alone)
 
 
 def _stays_away(entry: Entry) -> bool:

@@ -1,6 +1,6 @@
 """The engine of a model as it is served: what it answers, what puts it out of service, what is usual.
 
-Invariant: an answer is given out only if the file of the weights is still the one that was loaded.
+Invariant: an answer is given out only if the file of the weights is as it was when it was loaded.
 """
 
 import errno

@@ -1,18 +1,32 @@
 """All requests in flight: each has its exchange, and those that stall are ended here."""
 
+import re
+
 from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import GRACE_SECONDS, Exchange
 
+_UPLOAD = re.compile(r"/v2/repository/models/[^/]+/upload")
+
 
 class Exchanges:
-    """All exchanges that run; ends those that stall."""
+    """All exchanges that run; ends those that stall.
 
-    def __init__(self, memory: RequestMemory, max_body: int, stall_seconds: float) -> None:
+    ``max_body``: of a request in bytes; ``max_upload``: of one that sends a model; None: the same.
+    """
+
+    def __init__(
+        self,
+        memory: RequestMemory,
+        max_body: int,
+        stall_seconds: float,
+        max_upload: int | None = None,
+    ) -> None:
         self.memory = memory
-        self.max_body = max_body
+        self._max_body = max_body
+        self._max_upload = max_body if max_upload is None else max_upload
         self._stall_seconds = stall_seconds
         self._open: set[Exchange] = set()
         #: Ended for want of progress.
@@ -25,9 +39,14 @@ class Exchanges:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
         client = scope.get("client")
         lease = Lease(self.memory, client[0] if client else "")
-        exchange = Exchange(scope, receive, send, lease, self.max_body, self._open.discard)
+        exchange = Exchange(scope, receive, send, lease, self.most(scope), self._open.discard)
         self._open.add(exchange)
         return exchange
+
+    def most(self, scope: Scope) -> int:
+        """Return how many bytes the body of a request may have."""
+        sends_model = _UPLOAD.fullmatch(scope.get("path", "")) is not None
+        return self._max_upload if sends_model else self._max_body
 
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""

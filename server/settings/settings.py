@@ -26,7 +26,7 @@ from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import shown
 from server.settings.lanes import check_lanes, check_preferred
-from server.settings.per_model import parse_per_model, whole
+from server.settings.per_model import ALL, parse_per_model, whole
 from server.settings.sizes import Size, parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 from server.settings.workers import has_several, parse_workers
@@ -45,7 +45,7 @@ MOST_LANES = 64
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 _Workers = dict[str, Annotated[int, Field(ge=1, le=MOST_WORKERS)]]
 _Lanes = dict[str, Annotated[int, Field(ge=1, le=MOST_LANES)]]
-_SIZES = ("budget", "request_memory", "max_body")
+_SIZES = ("budget", "request_memory", "max_body", "max_upload", "compile_memory")
 
 
 class SettingsError(Exception):
@@ -80,6 +80,7 @@ _NETWORK = Panel("Network")
 _ACCESS = Panel("Access")
 _FILE = Takes("FILE")
 _LIMITS = Panel("Limits")
+_UPLOADS = Panel("Uploads")
 _LOGS = Panel("Logs")
 
 
@@ -107,8 +108,25 @@ class Settings(BaseSettings):
         "they compute in turns in that of the largest; auto: in turns if more models fit so.",
     )
 
+    budget_policy: Annotated[Literal["refuse", "evict-lru"], _MEMORY] = Field(
+        "refuse",
+        description="What a load that does not fit comes to. refuse: an error; evict-lru: models that no "
+        "request has used for longest go, and the next request to one loads it again.",
+    )
+    evictable: Annotated[tuple[str, ...], NoDecode, _MEMORY, Default("all")] = Field(
+        (ALL,), description="Models that may go so; names separated by commas."
+    )
+
     repository: Annotated[Path, _MODELS] = Field(
         description="Folder of packs: REPOSITORY/NAME/VERSION."
+    )
+    model_control: Annotated[Literal["none", "explicit", "poll"], _MODELS] = Field(
+        "explicit",
+        description="What changes what is served. none: nothing; explicit: requests to load, unload and "
+        "upload; poll: these, and packs that come, change and go in the repository.",
+    )
+    poll_interval: Annotated[Seconds, _MODELS] = Field(
+        5.0, description="Between looks at the repository (model_control poll)."
     )
     models: Annotated[tuple[str, ...], NoDecode, _MODELS, Default("all")] = Field(
         (), description="Serve only these; names separated by commas."
@@ -224,6 +242,21 @@ class Settings(BaseSettings):
         64_000_000, description="Largest image, in pixels; a larger JPEG is decoded smaller."
     )
 
+    max_upload: Annotated[Size, _UPLOADS] = Field(
+        2 << 30, validate_default=True, description="Largest ONNX file that is taken."
+    )
+    upload_timeout: Annotated[Seconds, _UPLOADS] = Field(
+        600.0, description="For reading such a file."
+    )
+    compile_memory: Annotated[Size, _UPLOADS] = Field(
+        2 << 30,
+        validate_default=True,
+        description="For compiling one, beside the budget; one is compiled at a time.",
+    )
+    compile_time: Annotated[Seconds, _UPLOADS] = Field(
+        1800.0, description="Of the processor, for compiling one."
+    )
+
     access_log: Annotated[Literal["errors", "all"], _LOGS] = Field(
         "errors",
         description="Requests that get a line: those that failed, or all but probes and scrapes.",
@@ -245,7 +278,7 @@ class Settings(BaseSettings):
     def _size(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "evictable", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return split_names(value) if isinstance(value, str) else value

@@ -24,7 +24,7 @@ ERRORS = {
     401: "a key is wanted, or this one is not valid (only where the server has keys)",
     403: "loading and unloading is not for this caller",
     404: "no such model, version or output",
-    409: "the model does not fit into the budget: what it needs and what is free",
+    409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
     413: "the body is over the limit",
     415: "the body is compressed in a way that is not read (Content-Encoding)",
     500: "the answer cannot be sent, or a fault of the server; its log says more",
@@ -142,6 +142,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {200: (Content(schemas.Replanned),)},
         (400, 403, 404, 409, 413, 500, 503),
         (Content(Replan),),
+    ),
+    ("post", "/v2/repository/models/{name}/upload"): Operation(
+        {200: (Content(schemas.Placed),)},
+        (400, 403, 409, 413, 500, 503, 504),
+        (Content({"type": "string", "format": "binary"}, "application/octet-stream"),),
     ),
     ("post", "/v2/repository/models/{name}/unload"): _takes(
         extensions.UnloadRequest, schemas.ModelState, 403, 404

@@ -207,3 +207,13 @@ class Replanned(ModelState):
     """What a model takes now, bytes by kind."""
 
     memory_bytes: dict[str, NonNegativeInt] | None
+
+
+class Placed(Schema):
+    """A version is in the repository; ``reason``: why it does not serve, if it does not."""
+
+    name: str
+    version: str
+    state: State
+    reason: str
+    warnings: list[str]

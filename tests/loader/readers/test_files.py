@@ -15,6 +15,7 @@ from loader.errors import ClosedError, FileChangedError, ReadError
 from loader.readers.files import BufferedReader, DirectReader, open_reader
 from loader.readers.in_memory import MemoryReader
 from loader.readers.reader import Reader
+from loader.readers.replaceable import ReplaceableReader
 
 BLOCK = 4096
 CONTENT = b"".join(number.to_bytes(4, "little") for number in range(8 * BLOCK // 4))
@@ -346,6 +347,25 @@ def test_changed_file_is_named(
         with pytest.raises(FileChangedError, match=reason) as caught:
             reader.check()
         assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_replaced_file_is_read_on(
+    opened: Open, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reader = ReplaceableReader(opened(path))
+    replace(path)
+    path.write_bytes(b"another")
+    block = Buffer(BLOCK)
+    for _ in range(2):
+        reader.check()
+        reader.read_into(0, block.bytes.data)
+        assert bytes(block.bytes.data) == CONTENT[:BLOCK]
+    block.close()
+    assert len([line for line in caplog.messages if "took its place" in line]) == 1
+    path.unlink()
+    with pytest.raises(FileChangedError, match="No such file"):
+        reader.check()
 
 
 def test_closed_reader_is_not_checked(opened: Open, path: Path) -> None:

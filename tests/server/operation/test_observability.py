@@ -205,7 +205,7 @@ async def test_a_model_has_few_series(service: Service) -> None:
     )
     assert counts["layerstream_stage_seconds"] == 2 * len(stages.STAGES)
     assert max(counts.values()) <= 30
-    assert sum(counts.values()) <= 80
+    assert sum(counts.values()) <= 90
 
 
 async def test_preprocessing_is_a_stage(service: Service) -> None:

@@ -62,6 +62,7 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
         "repository": repository,
         "threads": 1,
         "max_body": 1 << 20,
+        "max_upload": 1 << 20,
         "request_memory": 8 << 20,
     }
     served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
@@ -100,8 +101,8 @@ BIG = {"content": bytes(2 << 20)}
 BROTLI = {"content": b"\x1f\x8b", "headers": {"content-encoding": "br"}}
 MODEL = "/v2/models/{name}"
 INDEX = "/v2/repository/index"
-LOAD, UNLOAD, REPLAN = (
-    f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload", "replan")
+LOAD, UNLOAD, REPLAN, UPLOAD = (
+    f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload", "replan", "upload")
 )
 
 
@@ -168,6 +169,9 @@ def cases() -> Iterator[Case]:
         yield Case("post", REPLAN, status, name, {"json": {"memory_bytes": None}})
     yield Case("post", LOAD, 409, "zlarge")
     yield Case("post", LOAD, 503, "damaged")
+    yield Case("post", UPLOAD, 400)
+    yield Case("post", UPLOAD, 403, "tiny", FOREIGN)
+    yield Case("post", UPLOAD, 413, "tiny", BIG)
 
 
 def check(document: Document, path: str, method: str, answer: httpx.Response) -> None:
@@ -210,6 +214,8 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     """But for those that only a fault, a deadline or the end of the repository brings."""
     rare = {("post", INDEX, 404), ("get", "/v2/health/ready", 503)}
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
+    # These take a process that compiles: tests/server/repository/uploads.
+    rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
     rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
     with_keys = {(case.method, case.path, 401) for case in cases() if case.path not in OPEN_PATHS}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.repository.presence import Presence
+from server.repository.layout.presence import Presence
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, error, inputs_for, serving
 
@@ -137,7 +137,7 @@ async def test_a_file_system_that_does_not_answer_takes_one_thread(
         asked.append(threading.get_ident())
         return answers.wait(LIMIT_SECONDS)
 
-    monkeypatch.setattr("server.repository.presence.is_folder", is_folder)
+    monkeypatch.setattr("server.repository.layout.presence.is_folder", is_folder)
     presence = Presence(tmp_path, limit_seconds=0.001)
     found = await asyncio.gather(*(presence.is_there() for _ in range(50)))
     assert not any(found)

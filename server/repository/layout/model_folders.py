@@ -4,7 +4,7 @@ from pathlib import Path
 
 from models.packs.pack import versions
 from server.errors import NotFoundError
-from server.repository.presence import is_folder
+from server.repository.layout.presence import is_folder
 
 
 def model_names(root: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""The repository of a service while it changes."""

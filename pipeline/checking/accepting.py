@@ -1,0 +1,45 @@
+"""What a finished pack must stand before anyone sees it: a run beside its source, on its device."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from models.packs.pack import read_pack
+from models.packs.target import Target
+from models.progress import Progress
+from pipeline.devices.base import Device, DeviceError
+from pipeline.devices.find import open_device
+
+
+def checker(
+    source: Path, target: Target, warn: Callable[[str], None], progress: Progress
+) -> Callable[[Path, Path], None]:
+    """Return what compares a finished pack with ``source``; ``warn`` is told what cannot be compared."""
+
+    def accept(folder: Path, reference: Path) -> None:
+        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
+
+        with ExitStack() as stack:
+            try:
+                device = stack.enter_context(closing(_device_of(target)))
+            except DeviceError as exc:
+                device = None
+                warn(f"{source}: the source was run, the pack was not: {exc}")
+            notes = check_pack(read_pack(folder), Reference(reference, source), device, progress)
+        for note in notes:
+            warn(f"{source}: {note}")
+
+    return accept
+
+
+def _device_of(target: Target) -> Device:
+    """Return the device that packs for ``target`` run on.
+
+    Raises:
+        DeviceError: this machine has none.
+    """
+    device = open_device("cpu" if target.capability is None else "cuda")
+    if not target.runs_on(device.target):
+        device.close()
+        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
+    return device

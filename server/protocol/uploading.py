@@ -1,0 +1,127 @@
+"""A model sent as an ONNX file: answered when it is in the repository, or step by step as it gets there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import DisconnectedError
+from server.protocol.errors import KNOWN, public, status_of
+from server.protocol.repository import ADMINISTRATION
+from server.protocol.serving import ContextDependency, exchange_of
+from server.repository.uploads.uploads import Placed, Step, Upload
+from server.requests.exchange import Exchange
+
+router = APIRouter(prefix="/v2/repository", tags=["repository"])
+
+_PART_BYTES = 1 << 16
+_EVENTS = "text/event-stream"
+
+T = TypeVar("T")
+
+
+@router.post("/models/{name}/upload", dependencies=ADMINISTRATION)
+async def upload(context: ContextDependency, request: Request, name: str) -> Response:
+    """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
+
+    Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
+    """
+    exchange = exchange_of(request)
+    async with AsyncExitStack() as stack:
+        taken = await stack.enter_async_context(context.uploads.upload(name))
+        async with exchange.within(context.settings.upload_timeout, "the file was not read"):
+            await taken.receive(_parts(exchange))
+        if _EVENTS in request.headers.get("accept", ""):
+            return _Events(request, taken, stack.pop_all())
+        placed = await _unless_left(request.receive, _made(taken, _unheard))
+        return JSONResponse(_public(placed, request))
+
+
+async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
+    """Yield the body part by part; a part holds memory of requests, the file none."""
+    while not exchange.is_read:
+        yield await exchange.part(_PART_BYTES, _PART_BYTES)
+
+
+async def _made(taken: Upload, tell: Callable[[Step], Awaitable[None]]) -> Placed:
+    """Return what became of ``taken``; ``tell`` is called with each step."""
+    async with aclosing(taken.make()) as steps:
+        async for said in steps:
+            if isinstance(said, Placed):
+                return said
+            await tell(said)
+    raise AssertionError("an upload ends with what became of it")
+
+
+async def _unheard(_: Step) -> None:
+    pass
+
+
+def _public(placed: Placed, request: Request) -> dict[str, Any]:
+    return {**placed.as_dict(), "reason": public(placed.reason, request)}
+
+
+class _Events(Response):
+    """Server-sent events: ``step`` as they begin; at the end ``placed``, or ``error`` with its status."""
+
+    def __init__(self, request: Request, taken: Upload, resources: AsyncExitStack) -> None:
+        super().__init__(media_type=_EVENTS, headers={"Cache-Control": "no-store"})
+        # It ends when it ends.
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self._request = request
+        self._taken = taken
+        self._resources = resources
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; a client that leaves ends the upload."""
+        async with self._resources:
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
+            await _unless_left(receive, self._tell_all(send))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell_all(self, send: Send) -> None:
+        async def tell(kind: str, said: dict[str, Any]) -> None:
+            event = f"event: {kind}\ndata: {json.dumps(said)}\n\n"
+            body = event.encode()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        async def tell_step(step: Step) -> None:
+            await tell("step", {"step": step.step, "detail": step.detail})
+
+        try:
+            placed = await _made(self._taken, tell_step)
+        except KNOWN as exc:
+            message = public(exc, self._request)
+            await tell("error", {"error": message, "status": status_of(exc)})
+        else:
+            await tell("placed", _public(placed, self._request))
+
+
+async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` does; it is cancelled when the client closes its connection.
+
+    Raises:
+        DisconnectedError: it did.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise DisconnectedError("the client went away")
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,103 @@
+"""Requests that wait for a model which is away for a moment: evicted, or its next pack takes its place."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from models.packs.pack import Pack
+from pipeline.execution.errors import DeadlineError
+from server.errors import BusyError, NotServingError
+from server.repository.entries import Entries
+from server.repository.entry import Entry
+from server.repository.layout.model_config import ModelConfig
+from server.repository.uses import Use
+
+
+class Arrivals:
+    """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
+
+    Also counts what that took: the cold starts.
+    """
+
+    def __init__(
+        self,
+        entries: Entries,
+        fetch: Callable[[Entry], Coroutine[Any, Any, None]],
+        limit: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._entries = entries
+        self._fetch = fetch
+        self._limit = limit
+        self._clock = clock
+        self._fetching: set[asyncio.Task[None]] = set()
+        #: By slot: how often it was loaded for a request, and the seconds that took.
+        self.cold_starts: dict[str, tuple[int, float]] = {}
+
+    async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of what answers; as Repository.use."""
+        until = self._clock() + limit_seconds
+        while True:
+            entry = self._entries.find(model, version)
+            uses = entry.uses
+            uses.begin()
+            try:
+                if entry.worker is None:
+                    await self._wait(entry, until)
+                if uses is entry.uses:  # or it came, and went again for another
+                    return _use(*self._entries.serving(model, version))
+            except BaseException:
+                uses.end()
+                raise
+            uses.end()
+
+    async def close(self) -> None:
+        """Let nothing come any more."""
+        for task in self._fetching:
+            task.cancel()
+        if self._fetching:
+            await asyncio.wait(self._fetching)
+
+    async def _wait(self, entry: Entry, until: float) -> None:
+        """Wait for what comes to ``entry``, if anything does; raises what its load does."""
+        if entry.coming is None and entry.evicted:
+            self._send_for(entry)
+        coming = entry.coming
+        if coming is None:
+            return
+        if len(entry.uses) > self._limit:
+            raise BusyError(
+                f"model {entry.name!r}: {self._limit} requests wait for it to be loaded"
+            )
+        done, _ = await asyncio.wait({coming}, timeout=max(until - self._clock(), 0))
+        if not done:
+            raise DeadlineError(f"model {entry.name!r} was not loaded again in time")
+        if coming.cancelled():
+            raise NotServingError("the server is stopping")
+        coming.result()
+
+    def _send_for(self, entry: Entry) -> None:
+        task = asyncio.create_task(self._timed(entry))
+        entry.coming = task
+        self._fetching.add(task)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._fetching.discard(task)
+            entry.coming = None
+            if not task.cancelled():
+                task.exception()  # seen, also where nobody waits any more
+
+        task.add_done_callback(ended)
+
+    async def _timed(self, entry: Entry) -> None:
+        began = self._clock()
+        await self._fetch(entry)
+        count, seconds = self.cold_starts.get(entry.name, (0, 0.0))
+        self.cold_starts[entry.name] = count + 1, seconds + self._clock() - began
+
+
+def _use(entry: Entry, pack: Pack) -> Use:
+    assert entry.worker is not None
+    config = entry.slot.config if entry.slot is not None else ModelConfig()
+    return Use(entry.worker, pack, entry.uses, config.default_timeout_seconds)

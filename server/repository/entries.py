@@ -1,0 +1,71 @@
+"""What is known of every slot, and which of them a request means."""
+
+from collections.abc import Iterator, Mapping
+
+from models.packs.pack import Pack
+from server.errors import NotFoundError, NotServingError, RefusedError, shown
+from server.repository.entry import Entry
+
+
+class Entries(Mapping[str, Entry]):
+    """Entries by the names of their slots."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Entry] = {}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._by_name))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def known(self, name: str, model: str) -> Entry:
+        """Return the entry of the slot ``name``, which may be new."""
+        return self._by_name.setdefault(name, Entry(name, model))
+
+    def forget(self, name: str) -> None:
+        """Know nothing of the slot ``name`` any more."""
+        del self._by_name[name]
+
+    def of(self, model: str) -> list[Entry]:
+        """Return what is known of the versions of ``model``."""
+        return [entry for entry in self._by_name.values() if entry.model == model]
+
+    def versions(self, model: str) -> list[str]:
+        """Return the versions of ``model`` that answer, lowest first."""
+        found = [entry.version for entry in self.of(model) if entry.answers]
+        return sorted((each for each in found if each is not None), key=_number)
+
+    def find(self, model: str, version: str | None = None) -> Entry:
+        """Return the entry that answers requests to ``version``, or to the latest that answers.
+
+        Raises:
+            NotFoundError: unknown name or version.
+        """
+        only = self._by_name.get(model)
+        known = self.of(model) if only is None else [only]
+        if not known:
+            raise NotFoundError(f"model {shown(model)}: not found")
+        if version is not None:
+            known = [each for each in known if each.version in {None, version}]
+            if not known:
+                raise NotFoundError(f"model {shown(model)}: version {shown(version)} not found")
+        return max(known, key=lambda each: (each.answers, _number(each.version)))
+
+    def serving(self, model: str, version: str | None = None) -> tuple[Entry, Pack]:
+        """Return what answers now, and its pack.
+
+        Raises:
+            NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
+        """
+        entry = self.find(model, version)
+        if not entry.serves or entry.pack is None:
+            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
+        return entry, entry.pack
+
+
+def _number(version: str | None) -> int:
+    return int(version) if version is not None and version.isdecimal() else -1

@@ -1,0 +1,1 @@
+"""What a repository's folders say: models, their versions, their config.pbtxt."""

@@ -1,0 +1,103 @@
+"""What of a model is served: its versions on disk, and which of them its configuration wants.
+
+A slot is what is loaded at most once. A model of which one version is served at a time has one, called as
+the model, whatever version is in it: its metrics go on when the next version takes its place. Where several
+may be served at once, each has a slot NAME/VERSION.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from models.errors import PackError
+from models.images.preprocess import read_labels
+from models.packs.pack import Pack, versions
+from server.errors import NotFoundError, shown
+from server.repository.layout.model_config import FILE, ModelConfig, read_model_config
+from server.repository.layout.presence import is_folder
+from server.repository.layout.seen import Seen, look, look_at_pack
+from server.repository.layout.versions import serves_several
+
+
+@dataclass(frozen=True)
+class Slot:
+    """``name``: of the slot; ``model``: of the model; ``folder``: of the version that is served there.
+
+    ``seen``: of its files before any was read, so that what changes afterwards is seen, too.
+    """
+
+    name: str
+    model: str
+    folder: Path
+    config: ModelConfig
+    seen: Seen = field(repr=False)
+
+
+def slots(root: Path, model: str) -> list[Slot]:
+    """Return what is served of ``model`` in the repository ``root``, lowest version first; blocks.
+
+    Raises:
+        NotFoundError: no such model. ModelConfigError: its config.pbtxt. PackError: no version of it is to
+            be served. OSError: no access.
+    """
+    folder = root / model
+    if not model or model[0] == "." or "/" in model or "\0" in model or not is_folder(folder):
+        raise NotFoundError(f"model {shown(model)}: not in the repository")
+    config = read_model_config(folder)
+    beside = look([folder / FILE, *(folder / file for file in config.label_files.values())])
+    if (folder / "manifest.json").exists():  # a pack as such, without a folder for its version
+        return [Slot(model, model, folder, config, beside + look_at_pack(folder))]
+    found = _wanted(folder, config)
+    several = serves_several(config.policy)
+    return [
+        Slot(
+            f"{model}/{path.name}" if several else model,
+            *(model, path, config),
+            seen=beside + look_at_pack(path),
+        )
+        for path in found
+    ]
+
+
+def _wanted(folder: Path, config: ModelConfig) -> list[Path]:
+    """Return the folders of the versions that are served."""
+    there = versions(folder)
+    if not there:
+        raise PackError(f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+    # One without a manifest is being copied there.
+    begun = {int(path.name): path for path in there if (path / "manifest.json").exists()}
+    if not begun:
+        raise PackError(f"{there[-1] / 'manifest.json'}: No such file or directory")
+    wanted = [begun[number] for number in config.policy.wanted(list(begun))]
+    if not wanted:
+        raise PackError(f"{folder / FILE}: version_policy: none of its versions is there")
+    return wanted
+
+
+def labelled(pack: Pack, slot: Slot) -> Pack:
+    """Return ``pack`` with the labels that the configuration of its model names.
+
+    Raises:
+        PackError: an output that is no vector of scores, or more or fewer labels than it has.
+        ModelError: a file of labels cannot be read.
+    """
+    for output, file in slot.config.label_files.items():
+        pack = _with_labels(pack, output, slot.folder.parent / file)
+    return pack
+
+
+def _with_labels(pack: Pack, output: str, file: Path) -> Pack:
+    known = pack.manifest.classification
+    ports = {port.name: port for port in pack.manifest.outputs}
+    if known is None or known.output != output:
+        raise PackError(f"{file}: labels for {shown(output)}, no output of scores of the pack")
+    labels = read_labels(file)
+    classes = ports[output].shape[1]
+    if len(labels) != classes:
+        raise PackError(f"{file}: {len(labels)} labels for {classes} classes")
+    named = {"classification": replace(known, labels=labels)}
+    return replace(pack, manifest=pack.manifest.model_copy(update=named))
+
+
+def ignored_fields(config: ModelConfig) -> str:
+    """Return which fields of ``config`` mean nothing here, with their lines; empty where there are none."""
+    return ", ".join(f"{name} (line {line})" for name, line in config.ignored.items())

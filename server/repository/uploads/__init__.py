@@ -1,0 +1,1 @@
+"""ONNX files that clients send: received, compiled in a process of their own, put into the repository."""

@@ -1,0 +1,130 @@
+"""The process that compiles an uploaded file: ``python -m server.repository.uploads.child TASK``.
+
+TASK is JSON (``Task``). Each line that it writes is JSON: a step and what it is at, at the end
+``{"pack": ...}`` or ``{"error": ..., "kind": ...}``. It limits itself before it reads what a client sent,
+and goes with the server: nobody else would end it.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+#: What failed: the file, the memory or the time that it may take, the disk, or something of ours.
+Kind = Literal["model", "memory", "disk", "fault"]
+_PR_SET_PDEATHSIG = 1
+#: The service computes first.
+_NICE = 10
+
+
+@dataclass(frozen=True)
+class Task:
+    """``source``: the file; ``destination``: FOLDER/NAME, to hold version 1; ``server``: its process."""
+
+    source: str
+    destination: str
+    target: str
+    memory_bytes: int
+    cpu_seconds: int
+    server: int
+
+    def text(self) -> str:
+        """Return it as the argument of the process."""
+        return json.dumps(asdict(self))
+
+
+def main(argument: str) -> int:
+    """Compile as ``argument`` says; return the status of the process."""
+    task = Task(**json.loads(argument))
+    limit(task)
+    try:
+        with _failures():
+            _say(pack=str(_compile(task)))
+    except _FailedError as exc:
+        _say(error=str(exc), kind=exc.kind)
+        return 1
+    return 0
+
+
+class _FailedError(Exception):
+    def __init__(self, message: str, kind: Kind) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Turn whatever compiling raises into what is said of it."""
+    from models.errors import ModelError
+
+    try:
+        yield
+    except MemoryError as exc:
+        raise _FailedError("compiling it takes more memory than it may", "memory") from exc
+    except ModelError as exc:
+        raise _FailedError(str(exc), "disk" if _is_full(exc) else "model") from exc
+    except OSError as exc:
+        raise _FailedError(exc.strerror or str(exc), "disk" if _is_full(exc) else "fault") from exc
+    except Exception as exc:
+        short = "bad_alloc" in str(exc) or "bad allocation" in str(exc)
+        raise _FailedError(f"{type(exc).__name__}: {exc}", "memory" if short else "fault") from exc
+
+
+def _is_full(exc: BaseException | None) -> bool:
+    while exc is not None:
+        if isinstance(exc, OSError) and exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        exc = exc.__cause__
+    return False
+
+
+def limit(task: Task) -> None:
+    """Bound memory and time of this process, and end it when the server ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != task.server:
+        sys.exit("the server is gone")
+    resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (task.cpu_seconds, task.cpu_seconds + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
+
+
+def _compile(task: Task) -> Path:
+    from models.compiler import CompileOptions, compile_onnx
+    from models.packs.target import named_target
+    from pipeline.checking.accepting import checker
+    from pipeline.devices.lowered import device_measure
+
+    source, target = Path(task.source), named_target(task.target)
+    options = CompileOptions(
+        target=target,
+        measure=device_measure(target),
+        warn=_warn,
+        accept=checker(source, target, _warn, _step),
+    )
+    return compile_onnx(source, Path(task.destination), options, _step)
+
+
+def _step(step: str, detail: str = "") -> None:
+    _say(step=step, detail=detail)
+
+
+def _warn(text: str) -> None:
+    _say(warning=text)
+
+
+def _say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

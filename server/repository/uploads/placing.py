@@ -1,0 +1,42 @@
+"""A new pack becomes the next version of its model: by a rename, so whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+from models.packs.pack import versions
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+def place(made: Path, root: Path) -> Path:
+    """Move ``made``, FOLDER/NAME with version 1 of a pack in it, into the repository ``root``.
+
+    Return the pack's folder there: the next version of NAME, or its first; blocks.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    folder = root / made.name
+    if not folder.exists() and _moved(made, folder):
+        return folder / "1"
+    while True:  # others put versions there, too
+        number = max((int(path.name) for path in versions(folder)), default=0) + 1
+        if _moved(made / "1", folder / str(number)):
+            return folder / str(number)
+
+
+def _moved(source: Path, destination: Path) -> bool:
+    """Rename ``source``; return False where the name is taken."""
+    try:
+        source.rename(destination)
+    except OSError as exc:
+        if exc.errno in _TAKEN:
+            return False
+        raise
+    descriptor = os.open(destination.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True

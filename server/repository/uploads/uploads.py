@@ -1,0 +1,189 @@
+"""From a body to a new version that serves: kept on the repository's disk, compiled, placed, loaded.
+
+Invariant: what is not whole lies in one hidden folder, locked while it is worked on and removed at the end,
+or at the next start. A name has one upload at a time, and one file is compiled at a time.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import aiofiles
+
+from loader.errors import LoaderError
+from models.errors import ModelError
+from models.packs.leftovers import locked_folder
+from models.packs.names import is_model_name
+from pipeline.devices.base import DeviceError
+from pipeline.execution.errors import EngineError
+from pipeline.planning.plan import PlanError
+from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
+from server.repository.repository import Repository
+from server.repository.uninterrupted import to_its_end
+from server.repository.uploads.compiling import Compiler
+from server.repository.uploads.placing import place
+from server.requests.admission import Turns
+
+_log = logging.getLogger(__name__)
+
+_NOT_LOADED = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError)
+_LINE = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is being done, and how far that is."""
+
+    step: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A version is in the repository; ``state`` and ``reason``: whether it serves, and why not."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as answers show them."""
+        return asdict(self)
+
+
+class Uploads:
+    """Takes uploads for ``repository``; ``compiler`` makes packs of them."""
+
+    def __init__(self, repository: Repository, compiler: Compiler) -> None:
+        self._repository = repository
+        self._compiler = compiler
+        self._names: set[str] = set()
+        self._turns = Turns("a file to be compiled", _LINE)
+
+    @contextlib.asynccontextmanager
+    async def upload(self, name: str) -> AsyncIterator["Upload"]:
+        """Yield an upload of the model ``name``; at its end nothing is left but what was placed.
+
+        Raises:
+            InvalidRequestError: no name of a model. ConflictError: it is being uploaded. SpoolError: the
+            repository cannot be written.
+        """
+        if not is_model_name(name):
+            raise InvalidRequestError(
+                f"{shown(name)}: not a model name (letters, digits, ._-, at most 100)"
+            )
+        if name in self._names:
+            raise ConflictError(f"model {name!r}: another upload of it is under way")
+        self._names.add(name)
+        stack = contextlib.ExitStack()
+        try:
+            hidden = locked_folder(self._repository.root, f"upload-{name}")
+            with _disk():
+                folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
+            yield Upload(name, folder, self._repository, self._compiler, self._turns)
+        finally:
+            self._names.discard(name)
+            await to_its_end(asyncio.to_thread(stack.close))
+
+
+class Upload:
+    """One upload, in its hidden ``folder``."""
+
+    def __init__(
+        self, name: str, folder: Path, repository: Repository, compiler: Compiler, turns: Turns
+    ) -> None:
+        self._name = name
+        self._folder = folder
+        self._repository = repository
+        self._compiler = compiler
+        self._turns = turns
+        self._source = folder / f"{name}.onnx"
+        self._warnings: list[str] = []
+
+    async def receive(self, parts: AsyncIterator[bytes]) -> int:
+        """Write ``parts`` to the disk; return how many bytes they are.
+
+        Raises:
+            SpoolError: the disk takes no more. InvalidRequestError: there are none. Otherwise what
+            ``parts`` raises.
+        """
+        size = 0
+        with _disk():
+            async with aiofiles.open(self._source, "wb") as file:
+                async for part in parts:
+                    await file.write(part)
+                    size += len(part)
+        if not size:
+            raise InvalidRequestError("the body is empty; send an ONNX file")
+        return size
+
+    async def make(self) -> AsyncGenerator[Step | Placed]:
+        """Compile what was received, place it and load it; the last thing yielded is what became of it.
+
+        Raises:
+            BusyError: too many wait. InvalidRequestError, TooLargeError: it cannot be compiled, or not
+            within the limits. SpoolError: the disk is full. ServiceError: a fault of ours.
+        """
+        yield Step("wait")
+        made = self._folder / self._name
+        async with self._turns, aclosing(self._compiled(made)) as steps:
+            async for step in steps:
+                yield step
+        with _disk():
+            pack = await to_its_end(asyncio.to_thread(place, made, self._repository.root))
+        _log.info("model %s: version %s was uploaded", self._name, pack.name)
+        yield Step("load")
+        yield await self._loaded(pack.name)
+
+    async def _compiled(self, made: Path) -> AsyncGenerator[Step]:
+        """Compile into ``made``; yield the steps, and keep the warnings."""
+        try:
+            async with aclosing(self._compiler.compiled(self._source, made)) as lines:
+                async for said in lines:
+                    if "warning" in said:
+                        self._warnings.append(self._public(str(said["warning"])))
+                    elif "step" in said:
+                        yield Step(str(said["step"]), self._public(str(said.get("detail", ""))))
+        except ServiceError as exc:
+            raise type(exc)(self._public(str(exc))) from exc
+
+    async def _loaded(self, version: str) -> Placed:
+        """Load what was placed, as far as it is to be served."""
+        reason = ""
+        try:
+            await self._repository.load(self._name)
+        except _NOT_LOADED as exc:
+            reason = str(exc)
+        serves = version in self._repository.versions(self._name)
+        if not serves and not reason:
+            reason = "the version_policy of its config.pbtxt has other versions served"
+        state = "READY" if serves else "UNAVAILABLE"
+        return Placed(self._name, version, state, reason, tuple(self._warnings))
+
+    def _public(self, text: str) -> str:
+        """Return ``text`` without the hidden folder, which is no client's business."""
+        return text.replace(f"{self._folder}/", "")
+
+
+@contextlib.contextmanager
+def _disk() -> Iterator[None]:
+    """Turn what the disk of the repository says into an error without paths.
+
+    Raises:
+        SpoolError: it has no room, or refuses to be written.
+    """
+    try:
+        yield
+    except OSError as exc:
+        _log.warning("an upload cannot be kept: %s", exc)
+        is_full = exc.errno in {errno.ENOSPC, errno.EDQUOT}
+        state = "is full" if is_full else f"cannot be written: {exc.strerror or exc}"
+        raise SpoolError(f"the disk of the repository {state}") from exc

@@ -1,0 +1,166 @@
+"""A repository that changes under a service that follows it."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from server.context import StartupError
+from server.repository.polling.changes import Changes
+from server.repository.polling.poller import Poller
+from server.repository.polling.wholeness import check_whole
+from tests.server.conftest import SettingsFactory
+from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+
+TINY = inputs_for("tiny")
+NOTHING = Changes()
+#: No look but those that a test makes.
+NEVER = 1e6
+
+
+@pytest.fixture
+def repository(packs: Packs, tmp_path: Path) -> Path:
+    for name in ("tiny", "pair"):
+        shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
+    return tmp_path / "packs"
+
+
+@pytest.fixture
+async def following(settings: SettingsFactory, repository: Path) -> AsyncIterator[Service]:
+    changes = {
+        "models_budget": 64 << 20,
+        "repository": repository,
+        "models": (),
+        "model_control": "poll",
+        "poll_interval": NEVER,
+    }
+    async with serving(settings(**changes)) as service:
+        yield service
+
+
+@pytest.fixture
+async def poller(following: Service) -> Poller:
+    return await asyncio.to_thread(Poller, following.context.repository, ())
+
+
+async def is_like(service: Service, packs: Packs, source: str) -> None:
+    close(arrays(await service.infer("tiny", TINY)), packs.expected(source, TINY))
+
+
+async def test_what_comes_changes_and_goes_is_followed(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    assert await poller.step() == NOTHING
+    shutil.copytree(packs.repository / "twin", repository / "twin")
+    shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
+    assert await poller.step() == NOTHING  # seen, and not yet twice
+    await is_like(following, packs, "tiny")
+    assert await poller.step() == Changes(("tiny", "twin"))
+    await is_like(following, packs, "twin")
+    assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
+    assert await poller.step() == NOTHING
+    shutil.rmtree(repository / "pair")
+    await poller.step()
+    assert await poller.step() == Changes(gone=("pair",))
+    error(await following.infer("pair", inputs_for("pair")), 404)
+    assert set(following.context.budget.held()) == {"tiny", "twin"}
+    # The newer version is taken back: the one before serves again.
+    shutil.rmtree(repository / "tiny" / "2")
+    await poller.step()
+    await poller.step()
+    await is_like(following, packs, "tiny")
+
+
+async def test_half_a_pack_is_never_taken(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    """However long a copy rests at any of its steps."""
+    source, folder = packs.repository / "twin" / "1", repository / "tiny" / "2"
+    whole = (source / "weights.bin").read_bytes()
+    folder.mkdir()
+
+    async def still_the_old_one() -> None:
+        for _ in range(3):
+            await poller.step()
+        await is_like(following, packs, "tiny")
+        assert (await following.client.get("/v2/models/tiny")).json()["versions"] == ["1"]
+
+    await still_the_old_one()
+    for name in ("manifest.json", "model.onnx", "pieces.bin"):
+        shutil.copy(source / name, folder / name)
+        await still_the_old_one()
+    for part in (whole[:-4096], whole[:-4096] + bytes(4096)):  # too short; room for all of it
+        (folder / "weights.bin").write_bytes(part)
+        await still_the_old_one()
+    (folder / "weights.bin").write_bytes(whole)
+    for _ in range(2):
+        await poller.step()
+    await is_like(following, packs, "twin")
+
+
+async def test_what_somebody_unloaded_stays_so(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    await following.client.post("/v2/repository/models/tiny/unload")
+    shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
+    for _ in range(2):
+        await poller.step()
+    error(await following.infer("tiny", TINY), 503, "unloaded")
+
+
+async def test_a_repository_that_is_away_says_nothing_of_models(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    away = await asyncio.to_thread(repository.rename, repository.with_name("away"))
+    for _ in range(3):
+        assert await poller.step() == NOTHING
+    await asyncio.to_thread(away.rename, repository)
+    await poller.step()
+    await is_like(following, packs, "tiny")
+
+
+async def test_no_request_is_lost_while_packs_change(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    done = asyncio.Event()
+    answers: list[int] = []
+
+    async def asking() -> None:
+        while not done.is_set():
+            answers.append((await following.infer("tiny", TINY)).status_code)
+            await asyncio.sleep(0)  # a quick answer waits for nothing: others want the loop, too
+
+    clients = [asyncio.create_task(asking()) for _ in range(3)]
+    for number in range(2, 4):
+        source = "twin" if number % 2 == 0 else "tiny"
+        shutil.copytree(packs.repository / source / "1", repository / "tiny" / str(number))
+        for _ in range(2):
+            await poller.step()
+        await is_like(following, packs, source)
+    done.set()
+    await asyncio.gather(*clients)
+    assert set(answers) == {200}
+
+
+async def test_a_service_that_follows_may_start_with_nothing(
+    settings: SettingsFactory, tmp_path: Path
+) -> None:
+    changes = {"repository": tmp_path, "models": (), "model_control": "poll"}
+    async with serving(settings(**changes)) as service:
+        assert (await service.client.get("/v2/health/ready")).status_code == 503
+    with pytest.raises(StartupError, match="no packs"):
+        async with serving(settings(**{**changes, "model_control": "explicit"})):
+            pass
+
+
+async def test_where_nothing_changes_nobody_loads(settings: SettingsFactory) -> None:
+    async with serving(settings(model_control="none")) as service:
+        for action in ("load", "unload"):
+            answer = await service.client.post(f"/v2/repository/models/tiny/{action}")
+            error(answer, 403, "model_control")
+
+
+def test_a_whole_pack_is_whole(packs: Packs) -> None:
+    check_whole(packs.repository / "tiny" / "1")

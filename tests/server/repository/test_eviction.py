@@ -1,0 +1,173 @@
+"""Models that go for others, and come back with the next request to them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from loader.errors import ReadError
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    Faults,
+    Gate,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+MODELS = ("tiny", "twin", "pair")
+Serve = Callable[..., AsyncIterator[Service]]
+
+
+@pytest.fixture
+async def crowded(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> AsyncIterator[Service]:
+    """Room for one of "tiny" and "twin", beside "pair"."""
+    async with serving(settings(**crowding(packs))) as service:
+        yield service
+
+
+def crowding(packs: Packs, **changes: object) -> dict[str, object]:
+    room = packs.smallest("tiny") + packs.smallest("pair") + (16 << 10)
+    return {
+        "models_budget": room,
+        "models": MODELS,
+        "budget_policy": "evict-lru",
+        "activations": "own",
+        **changes,
+    }
+
+
+async def right(service: Service, packs: Packs, name: str, seed: int = 0) -> None:
+    inputs = inputs_for(name, seed)
+    close(arrays(await service.infer(name, inputs)), packs.expected(name, inputs))
+    budget = service.context.budget
+    assert budget.used_bytes <= budget.total_bytes
+
+
+def loaded(service: Service) -> set[str]:
+    return set(service.context.budget.held())
+
+
+async def test_a_request_brings_its_model_back(crowded: Service, packs: Packs) -> None:
+    assert loaded(crowded) == {"tiny", "pair"}
+    for turn, name in enumerate(("twin", "tiny", "twin", "pair", "twin", "tiny")):
+        await right(crowded, packs, name, turn)
+        assert name in loaded(crowded)
+    # "pair" went for nobody: the one that gives enough room did.
+    assert await crowded.metric("layerstream_model_evictions_total", model="pair") == 0
+    assert await crowded.metric("layerstream_model_evictions_total", model="tiny") == 2
+    assert await crowded.metric("layerstream_cold_start_seconds_count", model="twin") == 2
+    seconds = await crowded.metric("layerstream_cold_start_seconds_sum", model="twin")
+    assert seconds is not None
+    assert seconds > 0
+
+
+async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Packs) -> None:
+    await right(crowded, packs, "twin")
+    client = crowded.client
+    assert (await client.get("/v2/models/tiny/ready")).status_code == 200
+    described = (await client.get("/v2/models/tiny")).json()
+    assert described["versions"] == ["1"]
+    assert [port["name"] for port in described["inputs"]] == ["image"]
+    assert described["parameters"]["memory_bytes"] is None
+    index = {row["name"]: row for row in (await client.post("/v2/repository/index")).json()}
+    assert index["tiny"]["state"] == "UNAVAILABLE"
+    assert "evicted" in index["tiny"]["reason"]
+    absent = "layerstream_model_absent"
+    assert await crowded.metric(absent, model="tiny", reason="evicted") == 1
+    assert "tiny" not in loaded(crowded)  # nobody asked it for an answer
+
+
+async def test_requests_wait_for_one_load(crowded: Service, packs: Packs) -> None:
+    await asyncio.gather(*(right(crowded, packs, "twin", seed) for seed in range(8)))
+    assert await crowded.metric("layerstream_cold_start_seconds_count", model="twin") == 1
+
+
+async def test_both_are_answered_under_load(crowded: Service, packs: Packs) -> None:
+    asked = [right(crowded, packs, MODELS[seed % 3], seed) for seed in range(24)]
+    await asyncio.gather(*asked)
+
+
+async def test_who_is_used_is_answered_before_it_goes(
+    crowded: Service, packs: Packs, faults: Faults
+) -> None:
+    gate = Gate()
+    faults.kernel = gate.hold
+    using = [asyncio.create_task(right(crowded, packs, "tiny", seed)) for seed in range(3)]
+    await gate.reached()
+    bringing = asyncio.create_task(right(crowded, packs, "twin"))
+    coming_back = [asyncio.create_task(right(crowded, packs, "tiny", seed)) for seed in range(3)]
+    await asyncio.sleep(0)
+    assert "tiny" in loaded(crowded)
+    gate.open()
+    await asyncio.gather(*using, bringing, *coming_back)
+
+
+async def test_pinned_models_stay(settings: SettingsFactory, packs: Packs) -> None:
+    async with serving(settings(**crowding(packs, evictable="twin,pair"))) as service:
+        error(await service.infer("twin", inputs_for("twin")), 409, "'twin'", "excess")
+        assert loaded(service) == {"tiny", "pair"}
+        await right(service, packs, "tiny")
+
+
+async def test_without_the_policy_nobody_goes(settings: SettingsFactory, packs: Packs) -> None:
+    async with serving(settings(**crowding(packs, budget_policy="refuse"))) as service:
+        error(await service.infer("twin", inputs_for("twin")), 409, "'twin'")
+        error(await service.client.post("/v2/repository/models/twin/load"), 409)
+        assert loaded(service) == {"tiny", "pair"}
+
+
+async def test_load_and_unload_by_hand(crowded: Service, packs: Packs) -> None:
+    assert (await crowded.client.post("/v2/repository/models/twin/load")).status_code == 200
+    assert loaded(crowded) == {"twin", "pair"}
+    await crowded.client.post("/v2/repository/models/tiny/unload")
+    error(await crowded.infer("tiny", inputs_for("tiny")), 503, "unloaded")
+    await right(crowded, packs, "twin")
+
+
+async def test_a_client_waits_no_longer_than_it_may(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> None:
+    changes = crowding(packs, request_timeout=0.2)
+    async with serving(settings(**changes)) as service:
+        gate = Gate()
+        faults.read = lambda offset, length: gate.hold()
+        error(await service.infer("twin", inputs_for("twin")), 504, "'twin'")
+        gate.open()
+        faults.read = lambda offset, length: None
+        await right(service, packs, "twin")
+
+
+async def test_only_so_many_wait(settings: SettingsFactory, packs: Packs, faults: Faults) -> None:
+    async with serving(settings(**crowding(packs, queue_limit=2))) as service:
+        gate = Gate()
+        faults.read = lambda offset, length: gate.hold()
+        waiting = [asyncio.create_task(right(service, packs, "twin", seed)) for seed in range(2)]
+        await gate.reached()
+        refused = await service.infer("twin", inputs_for("twin"))
+        error(refused, 503, "'twin'")
+        assert refused.headers["retry-after"] == "1"
+        gate.open()
+        await asyncio.gather(*waiting)
+
+
+async def test_a_load_that_fails_is_tried_again(
+    crowded: Service, packs: Packs, faults: Faults
+) -> None:
+    left = [ReadError("a bad block")]
+
+    def read(offset: int, length: int) -> None:
+        if left:
+            raise left.pop()
+
+    faults.read = read
+    failures = [crowded.infer("twin", inputs_for("twin")) for _ in range(3)]
+    for answer in await asyncio.gather(*failures):
+        error(answer, 503, "a bad block")
+    await right(crowded, packs, "twin")
