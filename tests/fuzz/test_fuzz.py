@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import cfg as cfg_fuzzer
+from tests.fuzz import http_infer as http_infer_fuzzer
 from tests.fuzz import infer as infer_fuzzer
 from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
@@ -44,6 +45,12 @@ def test_sdf3_reader(tmp_path: Path) -> None:
 
 def test_infer_reader() -> None:
     accepted = [infer_fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_infer_over_http(tmp_path: Path) -> None:
+    with http_infer_fuzzer.HttpInferFuzzer(tmp_path) as fuzzer:
+        accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
@@ -88,6 +95,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
         onnx_fuzzer.main,
         cfg_fuzzer.main,
         infer_fuzzer.main,
+        http_infer_fuzzer.main,
         sdf3_fuzzer.main,
         network_fuzzer.main,
     ],
