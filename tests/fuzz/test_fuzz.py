@@ -50,8 +50,8 @@ def test_infer_reader() -> None:
 
 def test_infer_over_http(tmp_path: Path) -> None:
     with http_infer_fuzzer.HttpInferFuzzer(tmp_path) as fuzzer:
-        accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
-    assert 0 < sum(accepted) < EXAMPLES
+        accepted = [fuzzer.run(number) for number in range(EXAMPLES // 3)]
+    assert 0 < sum(accepted) < EXAMPLES // 3
 
 
 # Drawn and not shrunk: a smaller graph is another graph, and each takes a compilation.
