@@ -2,7 +2,8 @@
 
 One seam: what headers say (framing.py) and the chunks of a body become named arrays (decoding.py), and
 named arrays the pieces of an answer (encoding.py). Between the two lie the plain records of messages.py,
-which know neither JSON nor HTTP. JSON is read and written in text/, raw tensors in binary.py.
+which know neither JSON nor HTTP. JSON is read and written in text/, raw tensors in raw/; requests that are
+short and ordinary are parsed at once (plain.py).
 """
 
 from server.codec.decoding import BodyDecoder, decode_at_once

@@ -11,8 +11,8 @@ from dataclasses import replace
 from models.packs.manifest import Port
 from server.codec.framing import Framing
 from server.codec.messages import Request, all_wanted
+from server.codec.plain import read_plain
 from server.codec.raw.reader import RawReader, bare_tensor
-from server.codec.text.plain import read_plain
 from server.codec.text.reader import RequestReader
 from server.errors import InvalidRequestError
 
@@ -21,10 +21,12 @@ Ports = Sequence[Port]
 
 def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) -> Request | None:
     """Return the request that a short, ordinary ``body`` is, or None: a BodyDecoder must be asked."""
-    if framing.coding != "identity" or framing.json_bytes not in (None, len(body)):
+    length = framing.json_bytes
+    if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
         return None
     began = time.perf_counter()
-    request = read_plain(body, ports, outputs)
+    raw = b"" if length is None else body[length:]
+    request = read_plain(body[:length], raw, ports, outputs)
     return request and replace(request, decoding_seconds=time.perf_counter() - began)
 
 

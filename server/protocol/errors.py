@@ -71,7 +71,7 @@ STATUSES: dict[type[Exception], int] = {
 }
 
 # Not faults of this request: counted, and written when they begin, not again for everybody who asks.
-_STATES = (BusyError, NotServingError)
+_STATES = (BusyError, NotServingError, UnsupportedError)
 
 _OUTCOMES = {
     400: "invalid",

@@ -36,9 +36,9 @@ class Sent:
     is_mixed: bool = False
     coding: Coding = "identity"
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield all pieces in their coding; some may be empty."""
-        return compressed(chain(self.text(), self.raw()), self.coding)
+    def pieces(self, text: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield all pieces in their coding, those of ``text`` first; some may be empty."""
+        return compressed(chain(text, self.raw()), self.coding)
 
     @property
     def media_type(self) -> str:
@@ -46,15 +46,16 @@ class Sent:
 
 
 class PiecesResponse(Response):
-    """Sends pieces one after the other; each is made when the one before has gone.
+    """Sends pieces one after the other; each is made when the one before has gone. ``text`` comes first.
 
     Between two of them others have their turn, also while the client takes all that comes.
     """
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: Sent, text: Iterator[bytes]) -> None:
         super().__init__(media_type=sent.media_type)
         del self.headers["content-length"]
         self._sent = sent
+        self._text = text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; stop making pieces when the client has left."""
@@ -62,7 +63,7 @@ class PiecesResponse(Response):
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         gone = scope["exchange"].is_gone
-        for piece in self._sent.pieces():
+        for piece in self._sent.pieces(self._text):
             if gone():
                 return
             if piece:
@@ -83,7 +84,7 @@ class PiecesResponse(Response):
         if sent.is_mixed and is_plain:
             self.headers["content-length"] = str(text_bytes + sent.raw_bytes)
         elif knows_no_chunks:
-            self.headers["content-length"] = str(await _length(sent.pieces()))
+            self.headers["content-length"] = str(await _length(sent.pieces(sent.text())))
 
 
 async def _length(pieces: Iterator[bytes]) -> int:
@@ -96,10 +97,11 @@ async def _length(pieces: Iterator[bytes]) -> int:
 
 def respond_in_pieces(sent: Sent) -> Response:
     """Return a response of what is ``sent``: as a whole, and as it is, where that is little."""
-    pieces = sent.text()
-    text = next(pieces)
+    text = sent.text()
+    first, second = next(text), next(text, None)
     most = _WHOLE_BYTES if sent.coding == "identity" else _WHOLE_UNCOMPRESSED_BYTES
-    if next(pieces, None) is not None or len(text) + sent.raw_bytes > most:
-        return PiecesResponse(sent)
-    headers = {JSON_LENGTH: str(len(text))} if sent.is_mixed else None
-    return Response(b"".join((text, *sent.raw())), 200, headers, sent.media_type)
+    if second is not None or len(first) + sent.raw_bytes > most:
+        begun = (first,) if second is None else (first, second)
+        return PiecesResponse(sent, chain(begun, text))
+    headers = {JSON_LENGTH: str(len(first))} if sent.is_mixed else None
+    return Response(b"".join((first, *sent.raw())), 200, headers, sent.media_type)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 
 from models.packs.manifest import Port
-from server.codec import BodyDecoder, Coding, Framing, Request
+from server.codec import BodyDecoder, Coding, Framing, Request, decode_at_once
 from server.codec.compression import opener
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
@@ -40,6 +40,7 @@ def compare(rng: random.Random) -> bool:
         expected = meaning(body, ports, OUTPUTS, json_bytes)
     except Refused:
         expected = None
+    check_at_once(body, Framing(json_bytes), ports, expected)
     try:
         found = decoded(rng, body, Framing(json_bytes, coding), ports)
     except (InvalidRequestError, TooLargeError) as exc:
@@ -51,6 +52,16 @@ def compare(rng: random.Random) -> bool:
         raise AssertionError(f"accepted: {json_bytes} {body!r}")
     check_same(found, expected)
     return True
+
+
+def check_at_once(
+    body: bytes, framing: Framing, ports: Sequence[Port], expected: Meaning | None
+) -> None:
+    """Check that ``body`` is parsed at once as the plain rules say, or left to the decoder."""
+    found = decode_at_once(body, framing, ports, OUTPUTS)
+    if found is not None:
+        assert expected is not None, f"accepted at once: {framing.json_bytes} {body!r}"
+        check_same(found, expected)
 
 
 def decoded(rng: random.Random, body: bytes, framing: Framing, ports: Sequence[Port]) -> Request:

@@ -2,5 +2,5 @@
 
 Everything but the values is kept as text (skeleton.py) until it is parsed; the values of "data" become
 arrays piece by piece (values.py, with layout.py for brackets, arrays.py for numbers), and their text is
-forgotten. Short, ordinary requests are parsed at once (plain.py).
+forgotten.
 """

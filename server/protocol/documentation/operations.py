@@ -28,7 +28,6 @@ ERRORS = {
     413: "the body is over the limit",
     415: "the body is compressed in a way that is not read (Content-Encoding)",
     500: "the answer cannot be sent, or a fault of the server; its log says more",
-    501: "a part of the protocol that this server does not have",
     503: "not loaded, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
     504: "no answer in time",
 }
@@ -76,10 +75,6 @@ def _takes(given: type[BaseModel], schema: type[BaseModel] | Document, *errors: 
     return Operation({200: (Content(schema),)}, (400, 413, *errors), (Content(given),), True)
 
 
-def _refused(*errors: int) -> Operation:
-    return Operation({}, (501, *errors))
-
-
 def _header(name: str, description: str, schema: Document) -> Document:
     return {"name": name, "in": "header", "description": description, "schema": schema}
 
@@ -87,7 +82,7 @@ def _header(name: str, description: str, schema: Document) -> Document:
 def _shared_memory(root: str) -> dict[tuple[str, str], Operation]:
     """Return the operations of one kind of shared memory, of which there is none."""
     empty_list, empty_object = {"type": "array", "maxItems": 0}, {"type": "object"}
-    found = {("post", f"{root}/region/{{region}}/register"): _refused()}
+    found: dict[tuple[str, str], Operation] = {}
     for place in ("", "/region/{region}"):
         found["get", f"{root}{place}/status"] = _gives(empty_list)
         found["post", f"{root}{place}/unregister"] = _gives(empty_object)
@@ -152,11 +147,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         extensions.UnloadRequest, schemas.ModelState, 403, 404
     ),
     ("get", "/v2/trace/setting"): _gives(extensions.TraceSettings),
-    ("post", "/v2/trace/setting"): _refused(),
     ("get", "/v2/models/{name}/trace/setting"): _gives(extensions.TraceSettings, *_KNOWN),
-    ("post", "/v2/models/{name}/trace/setting"): _refused(),
     ("get", "/v2/logging"): _gives(extensions.LogSettings),
-    ("post", "/v2/logging"): _refused(),
     **_shared_memory("/v2/systemsharedmemory"),
     **_shared_memory("/v2/cudasharedmemory"),
 }

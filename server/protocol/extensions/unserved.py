@@ -1,6 +1,7 @@
 """What Triton's clients may ask that this server has none of: traces, log levels, shared memory.
 
-States are told, since they are true: nothing is traced, no region is registered. Changing them is refused.
+States are told, since they are true: nothing is traced, no region is registered. Changing them is refused;
+what is always refused is in no documentation.
 """
 
 from typing import Any
@@ -28,8 +29,8 @@ async def model_trace_settings(context: ContextDependency, name: str) -> dict[st
     return await trace_settings()
 
 
-@router.post("/v2/trace/setting")
-@router.post("/v2/models/{name}/trace/setting")
+@router.post("/v2/trace/setting", include_in_schema=False)
+@router.post("/v2/models/{name}/trace/setting", include_in_schema=False)
 async def update_trace_settings(name: str = "") -> None:
     """501: there are no traces."""
     raise UnsupportedError("traces are not served; /metrics has the times of stages")
@@ -48,7 +49,7 @@ async def log_settings() -> dict[str, bool | int | str]:
     }
 
 
-@router.post("/v2/logging")
+@router.post("/v2/logging", include_in_schema=False)
 async def update_log_settings() -> None:
     """501: the log has the level that the server was started with."""
     raise UnsupportedError("log settings cannot be changed while the server runs")
@@ -74,4 +75,5 @@ for _kind in _KINDS:
     for _place in ("", "/region/{region}"):
         router.add_api_route(f"{_root}{_place}/status", regions, methods=["GET"])
         router.add_api_route(f"{_root}{_place}/unregister", unregister, methods=["POST"])
-    router.add_api_route(f"{_root}/region/{{region}}/register", register, methods=["POST"])
+    _place = f"{_root}/region/{{region}}/register"
+    router.add_api_route(_place, register, methods=["POST"], include_in_schema=False)

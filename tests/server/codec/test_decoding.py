@@ -10,6 +10,7 @@ from models.packs.manifest import Port
 from server.codec import BodyDecoder, Framing, Request, decode_at_once
 from server.errors import InvalidRequestError, ServiceError, TooLargeError
 from tests.fuzz.infer import check_message
+from tests.server.clients import messages
 from tests.server.codec.infer_cases import OUTPUTS
 from tests.server.codec.mixed_cases import packed
 
@@ -173,13 +174,31 @@ def test_arrays_are_filled_where_they_stay() -> None:
     assert array.base is None
 
 
-def test_only_short_json_is_decoded_at_once() -> None:
+def test_only_what_is_short_and_whole_is_decoded_at_once() -> None:
     body = json.dumps({"inputs": [entry(B, data=[True, False])]}).encode()
     for framing, taken in (
         (Framing(), True),
         (Framing(len(body)), True),
         (Framing(len(body) - 1), False),
+        (Framing(len(body) + 1), False),
         (Framing(0), False),
         (Framing(None, "gzip"), False),
     ):
         assert (decode_at_once(body, framing, [B], OUTPUTS) is not None) == taken
+
+
+def test_what_tritonclient_usually_sends_is_decoded_at_once() -> None:
+    array, texts = np.array([True, False]), messages.strings("ä", "")
+    inputs = [messages.tensor("b", array), messages.tensor("s", texts)]
+    for outputs in (None, [messages.output("z", False), messages.output("y")]):
+        for tensors in (inputs, [messages.tensor("b", array, False), inputs[1]]):
+            text, json_bytes = messages.body(tensors, outputs, request_id="7")
+            framing = Framing(json_bytes)
+            found = decode_at_once(text, framing, [S, B], OUTPUTS)
+            assert found is not None
+            slow = read(text, framing, S, B)
+            assert (found.wanted, found.id) == (slow.wanted, slow.id)
+            for name, array_ in slow.inputs.items():
+                assert messages.plain(found.inputs[name]) == messages.plain(array_)
+            assert decode_at_once(text[:-1], framing, [S, B], OUTPUTS) is None
+            assert decode_at_once(text + b"x", framing, [S, B], OUTPUTS) is None

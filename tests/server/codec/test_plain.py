@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.packs.manifest import Port
 from server.codec import Request
-from server.codec.text.plain import PLAIN_BYTES, read_plain
+from server.codec.plain import PLAIN_BYTES, read_plain
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples
@@ -52,7 +52,7 @@ def meaning(request: Request | None) -> Any:
 
 def taken(body: bytes, ports: Ports) -> bool:
     """Check that ``body`` is read as RequestReader reads it, or left to it; return whether it was read."""
-    found = read_plain(body, ports, OUTPUTS)
+    found = read_plain(body, b"", ports, OUTPUTS)
     if found is not None:
         assert meaning(found) == meaning(slowly(body, ports))
         assert all(array.flags.c_contiguous for array in found.inputs.values())
@@ -191,7 +191,7 @@ def test_a_longer_body_is_the_readers() -> None:
 @examples(few=25, many=500)
 def test_values_to_the_bit(values: list[float]) -> None:
     body = json.dumps({"inputs": [tensor(data=values)]}).encode()
-    request = read_plain(body, (X,), OUTPUTS)
+    request = read_plain(body, b"", (X,), OUTPUTS)
     expected = np.array([values], np.float32)
     if request is None:
         assert not np.isfinite(expected).all()

@@ -20,6 +20,7 @@ from models.packs.pack import open_pack
 from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
 from tests.examples import examples
+from tests.server.clients import messages
 from tests.server.support import Service, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -147,6 +148,30 @@ def same_values(datatype: str, values: list[Any], expected: list[Any]) -> bool:
         return values == expected
     kind = DATATYPES[datatype]
     return np.array(values, kind).tobytes() == np.array(expected, kind).tobytes()
+
+
+@pytest.mark.parametrize("as_json", [(), ("in",), ("out",)])
+@pytest.mark.parametrize("datatype", EXTREMES)
+async def test_extremes_come_back_raw(
+    service: Service, datatype: str, as_json: tuple[str, ...]
+) -> None:
+    """As raw bytes one way, the other or both; raw both ways, what JSON has no word for comes back, too."""
+    kind = DATATYPES[datatype]
+    array = np.array(EXTREMES[datatype], object if kind == "bytes" else kind)
+    if datatype.startswith("FP") and not as_json:
+        array = np.array([np.nan, -np.inf], kind)
+    sent = messages.sent(
+        [messages.tensor("x", array, "in" not in as_json)],
+        [messages.output("y", "out" not in as_json)],
+    )
+    answer = await service.client.post(f"/v2/models/copy-{datatype}/infer", **sent)
+    assert messages.plain(messages.received(answer).as_numpy("y")) == messages.plain(array)
+
+
+async def test_bf16_is_no_datatype_of_a_model(service: Service) -> None:
+    """A model with BF16 does not compile; a tensor of it is refused by its name."""
+    body = tensor("x", "BF16", [2], [0, 0])
+    error(await infer(service, "copy-FP32", body), 400, "'BF16'", "FP32")
 
 
 @pytest.mark.parametrize("datatype", EXTREMES)

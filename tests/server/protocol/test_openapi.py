@@ -143,13 +143,10 @@ def cases() -> Iterator[Case]:
         yield Case("get", path, 200)
     for end in ("", "/ready", "/config", "/stats", "/trace/setting"):
         yield from known("get", f"{MODEL}{end}", {}, "tiny")
-    for path in ("/v2/trace/setting", f"{MODEL}/trace/setting", "/v2/logging"):
-        yield Case("post", path, 501, sent={"json": {}})
     for kind in ("system", "cuda"):
         for place in ("", "/region/{region}"):
             yield Case("get", f"/v2/{kind}sharedmemory{place}/status", 200)
             yield Case("post", f"/v2/{kind}sharedmemory{place}/unregister", 200)
-        yield Case("post", f"/v2/{kind}sharedmemory/region/{{region}}/register", 501)
     yield from inference()
     for path, bad in ((INDEX, {"ready": 1}), (LOAD, {"parameters": []}), (UNLOAD, [])):
         yield Case("post", path, 400, sent={"json": bad})

@@ -1,0 +1,113 @@
+"""Short, ordinary infer requests, parsed at once: RequestReader takes most of its time whatever the size.
+
+It knows only what it accepts. Of everything else, right or wrong, BodyDecoder has the last word.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from numpy.typing import NDArray
+
+from models.packs.manifest import Port
+from server.codec.datatypes import datatype
+from server.codec.fields import check_names
+from server.codec.messages import Request, Wanted, all_wanted
+from server.codec.raw.reader import RawReader, RawTensor, raw_tensor
+from server.codec.text.arrays import PortArray
+from server.errors import ServiceError
+
+#: A longer text is read as it comes; in so short a one no number is too long.
+PLAIN_BYTES = 4096
+_REQUEST_KEYS = {"id", "inputs", "outputs", "parameters"}
+_OUTPUT_KEYS = {"name", "parameters"}
+_TENSOR_KEYS = {"name", "shape", "datatype"}
+
+
+class _OtherError(Exception):
+    """This is another request than those that are known here."""
+
+
+def read_plain(
+    text: bytes, raw: bytes, ports: Sequence[Port], outputs: Sequence[Port]
+) -> Request | None:
+    """Return what BodyDecoder makes of ``text`` and ``raw`` bytes behind it, or None: it must be asked."""
+    if len(text) > PLAIN_BYTES or b"\\" in text:
+        return None
+    try:
+        document = orjson.loads(text)
+        # A key that is there twice is lost in parsing, its quotes are not.
+        if type(document) is not dict or 2 * _count_strings(document) != text.count(b'"'):
+            return None
+        return _request(document, raw, ports, outputs)
+    except (_OtherError, ServiceError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _count_strings(value: Any) -> int:
+    """Return how many keys and strings are in ``value``, those in data aside: there should be none."""
+    if type(value) is dict:
+        return sum(1 + (key != "data" and _count_strings(item)) for key, item in value.items())
+    if type(value) is list:
+        return sum(map(_count_strings, value))
+    return type(value) is str
+
+
+def _request(
+    document: dict[str, Any], raw: bytes, ports: Sequence[Port], outputs: Sequence[Port]
+) -> Request:
+    inputs, identity = document["inputs"], document.get("id")
+    _need(document.keys() <= _REQUEST_KEYS and type(inputs) is list and len(inputs) == len(ports))
+    _need(identity is None or type(identity) is str)
+    by_name = {port.name: port for port in ports}
+    arrays: dict[str, NDArray[Any]] = {}
+    behind: list[RawTensor] = []
+    for tensor in inputs:
+        arrays[tensor["name"]] = _array(tensor, by_name[tensor["name"]], behind)
+    _need(len(arrays) == len(ports))
+    reader = RawReader(behind)
+    reader.feed(memoryview(raw))
+    reader.finish()
+    return Request(arrays, _wanted(document, outputs), identity)
+
+
+def _wanted(document: Mapping[str, Any], outputs: Sequence[Port]) -> tuple[Wanted, ...]:
+    is_binary = _flag(document, "binary_data_output", False)
+    asked = document.get("outputs")
+    if asked is None:
+        return all_wanted(outputs, is_binary)
+    _need(type(asked) is list and all(output.keys() <= _OUTPUT_KEYS for output in asked))
+    check_names((output["name"] for output in asked), (port.name for port in outputs))
+    named = (Wanted(output["name"], _flag(output, "binary_data", is_binary)) for output in asked)
+    return tuple(named) or all_wanted(outputs, is_binary)
+
+
+def _flag(holder: Mapping[str, Any], name: str, default: bool) -> bool:
+    """Return the one parameter of ``holder``, which may have no other."""
+    parameters = holder.get("parameters", {})
+    value = parameters.get(name, default)
+    _need(parameters.keys() <= {name} and type(value) is bool)
+    return bool(value)
+
+
+def _array(tensor: dict[str, Any], port: Port, behind: list[RawTensor]) -> NDArray[Any]:
+    """Return the array of a tensor whose data are flat, or follow: then it is one of those ``behind``."""
+    shape = tensor["shape"]
+    _need(tensor["datatype"] == datatype(port.dtype) and shape == list(port.shape))
+    _need(all(type(size) is int for size in shape))
+    if "data" not in tensor:
+        _need(tensor.keys() == {*_TENSOR_KEYS, "parameters"})
+        (size,) = tensor["parameters"].values()
+        _need(type(size) is int and size == tensor["parameters"]["binary_data_size"] >= 0)
+        behind.append(raw_tensor("", port, size))
+        return behind[-1].array
+    data, array = tensor["data"], PortArray("", port)
+    _need(tensor.keys() == {*_TENSOR_KEYS, "data"})
+    _need(type(data) is list and len(data) == array.n_values)
+    array.add(data)
+    return array.array
+
+
+def _need(condition: object) -> None:
+    if not condition:
+        raise _OtherError
