@@ -190,8 +190,11 @@ class Settings(BaseSettings):
         256, description="Connections at a time."
     )
     max_connections_per_address: Annotated[
-        PositiveInt | None, _LIMITS, Default("half of max_connections")
-    ] = Field(None, description="Connections at a time from one address.")
+        PositiveInt | None, _LIMITS, Default("as many as are free")
+    ] = Field(
+        None,
+        description="Connections at a time from one address; of IPv6: from one network of 2^64.",
+    )
     max_body: Annotated[Size, _LIMITS] = Field(
         64 << 20, validate_default=True, description="Largest body of a request."
     )
