@@ -85,8 +85,8 @@ class Registry:
     def admits(self, address: str, now: float) -> bool:
         """Return whether ``address`` may have one more; the longest silent of its own gives way.
 
-        Where no number is set it may have as many as are free: alone it gets half of them, the next one half
-        of what is left. So while only a few addresses take all they can, there is a place for who has none.
+        Where no number is set it may have as many as are free: alone it gets half of them, the next one
+        half of what is left. So while few addresses take all they can, there is a place for who has none.
         """
         name = owner(address)
         share = self.limits.per_address or max(1, self.limits.total - self._taken)
