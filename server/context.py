@@ -18,6 +18,7 @@ from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
 from server.operation import starting
 from server.operation.notify import Notifier, beat
+from server.operation.tracing import Tracing
 from server.repository.repository import Repository
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
@@ -62,6 +63,7 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
+        self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
@@ -137,6 +139,8 @@ class Context:
             await asyncio.gather(heart, return_exceptions=True)
         await self.repository.close()
         await asyncio.to_thread(self.pool.close)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._resources.close)
 
     def describe(self) -> str:

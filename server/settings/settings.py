@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 _MODE = re.compile("0?[0-7]{3}")
+_URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 #: More than any machine has use for.
 MOST_THREADS = 1024
 #: Of one model: each has a core.
@@ -206,6 +207,11 @@ class Settings(BaseSettings):
         "errors",
         description="Requests that get a line: those that failed, or all but probes and scrapes.",
     )
+    traces: Annotated[str | None, _LOGS, Takes("URL"), Default("no traces")] = Field(
+        None,
+        description="Where traces of requests go, OTLP over HTTP (http://localhost:4318/v1/traces; extra "
+        "otel).",
+    )
     log_format: Annotated[Literal["auto", "json", "text"], _LOGS] = Field(
         "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
     )
@@ -238,6 +244,13 @@ class Settings(BaseSettings):
     def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if has_several(value) and info.data.get("threads") not in {None, 1}:
             raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
+
+    @field_validator("traces")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not _URL.fullmatch(value):
+            raise ValueError(f"{shown(value)} is not an address; write http://HOST:PORT/v1/traces")
         return value
 
     @field_validator("unix_socket_mode")

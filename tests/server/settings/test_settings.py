@@ -119,6 +119,7 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("unix_socket_mode", "77"),
         ("unix_socket_mode", "rw"),
         ("tls_key", "key.pem"),
+        ("traces", "localhost:4318"),
         ("colour", "red"),
     ],
 )
