@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.access.guard import Access, Guard
+from server.access.guard import Guard
 from server.context import Context
 from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
@@ -28,7 +28,6 @@ from server.protocol.errors import register_handlers
 from server.protocol.extensions import config, statistics, unserved
 from server.protocol.front import Front
 from server.protocol.head import HeadMiddleware
-from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 
 
@@ -42,11 +41,11 @@ class Application(FastAPI):
         answer = self.front if scope["type"] == "http" else super().__call__
         await answer(scope, receive, send)
 
-    def put_together(self, exchanges: Exchanges, access: Access, log_all: bool) -> None:
+    def put_together(self, context: Context, log_all: bool) -> None:
         """Order what a request goes through: its exchange, its key, HEAD as GET, infer, everything else."""
         others = HeadMiddleware(super().__call__)
-        guarded = Guard(Front(self, others), access)
-        self.front = RequestMiddleware(guarded, exchanges, log_all)
+        guarded = Guard(Front(self, others), context.access)
+        self.front = RequestMiddleware(guarded, context.exchanges, log_all, context.tracing)
 
 
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
@@ -79,5 +78,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     for group in (uploading, unserved, docs, page):
         app.include_router(group.router)
     register_handlers(app)
-    app.put_together(context.exchanges, context.access, settings.access_log == "all")
+    app.put_together(context, settings.access_log == "all")
     return app

@@ -19,6 +19,7 @@ from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
+from server.operation.tracing import Tracing
 from server.repository.polling.poller import Poller
 from server.repository.repository import Repository
 from server.repository.uploads.compiling import Compiler, Limits
@@ -66,6 +67,7 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
+        self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
@@ -162,6 +164,8 @@ class Context:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.repository.close()
         await asyncio.to_thread(self.pool.close)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._resources.close)
 
     def describe(self) -> str:

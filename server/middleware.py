@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.operation.logs import request_id
+from server.operation.tracing import Tracing, current
 from server.requests.exchanges import Exchanges
 
 _log = logging.getLogger("server.access")
@@ -27,10 +28,13 @@ class RequestMiddleware:
     short request.
     """
 
-    def __init__(self, app: ASGIApp, exchanges: Exchanges, log_all: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, exchanges: Exchanges, log_all: bool, tracing: Tracing | None = None
+    ) -> None:
         self._app = app
         self._exchanges = exchanges
         self._log_all = log_all
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -53,6 +57,10 @@ class RequestMiddleware:
         self, scope: Scope, declared: int, receive: Receive, answer: "_Answer"
     ) -> None:
         started = time.perf_counter()
+        trace = None
+        if self._tracing is not None and not _PROBES.fullmatch(scope["path"]):
+            trace = self._tracing.begin(scope)
+            current.set(trace)
         try:
             if declared > (most := self._exchanges.most(scope)):
                 message = f"the body is over the limit of {most} bytes"
@@ -67,6 +75,8 @@ class RequestMiddleware:
             response = JSONResponse({"error": "internal error; the log has the details"}, 500)
             await response(scope, receive, answer.send)
         finally:
+            if trace is not None:
+                trace.end(answer.status)
             if answer.status >= 400 or self._log_all:
                 _write(scope, answer.status, time.perf_counter() - started)
 

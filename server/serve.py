@@ -149,7 +149,7 @@ def _limits(settings: Settings, listener: socket.socket) -> ConnectionLimits:
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
     # Whoever comes through a Unix socket has the same address: none.
-    share = total if listener.family == socket.AF_UNIX else max(1, total // 2)
+    share = total if listener.family == socket.AF_UNIX else None
     return ConnectionLimits(
         total=total,
         per_address=settings.max_connections_per_address or share,

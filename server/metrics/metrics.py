@@ -33,6 +33,7 @@ from server.metrics.process_collectors import (
 )
 from server.metrics.stages import StageCollector
 from server.operation.process import process_memory
+from server.operation.tracing import current
 from server.repository.repository import Repository
 from server.requests.exchanges import Exchanges
 from server.transport.registry import Registry
@@ -200,6 +201,8 @@ class Metrics:
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
+        if (trace := current.get()) is not None:
+            trace.sweep(model, statistics, queue_seconds)
         times = {
             "queue": queue_seconds,
             "read": statistics.read_seconds,

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from server.errors import BusyError, StalledError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import GRACE_SECONDS, Exchange
+from server.transport.registry import owner
 
 _UPLOAD = re.compile(r"/v2/repository/models/[^/]+/upload")
 
@@ -38,7 +39,7 @@ class Exchanges:
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
         client = scope.get("client")
-        lease = Lease(self.memory, client[0] if client else "")
+        lease = Lease(self.memory, owner(client[0]) if client else "")
         exchange = Exchange(scope, receive, send, lease, self.most(scope), self._open.discard)
         self._open.add(exchange)
         return exchange

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 _MODE = re.compile("0?[0-7]{3}")
+_URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 #: More than any machine has use for.
 MOST_THREADS = 1024
 #: Of one model: each has a core.
@@ -233,8 +234,11 @@ class Settings(BaseSettings):
         256, description="Connections at a time."
     )
     max_connections_per_address: Annotated[
-        PositiveInt | None, _LIMITS, Default("half of max_connections")
-    ] = Field(None, description="Connections at a time from one address.")
+        PositiveInt | None, _LIMITS, Default("as many as are free")
+    ] = Field(
+        None,
+        description="Connections at a time from one address; of IPv6: from one network of 2^64.",
+    )
     max_body: Annotated[Size, _LIMITS] = Field(
         64 << 20, validate_default=True, description="Largest body of a request."
     )
@@ -260,6 +264,11 @@ class Settings(BaseSettings):
     access_log: Annotated[Literal["errors", "all"], _LOGS] = Field(
         "errors",
         description="Requests that get a line: those that failed, or all but probes and scrapes.",
+    )
+    traces: Annotated[str | None, _LOGS, Takes("URL"), Default("no traces")] = Field(
+        None,
+        description="Where traces of requests go, OTLP over HTTP (http://localhost:4318/v1/traces; extra "
+        "otel).",
     )
     log_format: Annotated[Literal["auto", "json", "text"], _LOGS] = Field(
         "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
@@ -293,6 +302,13 @@ class Settings(BaseSettings):
     def _one_thread_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if has_several(value) and info.data.get("threads") not in {None, 1}:
             raise ValueError("each computes with one thread: leave threads out, or say 1")
+        return value
+
+    @field_validator("traces")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not _URL.fullmatch(value):
+            raise ValueError(f"{shown(value)} is not an address; write http://HOST:PORT/v1/traces")
         return value
 
     @field_validator("unix_socket_mode")

@@ -53,6 +53,11 @@ class Encrypted(asyncio.Transport):
         self._blocked = blocked
         self._read_on()
 
+    def lost(self) -> None:
+        """Let go of the session now: collecting garbage finds a thousand handshakes too late."""
+        self._ended = True
+        del self._tls, self._incoming, self._outgoing
+
     # What the connection calls
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -103,6 +108,11 @@ class Encrypted(asyncio.Transport):
     # Between the two
 
     def _advance(self) -> None:
+        if not self._ended:
+            self._decrypt()
+        self._read_on()
+
+    def _decrypt(self) -> None:
         """Go on with the handshake, then hand on what is decrypted, as far as it is wanted."""
         try:
             if not self._shaken:
@@ -120,7 +130,6 @@ class Encrypted(asyncio.Transport):
         except ssl.SSLError as exc:
             self._fail(exc)
         self._send()
-        self._read_on()
 
     def _fail(self, exc: ssl.SSLError) -> None:
         """End what is no TLS, or none that is taken, with the alert that OpenSSL has for it."""
@@ -174,7 +183,13 @@ class EncryptedReads(BoundedReads):
             self._connection.resume_writing()
 
         self.pause_writing = pause_writing  # type: ignore[method-assign]
+
+        def connection_lost(exc: Exception | None) -> None:
+            self._connection.connection_lost(exc)
+            encrypted.lost()
+
         self.resume_writing = resume_writing  # type: ignore[method-assign]
+        self.connection_lost = connection_lost  # type: ignore[method-assign]
         self._connection.connection_made(encrypted)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -22,14 +22,16 @@ _OTHER_FILES = 128
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """At most ``total`` connections, ``per_address`` of one client address; times in seconds.
+    """At most ``total`` connections, ``per_address`` of one client address (None: as many as are free).
+
+    Times in seconds.
 
     ``header_seconds``: from the first byte of a header to its last, and before the first byte of all.
     ``idle_seconds``: between two requests. ``stall_seconds``: without progress of an answer.
     """
 
     total: int
-    per_address: int
+    per_address: int | None
     header_seconds: float
     idle_seconds: float
     stall_seconds: float

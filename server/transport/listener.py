@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from server.transport.registry import Registry
@@ -85,9 +86,12 @@ async def _take_in(
     try:
         while knocking:
             sock, address = knocking[0]
-            if registry.admits(_host(address), loop.time()):
-                await registry.place(len(coming))
+            host = _host(address)
+            if registry.admits(host, loop.time()):
+                await registry.place()
+                registry.expect(host)
                 coming.append(loop.create_task(_connect(sock, create)))
+                coming[-1].add_done_callback(partial(_arrived, registry, host))
             else:
                 registry.dropped += 1
                 sock.close()
@@ -96,6 +100,10 @@ async def _take_in(
         for sock, _ in knocking:
             sock.close()
         await asyncio.gather(*coming)
+
+
+def _arrived(registry: Registry, host: str, _: "asyncio.Task[None]") -> None:
+    registry.arrived(host)
 
 
 def _host(address: Any) -> str:

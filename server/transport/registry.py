@@ -6,6 +6,7 @@ Decisions only, over what connections say of themselves; the clock is an argumen
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from ipaddress import IPv6Address
 from typing import Protocol
 
 from server.transport.limits import ConnectionLimits
@@ -41,7 +42,8 @@ class Registry:
         self.limits = limits
         self._members: set[Member] = set()
         self._leaving: set[Member] = set()  # gave way, and are not gone yet
-        self._addresses: Counter[str] = Counter()
+        self._owners: Counter[str] = Counter()
+        self._coming: Counter[str] = Counter()  # let in, and not counted yet
         self._left = asyncio.Event()
         #: Somebody waits for a place.
         self.waiting = False
@@ -56,7 +58,7 @@ class Registry:
     def add(self, member: Member) -> None:
         """Count ``member``."""
         self._members.add(member)
-        self._addresses[member.address] += 1
+        self._owners[owner(member.address)] += 1
 
     def discard(self, member: Member) -> None:
         """Forget ``member``, if it is counted: its place is free."""
@@ -64,22 +66,39 @@ class Registry:
         if member not in self._members:
             return
         self._members.discard(member)
-        self._addresses[member.address] -= 1
-        if not self._addresses[member.address]:
-            del self._addresses[member.address]
+        _less(self._owners, owner(member.address))
         self._left.set()
 
-    def admits(self, address: str, now: float) -> bool:
-        """Return whether ``address`` may have one more; the longest silent of its own gives way."""
-        if self._addresses[address] < self.limits.per_address:
-            return True
-        return self._give_way((m for m in self._members if m.address == address), now)
+    def expect(self, address: str) -> None:
+        """Keep a place for one from ``address`` that is let in, until it ``arrived``."""
+        self._coming[owner(address)] += 1
 
-    async def place(self, coming: int = 0) -> None:
-        """Wait for a place beside ``coming`` ones not yet counted; the longest silent gives way."""
+    def arrived(self, address: str) -> None:
+        """Give the place back that was kept: it is counted as a member by now, or it has left."""
+        _less(self._coming, owner(address))
+        self._left.set()
+
+    @property
+    def _taken(self) -> int:
+        return len(self._members) + self._coming.total()
+
+    def admits(self, address: str, now: float) -> bool:
+        """Return whether ``address`` may have one more; the longest silent of its own gives way.
+
+        Where no number is set it may have as many as are free: alone it gets half of them, the next one
+        half of what is left. So while few addresses take all they can, there is a place for who has none.
+        """
+        name = owner(address)
+        share = self.limits.per_address or max(1, self.limits.total - self._taken)
+        if self._owners[name] + self._coming[name] < share:
+            return True
+        return self._give_way((m for m in self._members if owner(m.address) == name), now)
+
+    async def place(self) -> None:
+        """Wait for a place; the longest silent gives way."""
         loop = asyncio.get_running_loop()
         try:
-            while len(self._members) + coming >= self.limits.total:
+            while self._taken >= self.limits.total:
                 self.waiting = True
                 if self._give_way(self._members, loop.time()):
                     return
@@ -114,3 +133,21 @@ class Registry:
                 self.dropped += 1
                 return True
         return False
+
+
+def owner(address: str) -> str:
+    """Return who has ``address``, as far as limits go: of IPv6 one customer gets 2^64."""
+    if ":" not in address:
+        return address
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or found.packed[:8].hex())
+
+
+def _less(counter: Counter[str], name: str) -> None:
+    """Take one off; who has none left is forgotten."""
+    counter[name] -= 1
+    if counter[name] <= 0:
+        del counter[name]

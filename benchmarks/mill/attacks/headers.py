@@ -10,7 +10,15 @@ _ENDLESS_BYTES = 4 << 20
 
 async def dribbled(target: Target) -> None:
     """Send a request's head one byte a second."""
+    await _dribble(target, 60)
 
+
+async def dribbled_by_hundreds(target: Target) -> None:
+    """The same from 500 clients."""
+    await _dribble(target, 500)
+
+
+async def _dribble(target: Target, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             reading = asyncio.ensure_future(wire.receive())
@@ -25,7 +33,7 @@ async def dribbled(target: Target) -> None:
             finally:
                 reading.cancel()
 
-    await target.crowd(60, act, pause=0.5)
+    await target.crowd(count, act, pause=0.5)
 
 
 async def endless(target: Target) -> None:

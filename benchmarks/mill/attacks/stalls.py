@@ -53,7 +53,15 @@ async def after_ten_mib(target: Target) -> None:
 
 async def dribbled_bodies(target: Target) -> None:
     """Send a body one byte a second."""
+    await _dribble(target, target.random.choice(_CROWDS))
 
+
+async def bodies_by_hundreds(target: Target) -> None:
+    """The same from 500 clients."""
+    await _dribble(target, 500)
+
+
+async def _dribble(target: Target, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             await wire.send(head(100_000, target.random.choice(_INFER)))
@@ -67,7 +75,7 @@ async def dribbled_bodies(target: Target) -> None:
             finally:
                 reading.cancel()
 
-    await target.crowd(target.random.choice(_CROWDS), act, pause=0.5)
+    await target.crowd(count, act, pause=0.5)
 
 
 async def slow_readers(target: Target) -> None:
@@ -85,7 +93,15 @@ async def slow_readers(target: Target) -> None:
 
 async def idle(target: Target) -> None:
     """Keep 1,100 connections that ask nothing, or asked once."""
+    await _stay(target, 1100)
 
+
+async def idle_by_thousands(target: Target) -> None:
+    """Keep as many as 10,000."""
+    await _stay(target, 10_000)
+
+
+async def _stay(target: Target, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             if index % 10 == 0:
@@ -93,4 +109,4 @@ async def idle(target: Target) -> None:
                 target.count(await wire.receive())
             await wire.receive()
 
-    await target.crowd(1100, act, pause=2)
+    await target.crowd(count, act, pause=2)

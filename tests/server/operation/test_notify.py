@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +53,13 @@ def test_each_state_is_one_datagram(manager: Manager) -> None:
     notifier.starting("loading m\nREADY=1", more_seconds=90)
     notifier.watchdog()
     notifier.stopping()
-    assert manager.received() == [
+    before = time.monotonic_ns() // 1000
+    notifier.reloading()
+    *others, reloading = manager.received()
+    first, usec = reloading.split("\nMONOTONIC_USEC=")
+    assert first == "RELOADING=1"
+    assert before <= int(usec) <= time.monotonic_ns() // 1000
+    assert others == [
         "READY=1\nSTATUS=2 models serve",
         "STATUS=1 model serves, WATCHDOG=trigger",
         "EXTEND_TIMEOUT_USEC=90000000\nSTATUS=loading m READY=1",

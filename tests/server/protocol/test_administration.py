@@ -240,6 +240,28 @@ def test_what_others_can_reach_is_a_loud_line(
 
 
 @pytest.mark.parametrize(
+    ("host", "files", "words"),
+    [
+        ("127.0.0.1", ("keys",), ""),
+        ("0.0.0.0", ("keys",), "without TLS"),
+        ("0.0.0.0", ("tls_certificate",), "EVERYONE"),
+        ("0.0.0.0", ("keys", "tls_certificate"), ""),
+        (None, (), ""),
+    ],
+)
+def test_keys_and_tls_are_what_lets_others_in(
+    settings: SettingsFactory,
+    caplog: pytest.LogCaptureFixture,
+    host: str | None,
+    files: tuple[str, ...],
+    words: str,
+) -> None:
+    warn_of_exposure(settings(**dict.fromkeys(files, "/a/file")), host)
+    assert bool(caplog.records) == bool(words)
+    assert words in caplog.text
+
+
+@pytest.mark.parametrize(
     ("host", "loopback"), [("127.9.9.9", True), ("0", False), ("\0", False), ("a" * 300, False)]
 )
 def test_odd_hosts(host: str, loopback: bool) -> None:

@@ -115,6 +115,11 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("idle_timeout", "1e300"),
         ("log_format", "xml"),
         ("max_image_pixels", 0),
+        ("unix_socket_mode", "999"),
+        ("unix_socket_mode", "77"),
+        ("unix_socket_mode", "rw"),
+        ("tls_key", "key.pem"),
+        ("traces", "localhost:4318"),
         ("colour", "red"),
     ],
 )
@@ -315,3 +320,14 @@ def test_a_default_that_is_written_out_is_the_default(item: Setting) -> None:
     if item.default and " " not in item.default.removesuffix(" s") and item.default != "all":
         written = load_settings({**NEEDED, item.name: item.default.removesuffix(" s")})
         assert written == load_settings(dict(NEEDED))
+
+
+def test_what_tls_needs() -> None:
+    pair = {**NEEDED, "tls_certificate": "c.pem", "tls_key": "k.pem"}
+    assert load_settings(pair).tls_key == Path("k.pem")
+    assert load_settings({**NEEDED, "tls_certificate": "c.pem"}).tls_key is None
+    with pytest.raises(
+        SettingsError, match=r"^--tls-certificate: 'c.pem': no TLS on a Unix socket"
+    ) as caught:
+        load_settings({**pair, "unix_socket": "s"})
+    assert ";" not in str(caught.value)  # nothing else is wrong

@@ -1,14 +1,14 @@
 """Who may open a connection and who gives way, over members that only say how long they are silent."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.transport.limits import ConnectionLimits
-from server.transport.registry import Registry
+from server.transport.registry import Registry, owner
 from tests.examples import examples
 
 TOTAL, PER_ADDRESS = 4, 2
@@ -165,3 +165,59 @@ def test_a_place_of_an_address_comes_back() -> None:
     assert registry.admits("b", 1.0)
     registry.discard(members[0])
     assert registry.admits("a", 1.0)
+
+
+# Without a number for each address
+
+
+SHARED = replace(LIMITS, total=32, per_address=None)
+
+
+@given(st.lists(st.integers(0, 5), max_size=200))
+def test_who_has_none_finds_a_place_whatever_a_few_others_take(arrivals: list[int]) -> None:
+    """Five take all that they are given and never let go."""
+    registry = Registry(SHARED)
+    counts = dict.fromkeys(range(5), 0)
+    for name in arrivals:
+        address = f"10.0.0.{name}"
+        admitted = registry.admits(address, 1.0)
+        if name == 5:
+            assert admitted  # and it leaves again
+            continue
+        assert admitted == (counts[name] < SHARED.total - len(registry))
+        if admitted:
+            registry.add(FakeMember(address, since=None))
+            counts[name] += 1
+    assert len(registry) < SHARED.total
+
+
+def test_one_alone_has_half() -> None:
+    registry = Registry(SHARED)
+    while registry.admits("a", 1.0):
+        registry.add(FakeMember("a", since=None))
+    assert len(registry) == SHARED.total // 2
+
+
+def test_who_is_let_in_has_a_place_before_it_is_counted() -> None:
+    registry = Registry(SHARED)
+    for _ in range(SHARED.total // 2):
+        assert registry.admits("a", 1.0)
+        registry.expect("a")
+    assert not registry.admits("a", 1.0)
+    registry.arrived("a")  # it left
+    assert registry.admits("a", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "same", "other"),
+    [
+        ("10.0.0.1", "10.0.0.1", "10.0.0.2"),
+        ("2001:db8::1", "2001:db8::ffff:0:0:1", "2001:db8:0:1::1"),
+        ("fe80::1%eth0", "fe80::2%eth1", "fe80:0:0:1::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1", "::ffff:10.0.0.2"),
+        ("", "", "10.0.0.1"),
+        ("no:address", "no:address", "no:other"),
+    ],
+)
+def test_who_has_an_address(address: str, same: str, other: str) -> None:
+    assert owner(address) == owner(same) != owner(other)

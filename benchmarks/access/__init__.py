@@ -1,0 +1,1 @@
+"""What keys and TLS cost, and what their times give away."""

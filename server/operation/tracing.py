@@ -1,0 +1,124 @@
+"""Traces of requests for OpenTelemetry. Nothing of it is imported unless it is asked for.
+
+Spans are made when what they are about is over, by who counts it (server/metrics/metrics.py): a request in
+the trace that its traceparent names, and within it the wait for its turn and its sweep. Reads and kernels
+overlap, so they are times of the sweep and no spans of their own.
+"""
+
+import contextvars
+import re
+import time
+from typing import TYPE_CHECKING, Self
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from pipeline.execution.statistics import SweepStatistics
+from server.errors import ServiceError
+from server.operation.process import installed_version
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.trace import Span
+
+#: That of the request which is answered here.
+current: contextvars.ContextVar["Trace | None"] = contextvars.ContextVar("trace", default=None)
+
+_NAME = re.compile(r"(?<=/models/)[^/:]+")
+# To send what is left when the server ends.
+_LAST_MILLISECONDS = 3000
+
+
+class TracingError(ServiceError):
+    """Traces are asked for and cannot be sent; the message says what is missing."""
+
+
+class Tracing:
+    """Begins traces, whose spans go to ``processor``."""
+
+    def __init__(self, processor: "SpanProcessor") -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        about = {"service.name": "layerstream", "service.version": installed_version()}
+        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("layerstream")
+        self._propagator = TraceContextTextMapPropagator()
+
+    @classmethod
+    def to(cls, endpoint: str) -> Self:
+        """Send spans to ``endpoint`` by OTLP over HTTP, from a thread of their own.
+
+        Raises:
+            TracingError: OpenTelemetry is not installed.
+        """
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as exc:
+            raise TracingError(
+                f"traces: OpenTelemetry is not installed ({exc}); the extra otel brings it"
+            ) from exc
+        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=5)))
+
+    def begin(self, scope: Scope) -> "Trace":
+        """Begin the span of the request ``scope``."""
+        from opentelemetry.trace import SpanKind
+
+        method, path = scope["method"], scope["path"][:200]
+        span = self._tracer.start_span(
+            f"{method} {_NAME.sub('{name}', path)}",
+            self._propagator.extract(dict(Headers(scope=scope))),
+            SpanKind.SERVER,
+            {"http.request.method": method, "url.path": path},
+        )
+        return Trace(self, span)
+
+    def add(
+        self, parent: "Trace", name: str, began: int, ended: int, **values: float | str
+    ) -> None:
+        """Add a span that is over, in nanoseconds since 1970."""
+        from opentelemetry.trace import set_span_in_context
+
+        within = set_span_in_context(parent.span)
+        attributes = {f"layerstream.{key}": value for key, value in values.items()}
+        self._tracer.start_span(name, within, attributes=attributes, start_time=began).end(ended)
+
+    def close(self) -> None:
+        """Send what is left, for a moment; blocks."""
+        self._provider.force_flush(_LAST_MILLISECONDS)
+        self._provider.shutdown()
+
+
+class Trace:
+    """The span of one request, until ``end``."""
+
+    def __init__(self, tracing: Tracing, span: "Span") -> None:
+        self._tracing = tracing
+        self.span = span
+
+    def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
+        """Add the wait and the sweep of a request that was computed just now."""
+        ended = time.time_ns()
+        began = ended - int(statistics.delay_seconds * 1e9)
+        queued = began - int(queue_seconds * 1e9)
+        self._tracing.add(self, "queue", queued, began, model=model)
+        self._tracing.add(
+            *(self, "sweep", began, ended),
+            model=model,
+            kernel_seconds=statistics.kernel_seconds,
+            read_seconds=statistics.read_seconds,
+            stall_seconds=statistics.stall_seconds,
+            read_bytes=statistics.read_bytes,
+        )
+
+    def end(self, status: int) -> None:
+        """End it with the ``status`` of its answer."""
+        from opentelemetry.trace import Status, StatusCode
+
+        self.span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            self.span.set_status(Status(StatusCode.ERROR))
+        self.span.end()

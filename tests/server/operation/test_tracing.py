@@ -1,0 +1,68 @@
+"""Traces: the spans of a request, in the trace that the client names; nothing where nobody asks for it."""
+
+import subprocess
+import sys
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from server.operation.tracing import Tracing
+from tests.server.conftest import SettingsFactory
+from tests.server.support import inputs_for, request, serving
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+PATH = "/v2/models/tiny/infer"
+
+
+async def test_spans_of_a_request(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = InMemorySpanExporter()
+    monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(kept)))
+    async with serving(settings(traces="http://localhost:1/v1/traces")) as service:
+        body = request(inputs_for("tiny"))
+        wrong: dict[str, object] = {"inputs": []}
+        for sent in (body, wrong):
+            await service.client.post(PATH, json=sent, headers=PARENT)
+        await service.client.post(PATH, json=body, headers={"traceparent": "nonsense"})
+        for path in ("/metrics", "/v2/health/ready"):
+            await service.client.get(path, headers=PARENT)
+    spans = kept.get_finished_spans()
+    traced = [span for span in spans if f"{span.context.trace_id:032x}" == TRACE]
+    assert [span.name for span in traced] == [
+        "queue",
+        "sweep",
+        *["POST /v2/models/{name}/infer"] * 2,
+    ]
+    assert len(spans) == len(traced) + 3
+    queue, sweep, answered, refused = traced
+    assert answered.parent is not None
+    assert f"{answered.parent.span_id:016x}" == "00f067aa0ba902b7"
+    for part in (queue, sweep):
+        assert part.parent is not None
+        assert part.parent.span_id == answered.context.span_id
+    assert times(queue)[0] <= times(queue)[1] == times(sweep)[0] < times(sweep)[1]
+    assert times(sweep)[1] <= times(answered)[1]
+    found = dict(sweep.attributes or {})
+    assert found["layerstream.model"] == "tiny"
+    assert 0 < float(str(found["layerstream.kernel_seconds"])) < 60
+    statuses = [
+        (span.attributes or {})["http.response.status_code"] for span in (answered, refused)
+    ]
+    assert statuses == [200, 400]
+
+
+def times(span: ReadableSpan) -> tuple[int, int]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.start_time, span.end_time
+
+
+def test_nothing_of_it_is_imported_where_nobody_asks() -> None:
+    code = (
+        "import sys, server.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
