@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 #: So many sweeps of late are looked at.
 _WINDOW = 32
 #: The next one may take a little more than the longest of these but for one: that was an accident.
-_MARGIN = 1.1
+_MARGIN = 1.2
 
 
 def _longest(seen: "deque[float]") -> float:
