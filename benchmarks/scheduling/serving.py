@@ -52,7 +52,7 @@ class Machine:
         """Return what serves ``pack``; whoever asks closes it."""
         engine = self.engine(pack, plan)
         running = Running(engine, open_reader(pack.weights_path))
-        return Worker(running, 64, None, dispatcher, batching or Batching())
+        return Worker(running, 64, dispatcher, batching or Batching())
 
 
 class _Nothing(Kernel):
