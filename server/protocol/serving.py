@@ -125,11 +125,12 @@ async def run_model(
     try:
         # A refusal costs least before the body is read.
         check_encoding(request)
-        worker.check_room()
+        usual = deadline_of(context.settings, name)
+        worker.check_room(usual)
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        wanted = question.timeout_seconds or deadline_of(context.settings, name)
+        wanted = question.timeout_seconds or usual
         left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:

@@ -146,13 +146,13 @@ class Worker:
             claim.end()
         self._line.give_up()
 
-    def check_room(self) -> None:
-        """Check that a request that came now would find a place.
+    def check_room(self, seconds: float | None = None) -> None:
+        """Check that a request that came now would find a place, with so much time to answer it.
 
         Raises:
-            BusyError: ``limit`` requests wait already.
+            BusyError: ``limit`` requests wait already. LateError: it would be late.
         """
-        self._line.check_room()
+        self._line.check_room(None if seconds is None else time.monotonic() + seconds)
 
     @property
     def is_quick(self) -> bool:
