@@ -78,6 +78,8 @@ class Costs:
         The bound goes first, then the longest of what was seen. What is left may say otherwise, and when
         nothing is left the next request runs, and tells.
         """
+        if self._outside:
+            self._outside.remove(max(self._outside))
         known = self._known.setdefault(model, _Known())
         samples = [seen for seen in known.seen.values() if seen]
         if known.bound or not samples:

@@ -55,6 +55,16 @@ def test_doubt_heals_a_guess_that_is_too_high() -> None:
     assert costs.sweep_seconds("m", 1) == 0.0
 
 
+def test_doubt_heals_what_answers_take_beside_their_sweeps() -> None:
+    costs = costs_of()
+    for _ in range(3):
+        costs.see_outside(100.0)
+    assert costs.outside_seconds > 100.0
+    for _ in range(3):
+        costs.doubt("m")
+    assert costs.outside_seconds == 0.0
+
+
 def test_a_plan_begins_anew() -> None:
     costs = costs_of((1, 60.0))
     costs.expect("m", 1.0, None)
