@@ -16,6 +16,7 @@ _OTHERS = (
     "benchmarks.reads",
     "benchmarks.http_overhead",
     "benchmarks.overload",
+    "benchmarks.scheduling.deadlines",
     "benchmarks.many_models",
 )
 

@@ -46,6 +46,32 @@ def tiny(folder: Path) -> Path:
     return _save(folder / "tiny.onnx", nodes, TINY_SHAPE, [_weight("weight", 16, 16)])
 
 
+def heavy(folder: Path) -> Path:
+    """Write heavy.onnx: the input of ``tiny``, some hundred million products, and as small an output."""
+    channels, side, layers = 64, 48, 4
+    nodes = [
+        helper.make_node("MatMul", ["x", "spread"], ["flat"]),
+        helper.make_node("Reshape", ["flat", "shape"], ["map0"]),
+    ]
+    weights = [
+        _weight("spread", TINY_SHAPE[1], side * side),
+        numpy_helper.from_array(np.array([1, 1, side, side]), "shape"),
+    ]
+    for layer in range(layers):
+        before = channels if layer else 1
+        weights.append(_weight(f"weight{layer}", channels, before, 3, 3))
+        names = [f"map{layer}", f"weight{layer}"]
+        nodes.append(helper.make_node("Conv", names, [f"sum{layer}"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"sum{layer}"], [f"map{layer + 1}"]))
+    weights.append(_weight("gather", channels, TINY_SHAPE[1]))
+    nodes += [
+        helper.make_node("GlobalAveragePool", [f"map{layers}"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["vector"]),
+        helper.make_node("MatMul", ["vector", "gather"], ["y"]),
+    ]
+    return _save(folder / "heavy.onnx", nodes, TINY_SHAPE, weights)
+
+
 def wide(folder: Path) -> Path:
     """Write wide.onnx: little to compute, but megabytes of input and of output."""
     nodes = [

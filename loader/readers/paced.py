@@ -7,38 +7,57 @@ from collections.abc import Callable
 from loader.readers.reader import Reader
 
 
+class Pace:
+    """A disk that brings ``bytes_per_second``, one read after the other. Thread-safe.
+
+    ``clock``: in seconds.
+    """
+
+    def __init__(
+        self, bytes_per_second: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if bytes_per_second <= 0:
+            raise ValueError(f"{bytes_per_second} bytes a second: nothing would ever come")
+        self.clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._busy_until = 0.0
+        self._lock = threading.Lock()
+
+    def ends(self, n_bytes: int) -> float:
+        """Return when so many bytes, asked for now, have come."""
+        with self._lock:
+            begins = max(self.clock(), self._busy_until)
+            self._busy_until = begins + n_bytes / self._bytes_per_second
+            return self._busy_until
+
+
 class PacedReader(Reader):
     """Reads through ``reader``, all reads together at most ``bytes_per_second``.
 
     A read ends when a disk of that speed would have brought it, if everything before it were
-    brought first. ``sleep`` and ``clock`` measure and wait, in seconds.
+    brought first; files that share a ``Pace`` lie on one disk. ``sleep`` and ``clock`` measure and wait,
+    in seconds.
     """
 
     def __init__(
         self,
         reader: Reader,
-        bytes_per_second: float,
+        bytes_per_second: float | Pace,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if bytes_per_second <= 0:
-            raise ValueError(f"{bytes_per_second} bytes a second: nothing would ever come")
+        given = bytes_per_second
+        self._pace = given if isinstance(given, Pace) else Pace(given, clock)
         self.kind = reader.kind
         self.name = reader.name
         self.alignment = reader.alignment
         self._reader = reader
-        self._bytes_per_second = bytes_per_second
         self._sleep = sleep
-        self._clock = clock
-        self._busy_until = 0.0
-        self._lock = threading.Lock()
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        with self._lock:
-            begins = max(self._clock(), self._busy_until)
-            ends = self._busy_until = begins + target.nbytes / self._bytes_per_second
+        ends = self._pace.ends(target.nbytes)
         self._reader.read_into(offset, target)
-        left = ends - self._clock()
+        left = ends - self._pace.clock()
         if left > 0:
             self._sleep(left)
 

@@ -190,7 +190,7 @@ def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
 
 def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
     sweeps = summary(
-        "sweep_seconds", "Answered sweeps; while n run at once, an n-th counts", "model"
+        "sweep_seconds", "Answered sweeps, without time in which others computed", "model"
     )
     carried = counter("swept_requests", "Requests that these sweeps carried", "model")
     for entry in entries:

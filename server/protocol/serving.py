@@ -132,12 +132,12 @@ async def run_model(
     outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
-        worker.check_room()
+        usual = deadline_of(context.settings, name) or use.default_timeout_seconds
+        worker.check_room(usual)
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
-        default = deadline_of(context.settings, name) or use.default_timeout_seconds
-        wanted = question.timeout_seconds or default
+        wanted = question.timeout_seconds or usual
         left = _left(wanted, time.perf_counter() - started, limit)
 
         def take(outputs: Arrays) -> Kept[A]:

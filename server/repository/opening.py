@@ -34,7 +34,6 @@ from server.memory.request_needs import Need
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations, Sharer, partitioned_sharer, sharer
 from server.repository.layout.slots import Slot, labelled
-from server.repository.machine_time import MachineTime
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
 from server.repository.served_engine import Running
@@ -72,7 +71,6 @@ class Opener:
         self._budget = budget
         self._device = device
         self._pool = pool
-        self._machine_time = MachineTime()
         self._dispatcher = Dispatcher()
         self._arena = self._shared_arena()
         #: Where the partitions of the next model begin: cores are given out in turn.
@@ -153,7 +151,7 @@ class Opener:
         if not (model.pack.folder / FILE).exists():
             _log.info(_NO_PROFILE, name, model.pack.folder)
         return Worker(
-            *(running, self._settings.queue_limit, self._machine_time, self._dispatcher),
+            *(running, self._settings.queue_limit, self._dispatcher),
             batching_of(self._settings, name),
         )
 

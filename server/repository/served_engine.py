@@ -23,7 +23,6 @@ from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
-from server.repository.machine_time import MachineTime, Part
 
 _log = logging.getLogger(__name__)
 
@@ -67,17 +66,13 @@ class Running(NamedTuple):
 
 
 class ServedEngine:
-    """Answers with what is ``running``, ``engine.callers`` threads at a time.
+    """Answers with what is ``running``, ``engine.callers`` threads at a time."""
 
-    ``machine_time``: of all engines.
-    """
-
-    def __init__(self, running: Running, machine_time: MachineTime) -> None:
+    def __init__(self, running: Running) -> None:
         self.running = running
-        #: Answered sweeps, the requests that they carried, and the seconds of the machine that they had.
+        #: Answered sweeps, their requests, and the seconds that they took beside waiting for others.
         self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
         self._counting = threading.Lock()
-        self._machine_time = machine_time
         #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
         self.lost = ""
         self._fault = ""
@@ -141,8 +136,10 @@ class ServedEngine:
         """
         if self.fault:
             return [self.out_of_service() for _ in lanes]
-        part = self._machine_time.part()
-        found = self._swept(lanes, record, part, claim)
+        try:
+            found = self._swept(lanes, record, claim)
+        except Exception as exc:  # noqa: BLE001  the thread outlives it, and who asked hears of it
+            found = [exc for _ in lanes]
         answers: list[Answer[Any] | Exception] = []
         now = time.monotonic()
         for each, before in zip(found, waited, strict=True):
@@ -153,17 +150,17 @@ class ServedEngine:
             outputs, statistics = each
             queue_seconds = before + statistics.turn_seconds
             answers.append(Answer(outputs, statistics, queue_seconds, now, len(lanes)))
-        self._count(answers, part.seconds)
+        self._count(answers)
         return answers
 
-    def _count(self, answers: Sequence[Answer[Any] | Exception], seconds: float) -> None:
+    def _count(self, answers: Sequence[Answer[Any] | Exception]) -> None:
         answered = [answer for answer in answers if isinstance(answer, Answer)]
         if answered:
             with self._counting:
                 self.sweeps += 1
                 self.requests += len(answered)
-                self.sweep_seconds += seconds
                 delay = answered[0].statistics.delay_seconds
+                self.sweep_seconds += delay
                 self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:
@@ -229,11 +226,10 @@ class ServedEngine:
         self,
         lanes: Sequence[Lane],
         record: Recorder | None,
-        part: Part,
         claim: Claim,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
         """Run the engine; its answers and its errors count only if the file is the same to the end."""
-        found = self.engine.run_lanes(lanes, record, part, claim)
+        found = self.engine.run_lanes(lanes, record, claim=claim)
         read = not self.engine.reads_nothing
         if read or any(isinstance(each, LoaderError) for each in found):
             try:

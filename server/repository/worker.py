@@ -22,7 +22,6 @@ from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.repository.gate import Gate
-from server.repository.machine_time import MachineTime
 from server.repository.served_engine import Answer, Running, ServedEngine
 from server.repository.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
@@ -60,19 +59,18 @@ class _Reopening:
 class Worker:
     """Answers requests with what is ``running``, ``engine.callers`` sweeps at a time.
 
-    At most ``limit`` wait. ``dispatcher`` and ``machine_time``: of all workers that share the machine.
-    ``batching``: how requests may share sweeps, as far as the plan has lanes.
+    At most ``limit`` wait. ``dispatcher``: of all workers on the machine. ``batching``: how requests
+    may share sweeps, as far as the plan has lanes.
     """
 
     def __init__(
         self,
         running: Running,
         limit: int,
-        machine_time: MachineTime | None = None,
         dispatcher: Dispatcher | None = None,
         batching: Batching = ALONE,
     ) -> None:
-        self.served = ServedEngine(running, machine_time or MachineTime())
+        self.served = ServedEngine(running)
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
         self._batching = batching
@@ -148,13 +146,13 @@ class Worker:
             claim.end()
         self._line.give_up()
 
-    def check_room(self) -> None:
-        """Check that a request that came now would find a place.
+    def check_room(self, seconds: float | None = None) -> None:
+        """Check that a request that came now would find a place, with so much time to answer it.
 
         Raises:
-            BusyError: ``limit`` requests wait already.
+            BusyError: ``limit`` requests wait already. LateError: it would be late.
         """
-        self._line.check_room()
+        self._line.check_room(None if seconds is None else time.monotonic() + seconds)
 
     @property
     def is_quick(self) -> bool:

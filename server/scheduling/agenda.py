@@ -64,11 +64,23 @@ class Agenda:
         It joins a sweep of its model that has room, else it gets one of its own; as far in front as its
         priority and deadline say, and where that would make somebody late, at a place where it does not.
         """
+        trial = self._trial(ticket, now)
+        if trial is None:
+            return self._refusal(ticket, now)
+        self._sweeps = [sweep for sweep, _ in trial]
+        return None
+
+    def ask(self, ticket: Ticket, now: float) -> float | None:
+        """Return what ``admit`` would, and change nothing."""
+        return self._refusal(ticket, now) if self._trial(ticket, now) is None else None
+
+    def _trial(self, ticket: Ticket, now: float) -> _Placed | None:
+        """Return the list in which ``ticket`` stands, too, and nobody is late; None: there is none."""
         placed = list(zip(self._sweeps, self._limits(now), strict=True))
-        for trial in self._trials(ticket, placed):
-            if self._keeps(trial, now):
-                self._sweeps = [sweep for sweep, _ in trial]
-                return None
+        return next((each for each in self._trials(ticket, placed) if self._keeps(each, now)), None)
+
+    def _refusal(self, ticket: Ticket, now: float) -> float:
+        """Return in how many seconds ``ticket``, with as much time as it has now, would be let in."""
         ends = [*self._ends(self._sweeps, now), *(self._free(now))]
         return max(ends) + self._cost(ticket.model, 1) - ticket.deadline
 

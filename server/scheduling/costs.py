@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 #: So many sweeps of late are looked at.
 _WINDOW = 32
 #: The next one may take a little more than the longest of these but for one: that was an accident.
-_MARGIN = 1.1
+_MARGIN = 1.2
 
 
 def _longest(seen: "deque[float]") -> float:
@@ -78,6 +78,8 @@ class Costs:
         The bound goes first, then the longest of what was seen. What is left may say otherwise, and when
         nothing is left the next request runs, and tells.
         """
+        if self._outside:
+            self._outside.remove(max(self._outside))
         known = self._known.setdefault(model, _Known())
         samples = [seen for seen in known.seen.values() if seen]
         if known.bound or not samples:

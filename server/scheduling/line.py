@@ -79,14 +79,19 @@ class Line(Generic[C]):
         with self._changed:
             return list(self._waiting)
 
-    def check_room(self) -> None:
-        """Check that there is room for one more.
+    def check_room(self, deadline: float | None = None) -> None:
+        """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
         Raises:
-            BusyError: there is none.
+            BusyError: there is none. LateError: it would be refused if it came now.
         """
         if len(self._waiting) >= self._limit:
             raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+        if deadline is not None:
+            with self._changed:
+                refusal = self._desk.agenda.ask(Ticket(self.key, deadline), self._desk.clock())
+                if refusal is not None:
+                    raise self._late(refusal)
 
     def join(self, ticket: Ticket) -> None:
         """Let ``ticket`` in.

@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     ] = Field(None, description="Part of the budget for requests in flight.")
     activations: Annotated[Literal["auto", "own", "shared"], _MEMORY] = Field(
         "auto",
-        description="Memory of activations. own: each model has its own, they compute at once; shared: "
-        "they compute in turns in that of the largest; auto: in turns if more models fit so.",
+        description="Memory of activations. own: each model has its own, one reads while another computes; "
+        "shared: they run in turns in that of the largest; auto: in turns if more models fit so.",
     )
 
     budget_policy: Annotated[Literal["refuse", "evict-lru"], _MEMORY] = Field(

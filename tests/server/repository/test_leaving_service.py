@@ -150,7 +150,7 @@ async def test_a_fault_stays_whatever_ends_beside_it(
     """Requests of a model in partitions compute at once: one meets a fault, another is cancelled."""
     served = service.worker("tiny").served
 
-    def cancelled_beside_a_fault(*_: object) -> list[Exception]:
+    def cancelled_beside_a_fault(*_: object, **__: object) -> list[Exception]:
         served.leave("the disk is gone")
         return [CancelledError("cancelled")]
 
@@ -162,9 +162,21 @@ async def test_a_fault_stays_whatever_ends_beside_it(
 async def test_who_shares_a_lost_arena_leaves_service(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> list[Exception]:
+    def refused(*_: object, **__: object) -> list[Exception]:
         return [ArenaLostError("the arena is lost")]
 
     monkeypatch.setattr(service.worker("tiny").engine, "run_lanes", refused)
     error(await service.infer("tiny", TINY), 503, "the arena is lost")
     await out_of_service(service, "the arena is lost")
+
+
+async def test_what_no_engine_should_raise_ends_its_request_and_no_thread(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no engine says this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.worker("tiny").engine, "run_lanes", broken)
+        assert (await service.infer("tiny", TINY)).status_code == 500
+    assert (await service.infer("tiny", TINY)).status_code == 200

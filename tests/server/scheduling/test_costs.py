@@ -20,7 +20,7 @@ def test_of_what_nobody_knows_it_says_nothing() -> None:
 
 def test_what_was_seen_counts_more_than_what_was_predicted() -> None:
     assert costs_of(predicted=2.0).sweep_seconds("m", 1) == 2.0
-    assert costs_of((1, 1.0), predicted=2.0).sweep_seconds("m", 1) == pytest.approx(1.1)
+    assert costs_of((1, 1.0), predicted=2.0).sweep_seconds("m", 1) == pytest.approx(1.2)
 
 
 def test_a_bound_is_from_above() -> None:
@@ -31,7 +31,7 @@ def test_a_bound_is_from_above() -> None:
 
 
 def test_one_accident_among_many_does_not_count() -> None:
-    assert costs_of(*[(1, 1.0)] * 20, (1, 50.0)).sweep_seconds("m", 1) == pytest.approx(1.1)
+    assert costs_of(*[(1, 1.0)] * 20, (1, 50.0)).sweep_seconds("m", 1) == pytest.approx(1.2)
     assert costs_of(*[(1, 1.0)] * 20, *[(1, 50.0)] * 2).sweep_seconds("m", 1) > 50.0
 
 
@@ -49,10 +49,20 @@ def test_doubt_heals_a_guess_that_is_too_high() -> None:
     costs = costs_of((1, 1.0), (1, 60.0), predicted=30.0)
     assert costs.sweep_seconds("m", 1) > 60.0
     costs.doubt("m")
-    assert costs.sweep_seconds("m", 1) == pytest.approx(1.1)
+    assert costs.sweep_seconds("m", 1) == pytest.approx(1.2)
     costs.doubt("m")
     costs.doubt("m")
     assert costs.sweep_seconds("m", 1) == 0.0
+
+
+def test_doubt_heals_what_answers_take_beside_their_sweeps() -> None:
+    costs = costs_of()
+    for _ in range(3):
+        costs.see_outside(100.0)
+    assert costs.outside_seconds > 100.0
+    for _ in range(3):
+        costs.doubt("m")
+    assert costs.outside_seconds == 0.0
 
 
 def test_a_plan_begins_anew() -> None:

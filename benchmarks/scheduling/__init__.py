@@ -1,0 +1,1 @@
+"""Deadlines, shared sweeps and interleaved models, measured beside how it was without."""
