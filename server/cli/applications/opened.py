@@ -88,7 +88,7 @@ class _Packs:
         except ProfileError as exc:
             found, hint = self._device.fitted(found), str(exc)
             if self._at_once:
-                hint += "; of partitions at once with --threads 1: each computes on one core"
+                hint += " with --threads 1: partitions at once compute on a core each"
         model = cnn_with_parameters(found.manifest, name)
         self.opened[name] = OpenedPack(found, profile, model, hint)
         return model.cnn
