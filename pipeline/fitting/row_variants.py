@@ -88,21 +88,22 @@ def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tup
 
 @dataclass(frozen=True)
 class _Estimated:
-    """Times by multiplications and bytes."""
+    """Times by multiplications and bytes: tiles take what rows of as many elements do."""
 
     network: RowNetwork
+    tiles: bool = False
 
-    def call(self, operator: int, rows: int) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""
         item = self.network.operators[operator]
         output = self.network.values[item.output]
-        pixels = rows * output.shape[3]
+        pixels = rows * (output.shape[3] if columns is None else columns)
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
         work = pixels * max(weights, output.shape[1])
         return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
-    def move(self, n_bytes: int) -> float:
-        """Return what copying rows of ``n_bytes`` in all takes."""
+    def move(self, n_bytes: int, runs: int = 0) -> float:
+        """Return what copying ``n_bytes`` in all takes, however many ``runs`` these are."""
         return COPY_SECONDS + n_bytes / BYTES_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:

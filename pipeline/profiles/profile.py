@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, row_keys
+from pipeline.profiles.row_kernels import MeasuredRows, row_keys, tile_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -248,11 +248,20 @@ class Profile(_Record):
 
     def row_times(self, network: RowNetwork, quantile: Quantile = "median") -> MeasuredRows:
         """Return the times of row operators; raises as ``kernel`` when one is asked for."""
-        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network)
+        return MeasuredRows(
+            lambda key: self.phases * self.kernel(key).at(quantile),
+            network,
+            tiles=self.has_tile_times(network),
+        )
 
     def has_row_times(self, network: RowNetwork) -> bool:
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
+
+    def has_tile_times(self, network: RowNetwork) -> bool:
+        """Return whether tiles were measured too, and whether there are any."""
+        keys = list(tile_keys(network))
+        return bool(keys) and all(key in self.kernels for key in keys)
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -14,10 +14,12 @@ Promised = tuple[int, int, frozenset[int]]
 class Same:
     """Times that are all alike: only numbers of calls and copies count."""
 
-    def call(self, operator: int, rows: int) -> float:
+    tiles = False
+
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         return 1.0
 
-    def move(self, n_bytes: int) -> float:
+    def move(self, n_bytes: int, runs: int = 0) -> float:
         return 0.25
 
 
