@@ -72,7 +72,7 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
-            question.update(f" {key} {item.median}".encode())
+            question.update(f" {key} {item.median} {item.p95}".encode())
     return question.hexdigest()
 
 
@@ -83,7 +83,8 @@ def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tup
         seconds = estimated.pieces()
         return tuple(find_variants(manifest, network, estimated, seconds, most_steps))
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    return tuple(find_variants(manifest, network, times, seconds, most_steps))
+    tiles = profile.row_times(network, "p95") if profile.has_tile_times(network) else None
+    return tuple(find_variants(manifest, network, times, seconds, most_steps, tiles))
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ class _Estimated:
     """Times by multiplications and bytes: tiles take what rows of as many elements do."""
 
     network: RowNetwork
-    tiles: bool = False
 
     def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""

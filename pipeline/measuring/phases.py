@@ -44,8 +44,7 @@ def _variants(pack: Pack, profile: Profile) -> list[Variant]:
     if not network.operators:
         return []
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    found = find_variants(manifest, network, times, seconds, QUICK_STEPS)
-    return [variant for variant in found if not variant.on_tiles]
+    return find_variants(manifest, network, times, seconds, QUICK_STEPS)
 
 
 def _ratio(pack: Pack, variant: Variant, profile: Profile, device: Device, pool: ReadPool) -> float:

@@ -139,7 +139,7 @@ class MeasuredRows:
         return self._narrow[operator]
 
     def move(self, n_bytes: int, runs: int = 0) -> float:
-        """Return what copying ``n_bytes`` in all takes, in ``runs`` that lie side by side; 0: as rows do."""
+        """Return what copying ``n_bytes`` takes, in ``runs`` that lie side by side; 0: as rows do."""
         more = max(runs - COPIED_RUNS, 0) if self.tiles else 0
         return interpolated(self._copies, n_bytes) + (more * self._run_seconds if more else 0.0)
 

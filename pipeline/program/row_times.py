@@ -7,10 +7,7 @@ from pipeline.program.row_network import RowNetwork
 
 
 class RowTimes(Protocol):
-    """Seconds of what phases are made of; ``tiles``: whether tiles are known apart from rows."""
-
-    @property
-    def tiles(self) -> bool: ...
+    """Seconds of what phases are made of."""
 
     def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output.

@@ -130,7 +130,7 @@ class RegionEdges:
                 n_bytes,
                 self._live.weights(first, end),
                 item.binding_bytes,
-                item.seconds + item.doubt_seconds,
+                item.seconds,
                 item,
             )
 

@@ -1,12 +1,12 @@
 """Regions of the best ways on tiles instead of rows: which are worth a plan, and what they take.
 
-Sketches know rows only, so each is planned exactly, and few are. Between regions that do the same, what a
-profile says is wrong by up to a tenth (docs/tiles.md): so what tiles take counts as a tenth more, and they
-are taken where they are faster even so.
+Sketches know rows only, so each is planned exactly, and few are. What a profile says of tiles beside rows
+is wrong twice: by the noise of its measurements, and between sizes that it measured (docs/tiles.md). So
+tiles count with what their kernels hardly exceed, and a tenth, and are taken where they are faster even so.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.packs.choice import BINDING_BYTES
 from pipeline.program.region_plan import RegionPlan
@@ -17,16 +17,16 @@ from pipeline.program.sketching.sketches import MOST_PHASES
 from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
 from pipeline.program.stopping import go_on
 
-#: Of the seconds of tiles: by so much they may be more than a profile says, beside those of rows.
+#: Of what tiles take by a profile: so much more they may take, beside rows.
 DOUBT = 0.1
-# How many times the rows of a region, in how many parts of its columns, and who makes overlaps.
+# So many times the rows of a region, its columns in so many parts, and whether overlaps are made again.
 _KINDS: tuple[tuple[int, int, Reuse], ...] = (
     (2, 2, "raster"),
     (1, 2, "raster"),
     (4, 4, "raster"),
     (2, 2, "none"),
 )
-# In no less than the memory of rows that have this part of their elements, tiles must be faster than these.
+# Tiles take at least the memory of rows of this part of their elements, so they must be faster than these.
 _PART_OF_ELEMENTS = 2
 
 #: Seconds of a region that begins at a place and makes so many rows; None: nobody thought of it.
@@ -35,70 +35,92 @@ SecondsOnRows = Callable[[int, int], float | None]
 
 @dataclass(frozen=True, slots=True)
 class TiledRegion:
-    """What ``region`` takes: bytes of strips and of what it binds, and seconds.
+    """What ``region`` takes: bytes of strips and of what it binds, and seconds at most.
 
-    ``touched``: the row values that it reads or writes where these lie whole.
+    ``doubt_seconds``: by how much these are more than what it usually takes. ``touched``: the row values
+    that it reads or writes where these lie whole.
     """
 
     region: Region
     strip_bytes: int
     binding_bytes: int
     seconds: float
+    doubt_seconds: float
     touched: frozenset[int]
 
-    @property
-    def doubt_seconds(self) -> float:
-        return DOUBT * self.seconds
+
+def tiled_regions(network: RowNetwork, region: Region) -> Iterator[Region]:
+    """Yield what ``region``, which runs on rows, may be on tiles, of no more phases than make sense."""
+    _, _, height, width = _last_shape(network, region)
+    for times, parts, reuse in _KINDS:
+        rows, columns = times * region.rows, -(-width // parts)
+        tiled = replace(region, rows=rows, columns=columns, reuse=reuse)
+        if rows <= height and columns < width and _count(network, tiled) <= MOST_PHASES:
+            yield tiled
+
+
+def _last_shape(network: RowNetwork, region: Region) -> tuple[int, ...]:
+    """Return the shape of what the last operator of ``region`` makes."""
+    last = network.operators[network.operators_before(region.end_piece) - 1]
+    return network.values[last.output].shape
+
+
+def _count(network: RowNetwork, region: Region) -> int:
+    """Return how many tiles there are."""
+    _, _, height, width = _last_shape(network, region)
+    return -(-height // region.rows) * -(-width // (region.columns or width))
+
+
+def _rows_of_as_many(network: RowNetwork, region: Region) -> int:
+    """Return about how many whole rows have as many elements as a tile."""
+    width = _last_shape(network, region)[3]
+    return region.rows * (region.columns or width) // width
 
 
 class Tilings:
-    """Plans regions on tiles, until ``most_work`` operators of tiles were looked at."""
+    """Plans regions on tiles, until ``most_work`` operators of tiles were looked at.
 
-    def __init__(self, network: RowNetwork, times: RowTimes, most_work: int) -> None:
+    ``usual`` times, and those that tiles hardly exceed, ``most``.
+    """
+
+    def __init__(
+        self, network: RowNetwork, usual: RowTimes, most: RowTimes, most_work: int
+    ) -> None:
         self._network = network
-        self._times = times
+        self._usual = usual
+        self._most = most
         self._left = most_work
         self._planned: dict[Region, TiledRegion | None] = {}
 
     def instead_of(self, region: Region, on_rows: SecondsOnRows) -> Iterator[TiledRegion]:
         """Yield what may be faster than ``region``, which runs on rows, or than fewer rows of it."""
-        _, _, height, width = self._shape(region)
-        for times, parts, reuse in _KINDS:
-            rows, columns = times * region.rows, -(-width // parts)
-            count = -(-height // rows) * -(-width // columns)
-            if rows > height or columns == width or count > MOST_PHASES:
-                continue
-            tiled = Region(region.first_piece, region.end_piece, rows, columns, reuse)
-            fewer = max(rows // (parts * _PART_OF_ELEMENTS), 1)
+        for tiled in tiled_regions(self._network, region):
+            fewer = max(_rows_of_as_many(self._network, tiled) // _PART_OF_ELEMENTS, 1)
             most = on_rows(region.first_piece, fewer) or on_rows(region.first_piece, region.rows)
-            if most is None or (1 + DOUBT) * self._kernels(tiled, count) < most:
-                found = self._plan(tiled, count)
+            if most is None or self._kernels(tiled) < most:
+                found = self._plan(tiled)
                 if found is not None:
                     yield found
 
-    def _shape(self, region: Region) -> tuple[int, ...]:
-        last = self._network.operators[self._network.operators_before(region.end_piece) - 1]
-        return self._network.values[last.output].shape
-
-    def _kernels(self, region: Region, count: int) -> float:
-        """Return the least that kernels of ``count`` tiles can take: as if no overlap was made again."""
-        _, _, height, width = self._shape(region)
+    def _kernels(self, region: Region) -> float:
+        """Return what kernels of ``region`` count as if no overlap was made again."""
+        _, _, height, width = _last_shape(self._network, region)
         assert region.columns is not None
-        seconds = 0.0
+        count, seconds = _count(self._network, region), 0.0
         for number in self._operators(region):
             _, _, rows, columns = self._network.values[self._network.operators[number].output].shape
             each = -(-rows * region.rows // height), -(-columns * region.columns // width)
-            seconds += count * self._times.call(number, *each)
-        return seconds
+            seconds += count * self._most.call(number, *each)
+        return (1 + DOUBT) * seconds
 
     def _operators(self, region: Region) -> range:
         before = self._network.operators_before
         return range(before(region.first_piece), before(region.end_piece))
 
-    def _plan(self, region: Region, count: int) -> TiledRegion | None:
+    def _plan(self, region: Region) -> TiledRegion | None:
         """Return what ``region`` takes; None: it cannot run, or enough was looked at."""
         if region not in self._planned:
-            self._left -= count * len(self._operators(region))
+            self._left -= _count(self._network, region) * len(self._operators(region))
             if self._left < 0:
                 return None
             go_on()
@@ -110,12 +132,13 @@ class Tilings:
             plan = plan_region(self._network, region)
         except RegionError:
             return None
+        usual, most = (
+            sum(phase_seconds(self._network, plan, times)) for times in (self._usual, self._most)
+        )
+        seconds = (1 + DOUBT) * most
+        touched = plan.read | plan.written
         return TiledRegion(
-            region,
-            plan.live_bytes(),
-            _binding_bytes(plan),
-            sum(phase_seconds(self._network, plan, self._times)),
-            plan.read | plan.written,
+            region, plan.live_bytes(), _binding_bytes(plan), seconds, seconds - usual, touched
         )
 
 

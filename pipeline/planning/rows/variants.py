@@ -65,11 +65,13 @@ def find_variants(
     times: RowTimes,
     piece_seconds: Callable[[int], float],
     most_steps: int = ALL_STEPS,
+    tile_times: RowTimes | None = None,
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
     Those on rows are there whether or not tiles beat them: a plan decides between two.
-    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. Deterministic.
+    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
+    hardly exceed, None: nobody measured them. Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
     searches = [_Search(manifest, network, piece_seconds, parts) for parts in apart]
@@ -78,9 +80,9 @@ def find_variants(
         for search in searches:
             search.regions.take(end, found)
     on_rows = _unbeaten(variant for search in searches for variant in search.variants())
-    if not times.tiles:
+    if tile_times is None:
         return on_rows
-    tilings = Tilings(network, times, most_steps // _STEPS_A_TILE)
+    tilings = Tilings(network, times, tile_times, most_steps // _STEPS_A_TILE)
     on_tiles = [variant for search in searches for variant in search.on_tiles(on_rows, tilings)]
     better = [item for item in _unbeaten([*on_rows, *on_tiles]) if item.on_tiles]
     return sorted([*on_rows, *better], key=lambda item: (item.seconds, item.n_bytes))

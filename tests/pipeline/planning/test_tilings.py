@@ -14,9 +14,11 @@ from models.packs.target import host_target
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import frontier
+from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.planning.make import make_plan
+from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.live_values import LiveValues
@@ -29,6 +31,7 @@ from pipeline.program.lives import lifetimes
 from pipeline.program.regions import Region
 from pipeline.program.steps import regions_of, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.simulator import simulate
 from tests.pipeline.execution.test_rows import CASES, Machine, answers, compiled, same_bits
 from tests.pipeline.made_times import timed_profile
 
@@ -152,6 +155,36 @@ def test_plans_on_tiles_are_explained_and_found_again(pack: Pack, tmp_path: Path
     assert made.known.save()
     again.known.keep_in(file)
     assert fit(pack.manifest, AUTO, wanted, again).plan.choice == plan.choice
+
+
+def test_plans_on_tiles_are_bounded_and_simulated(pack: Pack, fast: Profile) -> None:
+    """By the worst that tiles were seen to take; what a deadline asks for is reached with them."""
+    wanted = Wanted(total_bytes=3 * fit(pack.manifest, AUTO, LEAST, fast).plan.total_bytes // 2)
+    slower = {
+        key: replace(item, max=2 * item.max) if key.startswith("tiles") else item
+        for key, item in fast.kernels.items()
+    }
+    profile = Profile.model_validate({**fast.model_dump(), "kernels": slower})
+    found = fit(pack.manifest, AUTO, wanted, profile)
+    assert on_tiles(found.plan.choice.regions)
+    assert found.prediction is not None
+    assert found.prediction.bound_seconds is not None
+    assert found.prediction.bound_seconds > 1.5 * found.prediction.sweep_seconds
+    simulated = simulate(found.plan.stages, profile.durations(found.plan))
+    assert simulated.delay_seconds == pytest.approx(found.prediction.delay_seconds)
+    for guaranteed in (False, True):
+        delay = 1.1 * (
+            found.prediction.bound_seconds if guaranteed else found.prediction.delay_seconds
+        )
+        in_time = Wanted(delay_seconds=delay, guaranteed=guaranteed)
+        assert on_tiles(fit(pack.manifest, AUTO, in_time, profile).plan.choice.regions)
+
+
+def test_partitions_have_no_tiles(pack: Pack, fast: Profile) -> None:
+    """A profile is of the whole network: they are planned without."""
+    plan = fit_partitions(pack.manifest, AUTO, 2, profile=fast).plan
+    assert isinstance(plan, PipelinePlan)
+    assert not any(on_tiles(part.choice.regions) for part in plan.partitions)
 
 
 @pytest.mark.slow

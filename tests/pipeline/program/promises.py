@@ -14,8 +14,6 @@ Promised = tuple[int, int, frozenset[int]]
 class Same:
     """Times that are all alike: only numbers of calls and copies count."""
 
-    tiles = False
-
     def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         return 1.0
 
