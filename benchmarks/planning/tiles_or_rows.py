@@ -3,10 +3,11 @@
 For each pack the least budget that it runs in on rows, and one in the middle, as ratios go, between that
 and all weights in memory: the plan on rows; the one where tiles are allowed; and, whether or not the
 planner took any, the plan on rows with each region on the tiles that are predicted to be fastest in no
-more strips. Each with its prediction; delays in turns.
+more strips. Each with its prediction; delays in turns. ``--cpu``: CPU seconds of one thread in place of
+delays, which other work on the machine hardly changes.
 
-Run as ``python -m benchmarks.planning.tiles_or_rows PACK... [--rounds 30] [--json]``; packs have profiles
-of this machine. Exit 1 where outputs differ, or the planner took tiles that were slower.
+Run as ``python -m benchmarks.planning.tiles_or_rows PACK... [--rounds 30] [--cpu] [--json]``; packs have
+profiles of this machine. Exit 1 where outputs differ, or the planner took tiles that were slower.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.planning.interleaved import delays
+from benchmarks.planning.interleaved import delays, over
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.base import Device
@@ -63,11 +64,15 @@ class Bench:
             del fields["kernels"][key]
         return cls(pack, device, profile, Profile.model_validate(fields))
 
-    def run(self, rounds: int) -> Iterator[dict[str, Any]]:
-        """Yield the figures of each budget."""
+    def run(self, rounds: int, cpu: bool) -> Iterator[dict[str, Any]]:
+        """Yield the figures of each budget; ``cpu``: of one thread, its CPU seconds."""
+        device = CpuDevice(1) if cpu else self.device
         for name, budget in self._budgets().items():
             plans = self._plans(budget)
-            seen = delays(self.pack, self.device, plans, rounds)
+            seen = delays(self.pack, device, plans, rounds)
+            seconds = {
+                which: item.cpu_seconds if cpu else item.seconds for which, item in seen.items()
+            }
             yield {
                 "model": self.pack.name,
                 "budget": name,
@@ -79,9 +84,9 @@ class Bench:
                         "total_bytes": plan.total_bytes,
                         "tiles": sum(item.columns is not None for item in plan.choice.regions),
                         "predicted_seconds": predict(plan, self.profile).delay_seconds,
-                        "seconds": median(seen[which].seconds),
-                        "least_seconds": min(seen[which].seconds),
-                        "over_rows": seen[which].over(seen["rows"]),
+                        "seconds": median(seconds[which]),
+                        "least_seconds": min(seconds[which]),
+                        "over_rows": over(seconds[which], seconds["rows"]),
                     }
                     for which, plan in plans.items()
                 },
@@ -150,14 +155,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packs", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    claim_process()
+    if not options.cpu:
+        claim_process()
     device, found = CpuDevice(), []
     if not options.json:
         print("predicted, median and least ms; predicted and measured over rows")
     for path in options.packs:
-        for figures in Bench.of(path, device).run(options.rounds):
+        for figures in Bench.of(path, device).run(options.rounds, options.cpu):
             found.append(figures)
             if not options.json:
                 print(*shown(figures), sep="\n", flush=True)

@@ -53,8 +53,8 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known."""
         tried = _TRIED[self._wanted.thorough]
-        by_size = sorted(self._variants, key=lambda item: item.n_bytes)
-        likely = [item for kind in _kinds(by_size) for item in kind[:tried]]
+        rows, tiles = _kinds(sorted(self._variants, key=lambda item: item.n_bytes))
+        likely = rows[:tried] + [item for item in tiles if item.n_bytes < rows[0].n_bytes]
         plan = min(self._smallest(likely), key=lambda plan: plan.total_bytes)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)

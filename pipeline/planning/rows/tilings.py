@@ -1,8 +1,8 @@
 """Regions of the best ways on tiles instead of rows: which are worth a plan, and what they take.
 
 Sketches know rows only, so each is planned exactly, and few are. What a profile says of tiles beside rows
-is wrong twice: by the noise of its measurements, and between sizes that it measured (docs/tiles.md). So
-tiles count with what their kernels hardly exceed, and a tenth, and are taken where they are faster even so.
+is wrong: by the noise of both, and between the sizes that it measured (docs/tiles.md). So tiles count with
+all of that on top of what they take, and are taken where they are faster even so.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from pipeline.program.sketching.sketches import MOST_PHASES
 from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
 from pipeline.program.stopping import go_on
 
-#: Of what tiles take by a profile: so much more they may take, beside rows.
+#: Of what tiles take by a profile without noise: so much more they may take, beside rows.
 DOUBT = 0.1
 # So many times the rows of a region, its columns in so many parts, and whether overlaps are made again.
 _KINDS: tuple[tuple[int, int, Reuse], ...] = (
@@ -106,12 +106,13 @@ class Tilings:
         """Return what kernels of ``region`` count as if no overlap was made again."""
         _, _, height, width = _last_shape(self._network, region)
         assert region.columns is not None
-        count, seconds = _count(self._network, region), 0.0
+        usual = most = 0.0
         for number in self._operators(region):
             _, _, rows, columns = self._network.values[self._network.operators[number].output].shape
             each = -(-rows * region.rows // height), -(-columns * region.columns // width)
-            seconds += count * self._most.call(number, *each)
-        return (1 + DOUBT) * seconds
+            usual += self._usual.call(number, *each)
+            most += self._most.call(number, *each)
+        return _count(self._network, region) * _doubted(usual, most)
 
     def _operators(self, region: Region) -> range:
         before = self._network.operators_before
@@ -135,11 +136,19 @@ class Tilings:
         usual, most = (
             sum(phase_seconds(self._network, plan, times)) for times in (self._usual, self._most)
         )
-        seconds = (1 + DOUBT) * most
+        seconds = _doubted(usual, most)
         touched = plan.read | plan.written
         return TiledRegion(
             region, plan.live_bytes(), _binding_bytes(plan), seconds, seconds - usual, touched
         )
+
+
+def _doubted(usual: float, most: float) -> float:
+    """Return what ``usual`` seconds of tiles count, which hardly exceed ``most``.
+
+    Rows were measured beside them: their noise is as large, and may have made them look slower.
+    """
+    return (1 + DOUBT) * usual + 2 * (most - usual)
 
 
 def _binding_bytes(plan: RegionPlan) -> int:

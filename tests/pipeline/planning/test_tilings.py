@@ -75,6 +75,16 @@ def test_slow_tiles_are_never_proposed(pack: Pack, tiles: float | None) -> None:
     assert not any(variant.on_tiles for variant in variants(pack.manifest, tiles))
 
 
+def test_tiles_of_noisy_measurements_are_not_proposed(pack: Pack, fast: Profile) -> None:
+    """Fast as a rule, but seen to take as long as rows: the profile does not show them faster."""
+    noisy = {
+        key: replace(item, p95=5 * item.median) if key.startswith("tiles") else item
+        for key, item in fast.kernels.items()
+    }
+    profile = fast.model_copy(update={"kernels": noisy})
+    assert row_variants(pack.manifest, AUTO, profile) == variants(pack.manifest, None)
+
+
 def test_fast_tiles_are_proposed_beside_rows(pack: Pack) -> None:
     """Each is faster than all rows in no more memory, by more than a profile may be wrong."""
     found = variants(pack.manifest, _FAST)
