@@ -74,12 +74,13 @@ def row_keys(network: RowNetwork) -> Iterator[str]:
 
 def tile_keys(network: RowNetwork) -> Iterator[str]:
     """Yield the keys of what tiles of ``network`` do beside that; none where nothing runs on tiles."""
-    number_of_keys = 0
-    for number, item in enumerate(network.operators):
-        for rows, columns in measured_tiles(network.values[item.output], item):
-            number_of_keys += 1
-            yield tile_key(number, rows, columns)
-    if number_of_keys:
+    keys = [
+        tile_key(number, rows, columns)
+        for number, item in enumerate(network.operators)
+        for rows, columns in measured_tiles(network.values[item.output], item)
+    ]
+    yield from keys
+    if keys:
         yield MANY_RUNS_KEY
 
 

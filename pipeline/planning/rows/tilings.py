@@ -148,7 +148,7 @@ def _doubted(usual: float, most: float) -> float:
 
     Rows were measured beside them: their noise is as large, and may have made them look slower.
     """
-    return (1 + DOUBT) * usual + 2 * (most - usual)
+    return (1 + DOUBT) * usual + 2 * max(most - usual, 0.0)
 
 
 def _binding_bytes(plan: RegionPlan) -> int:
