@@ -8,6 +8,7 @@ import numpy as np
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.tilings import TiledRegion
 from pipeline.planning.rows.ways import Edges
+from pipeline.program.region_plan import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
@@ -62,10 +63,11 @@ class RegionEdges:
                 place = self._numbers[item.region.end_piece]
                 self.edges[place] = self.edges[place].followed_by(edges)
 
-    def seconds_on_rows(self, end: int, start: int, rows: int) -> float | None:
-        """Return what a region takes that is among them; None: it is not."""
-        edges = self.edges[self._numbers[end]]
-        found = np.flatnonzero((edges.start == self._numbers[start]) & (edges.rows == rows))
+    def seconds_on_rows(self, region: Region) -> float | None:
+        """Return what ``region`` takes, which is on rows; None: it is not among them."""
+        edges = self.edges[self._numbers[region.end_piece]]
+        start = self._numbers[region.first_piece]
+        found = np.flatnonzero((edges.start == start) & (edges.rows == region.rows))
         return float(edges.seconds[found[0]]) if len(found) else None
 
     def starts(self, end: int, most_weights: int) -> list[int]:

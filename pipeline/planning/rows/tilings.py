@@ -29,8 +29,8 @@ _KINDS: tuple[tuple[int, int, Reuse], ...] = (
 # Tiles take at least the memory of rows of this part of their elements, so they must be faster than these.
 _PART_OF_ELEMENTS = 2
 
-#: Seconds of a region that begins at a place and makes so many rows; None: nobody thought of it.
-SecondsOnRows = Callable[[int, int], float | None]
+#: Seconds of a region on rows; None: nobody thought of it.
+SecondsOnRows = Callable[[Region], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def tiled_regions(network: RowNetwork, region: Region) -> Iterator[Region]:
 
 def _last_shape(network: RowNetwork, region: Region) -> tuple[int, ...]:
     """Return the shape of what the last operator of ``region`` makes."""
-    last = network.operators[network.operators_before(region.end_piece) - 1]
+    last = network.operators[network.operators_within(region.pieces)[-1]]
     return network.values[last.output].shape
 
 
@@ -96,7 +96,7 @@ class Tilings:
         """Yield what may be faster than ``region``, which runs on rows, or than fewer rows of it."""
         for tiled in tiled_regions(self._network, region):
             fewer = max(_rows_of_as_many(self._network, tiled) // _PART_OF_ELEMENTS, 1)
-            most = on_rows(region.first_piece, fewer) or on_rows(region.first_piece, region.rows)
+            most = on_rows(replace(region, rows=fewer)) or on_rows(region)
             if most is None or self._kernels(tiled) < most:
                 found = self._plan(tiled)
                 if found is not None:
@@ -107,21 +107,18 @@ class Tilings:
         _, _, height, width = _last_shape(self._network, region)
         assert region.columns is not None
         usual = most = 0.0
-        for number in self._operators(region):
+        for number in self._network.operators_within(region.pieces):
             _, _, rows, columns = self._network.values[self._network.operators[number].output].shape
             each = -(-rows * region.rows // height), -(-columns * region.columns // width)
             usual += self._usual.call(number, *each)
             most += self._most.call(number, *each)
         return _count(self._network, region) * _doubted(usual, most)
 
-    def _operators(self, region: Region) -> range:
-        before = self._network.operators_before
-        return range(before(region.first_piece), before(region.end_piece))
-
     def _plan(self, region: Region) -> TiledRegion | None:
         """Return what ``region`` takes; None: it cannot run, or enough was looked at."""
         if region not in self._planned:
-            self._left -= _count(self._network, region) * len(self._operators(region))
+            operators = self._network.operators_within(region.pieces)
+            self._left -= _count(self._network, region) * len(operators)
             if self._left < 0:
                 return None
             go_on()

@@ -8,7 +8,6 @@ profile knows tiles, regions of these ways are tried on tiles within the memory 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -85,13 +84,13 @@ def find_variants(
     tilings = Tilings(network, times, tile_times, most_steps // _STEPS_A_TILE)
     on_tiles = [variant for search in searches for variant in search.on_tiles(on_rows, tilings)]
     better = [item for item in _unbeaten([*on_rows, *on_tiles]) if item.on_tiles]
-    return sorted([*on_rows, *better], key=lambda item: (item.seconds, item.n_bytes))
+    return sorted([*on_rows, *better], key=_pace)
 
 
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
     """Return those that are smaller than all faster ones."""
     found: list[Variant] = []
-    for variant in sorted(variants, key=lambda item: (item.seconds, item.n_bytes)):
+    for variant in sorted(variants, key=_pace):
         if not found or variant.n_bytes < found[-1].n_bytes:
             found.append(variant)
     return found
@@ -164,15 +163,11 @@ class _Search:
     def on_tiles(self, variants: Iterable[Variant], tilings: Tilings) -> Iterator[Variant]:
         """Yield what is faster than those of ``variants`` that were found here, in their arena and ring."""
         found = [self._found[variant] for variant in variants if variant in self._found]
-        regions = dict.fromkeys(
-            replace(region, in_arena=False) for way in found for region in way.regions
-        )
+        regions = (replace(region, in_arena=False) for way in found for region in way.regions)
         tiled = [
             item
-            for region in regions
-            for item in tilings.instead_of(
-                region, partial(self.regions.seconds_on_rows, region.end_piece)
-            )
+            for region in dict.fromkeys(regions)
+            for item in tilings.instead_of(region, self.regions.seconds_on_rows)
         ]
         if not tiled:
             return
@@ -200,17 +195,20 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _variant(self, way: Way) -> Variant:
-        inside = {piece: region for region in way.regions for piece in region.pieces}
+        inside = {piece for region in way.regions for piece in region.pieces}
         graphs, scratch = self._whole.beside(inside, way.level)
-        graphs |= {
-            item.graph if inside[item.first_piece].columns is None else item.tile_graph or 0
-            for item in self._network.operators
-            if item.first_piece in inside
-        }
+        graphs.update(*map(self._graphs, way.regions))
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         chunk_bytes = int(self._whole.rings[way.level])
         return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, way.doubt)
+
+    def _graphs(self, region: Region) -> set[int]:
+        """Return the graphs of a region's operators."""
+        operators = self._network.operators_within(region.pieces)
+        items = self._network.operators[operators.start : operators.stop]
+        graphs = (item.graph if region.columns is None else item.tile_graph for item in items)
+        return {graph for graph in graphs if graph is not None}
 
 
 def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
@@ -218,6 +216,10 @@ def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
     outside = set(range(len(manifest.pieces))) - network.covered
     ends = {0, len(manifest.pieces)}
     return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
+
+
+def _pace(variant: Variant) -> tuple[float, int]:
+    return (variant.seconds, variant.n_bytes)
 
 
 def _size(variant: Variant) -> tuple[int, float]:
