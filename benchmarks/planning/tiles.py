@@ -19,24 +19,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import astuple, replace
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from benchmarks.children.planned import checksums
 from benchmarks.machine.cgroup import memory_group
 from benchmarks.paper.fused_network import LAYERS, fused_pack
-from loader.pool.pool import ReadPool
+from benchmarks.planning.interleaved import delays
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.opened import opened
 from pipeline.fitting.row_variants import row_variants
-from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
@@ -149,21 +145,9 @@ class Bench:
 
     def delays(self, plans: Mapping[str, Regions], rounds: int) -> dict[str, list[float]]:
         """Return the delays of each plan in seconds; they take turns, in another order each time."""
-        found: dict[str, list[float]] = {name: [] for name in plans}
-        inputs = random_inputs(self.manifest)
-        with ExitStack() as stack:
-            pool = stack.enter_context(closing(ReadPool()))
-            engines = {
-                name: stack.enter_context(opened(self.pack, self.plan(regions), self.device, pool))
-                for name, regions in plans.items()
-            }
-            order, random = list(engines), Random(0)
-            for number in range(rounds + 1):
-                random.shuffle(order)
-                for name in order:
-                    seconds = engines[name].answer(inputs, checksums)[1].delay_seconds
-                    found[name] += [seconds] if number else []  # the first brings memory
-        return found
+        planned = {name: self.plan(regions) for name, regions in plans.items()}
+        found = delays(self.pack, self.device, planned, rounds)
+        return {name: list(item.seconds) for name, item in found.items()}
 
     def on_rows(self, most_bytes: int) -> Regions | None:
         """Return the fastest variant on rows whose plan takes no more; by the profile, if there is one."""

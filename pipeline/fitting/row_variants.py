@@ -72,7 +72,7 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
-            question.update(f" {key} {item.median}".encode())
+            question.update(f" {key} {item.median} {item.p95}".encode())
     return question.hexdigest()
 
 
@@ -83,20 +83,21 @@ def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tup
         seconds = estimated.pieces()
         return tuple(find_variants(manifest, network, estimated, seconds, most_steps))
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    return tuple(find_variants(manifest, network, times, seconds, most_steps))
+    tiles = profile.row_times(network, "p95") if profile.has_tile_times(network) else None
+    return tuple(find_variants(manifest, network, times, seconds, most_steps, tiles))
 
 
 @dataclass(frozen=True)
 class _Estimated:
-    """Times by multiplications and bytes."""
+    """Times by multiplications and bytes: tiles take what rows of as many elements do."""
 
     network: RowNetwork
 
-    def call(self, operator: int, rows: int) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""
         item = self.network.operators[operator]
         output = self.network.values[item.output]
-        pixels = rows * output.shape[3]
+        pixels = rows * (output.shape[3] if columns is None else columns)
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
         work = pixels * max(weights, output.shape[1])
         return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
@@ -105,8 +106,8 @@ class _Estimated:
         """Nothing: nobody knows what is in the caches."""
         return 0.0
 
-    def move(self, n_bytes: int) -> float:
-        """Return what copying rows of ``n_bytes`` in all takes."""
+    def move(self, n_bytes: int, runs: int = 0) -> float:
+        """Return what copying ``n_bytes`` in all takes, however many ``runs`` these are."""
         return COPY_SECONDS + n_bytes / BYTES_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:

@@ -53,7 +53,8 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known."""
         tried = _TRIED[self._wanted.thorough]
-        likely = sorted(self._variants, key=lambda item: item.n_bytes)[:tried]
+        rows, tiles = _kinds(sorted(self._variants, key=lambda item: item.n_bytes))
+        likely = rows[:tried] + [item for item in tiles if item.n_bytes < rows[0].n_bytes]
         plan = min(self._smallest(likely), key=lambda plan: plan.total_bytes)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
@@ -63,15 +64,23 @@ class Within:
         """Return the fastest plan that fits, or the smallest one."""
         best: Fitted | None = None
         fitting = [item for item in self._variants if _PROMISE * item.n_bytes <= self._room]
-        for variant in _spread(fitting):
+        # What runs on tiles comes last: it has to be faster than the best that does not.
+        for kind in _kinds(fitting):
+            best = self._faster(_spread(kind), best)
+        return best or self.least()
+
+    def _faster(self, variants: Sequence[Variant], best: Fitted | None) -> Fitted | None:
+        """Return the fastest plan of ``variants``, which come fastest first, or ``best``."""
+        for variant in variants:
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
             fitted = self._best(variant)
             if fitted is not None and (
-                best is None or _seconds(fitted, variant) < _seconds(best, variant)
+                best is None
+                or _seconds(fitted, variant) + variant.doubt_seconds < _seconds(best, variant)
             ):
                 best = fitted
-        return best or self.least()
+        return best
 
     def in_time(self) -> Fitted:
         """Return the plan of the first variant, from the smallest on, that is as fast as is wanted.
@@ -133,6 +142,14 @@ class Within:
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)
+
+
+def _kinds(variants: Sequence[Variant]) -> tuple[list[Variant], list[Variant]]:
+    """Return those on rows alone, and those on tiles."""
+    return (
+        [item for item in variants if not item.on_tiles],
+        [item for item in variants if item.on_tiles],
+    )
 
 
 def _spread(variants: Sequence[Variant]) -> list[Variant]:

@@ -1,4 +1,4 @@
-"""Measuring row operators: each on a few rows and on many, with the weights of the pack.
+"""Measuring row operators: each on few rows, on many and on narrow tiles, with the pack's weights.
 
 Each run takes other memory than the one before, as much in all as the strips of a region: what a kernel
 finds in the caches there is not what it left itself.
@@ -6,6 +6,7 @@ finds in the caches there is not what it left itself.
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,34 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, Launch
-from pipeline.profiles.row_kernels import MEASURED_COPIES, copy_key, measured_rows, row_key
+from pipeline.profiles.row_kernels import (
+    COPIED_RUNS,
+    MANY_RUNS,
+    MANY_RUNS_BYTES,
+    MANY_RUNS_KEY,
+    MEASURED_COPIES,
+    copy_key,
+    measured_rows,
+    measured_tiles,
+    row_key,
+    tile_key,
+)
 from pipeline.program.row_ranges import Rows, needed
 
 _REPEATS = 7
 # Of one operator in one round: large ones are measured less often.
 _ENOUGH_SECONDS = 0.01
 _STRIPS_BYTES = 1 << 20
+_DRAWN = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a graph makes at a time: ``rows``, or ``columns`` of them."""
+
+    graph: int
+    rows: int
+    columns: int | None = None
 
 
 class RowKernels:
@@ -30,35 +52,47 @@ class RowKernels:
         self._pack = pack
         self._manifest: Manifest = pack.manifest
         self._device = device
-        self._generator = np.random.default_rng(0)
+        # Drawing as many as kernels are given would take longer than these.
+        self._numbers = np.random.default_rng(0).standard_normal(_DRAWN, np.float32)
         self._kept: list[Any] = []
 
     def seconds(self) -> Iterator[tuple[str, float]]:
         """Yield times by key: one round of all operators, and of copies."""
         alike: dict[tuple[object, ...], list[float]] = {}
         for number, item in enumerate(self._manifest.row_operators):
-            for rows in measured_rows(self._manifest.row_values[item.output], item):
-                like = self._like(item, rows)
+            for key, part in self._parts(number, item):
+                like = self._like(item, part)
                 if like not in alike:
-                    alike[like] = self._measured(item, rows)
-                yield from ((row_key(number, rows), each) for each in alike[like])
+                    alike[like] = self._measured(item, part)
+                yield from ((key, each) for each in alike[like])
         if self._manifest.row_operators:
             for n_bytes in MEASURED_COPIES:
-                yield from ((copy_key(n_bytes), each) for each in _copies(n_bytes))
+                yield from ((copy_key(n_bytes), each) for each in _copies(n_bytes, COPIED_RUNS))
+            times = _copies(MANY_RUNS_BYTES, MANY_RUNS)
+            yield from ((MANY_RUNS_KEY, each) for each in times)
 
-    def _like(self, item: RowOperator, rows: int) -> tuple[object, ...]:
+    def _parts(self, number: int, item: RowOperator) -> Iterator[tuple[str, _Part]]:
+        """Yield what operator ``number`` is measured at."""
+        output = self._manifest.row_values[item.output]
+        for rows in measured_rows(output, item):
+            yield row_key(number, rows), _Part(item.graph, rows)
+        for rows, columns in measured_tiles(output, item):
+            assert item.tile_graph is not None  # or no tiles are measured
+            yield tile_key(number, rows, columns), _Part(item.tile_graph, rows, columns)
+
+    def _like(self, item: RowOperator, part: _Part) -> tuple[object, ...]:
         shapes = (self._manifest.row_values[taken.row_value].shape for taken in item.inputs)
         weights = (operand.shape for operand in item.weights)
-        return (item.graph, rows, *shapes, *weights, self._manifest.row_values[item.output].shape)
+        return (part, *shapes, *weights, self._manifest.row_values[item.output].shape)
 
-    def _measured(self, item: RowOperator, rows: int) -> list[float]:
-        kernel = self._device.load(self._pack.graphs[item.graph])
+    def _measured(self, item: RowOperator, part: _Part) -> list[float]:
+        kernel = self._device.load(self._pack.graphs[part.graph])
         weights = [self._weights(operand) for operand in item.weights]
         launches: list[Launch] = []
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
-            inputs = [self._rows(taken, rows) for taken in item.inputs]
-            output = self._filled(item.output, rows)
+            inputs = [self._input(taken, part) for taken in item.inputs]
+            output = self._filled(item.output, part.rows, part.columns)
             launches.append(kernel.bind([*inputs, *weights], [output]))
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only
@@ -68,13 +102,16 @@ class RowKernels:
         self._kept.clear()
         return times
 
-    def _rows(self, taken: RowInput, rows: int) -> NDArray[Any]:
-        return self._filled(taken.row_value, len(needed(taken.window, Rows(0, rows))))
+    def _input(self, taken: RowInput, part: _Part) -> NDArray[Any]:
+        rows = len(needed(taken.window, Rows(0, part.rows)))
+        if part.columns is None:
+            return self._filled(taken.row_value, rows)
+        return self._filled(taken.row_value, rows, len(needed(taken.across, Rows(0, part.columns))))
 
-    def _filled(self, row_value: int, rows: int) -> NDArray[Any]:
+    def _filled(self, row_value: int, rows: int, columns: int | None = None) -> NDArray[Any]:
         _, channels, _, width = self._manifest.row_values[row_value].shape
-        shape = (1, channels, rows, width)
-        return self._generator.standard_normal(shape, np.float32)
+        shape = (1, channels, rows, width if columns is None else columns)
+        return np.resize(self._numbers, shape)
 
     def _weights(self, operand: Operand) -> NDArray[Any]:
         start = self._manifest.spans[operand.index].offset + operand.offset
@@ -83,9 +120,9 @@ class RowKernels:
             return np.frombuffer(file.read(operand.n_bytes), operand.dtype).reshape(operand.shape)
 
 
-def _copies(n_bytes: int) -> list[float]:
-    """Return times of copying rows of ``n_bytes``: a part of each of several planes."""
-    planes, elements = 16, n_bytes // 64
+def _copies(n_bytes: int, planes: int) -> list[float]:
+    """Return times of copying ``n_bytes``: a part of each of ``planes``."""
+    elements = n_bytes // (4 * planes)
     count = max(_STRIPS_BYTES // (3 * n_bytes), 1)
     sources = np.ones((count, planes, 2, elements), np.float32)
     targets = np.ones((count, planes, 1, elements), np.float32)

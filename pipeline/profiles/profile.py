@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys, tile_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -256,11 +256,21 @@ class Profile(_Record):
             known = self.kernels.get(first_key(operator))
             return 0.0 if known is None else known.at(quantile)
 
-        return MeasuredRows(lambda key: self.phases * self.kernel(key).at(quantile), network, first)
+        return MeasuredRows(
+            lambda key: self.phases * self.kernel(key).at(quantile),
+            network,
+            first,
+            tiles=self.has_tile_times(network),
+        )
 
     def has_row_times(self, network: RowNetwork) -> bool:
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
+
+    def has_tile_times(self, network: RowNetwork) -> bool:
+        """Return whether tiles were measured too, and whether there are any."""
+        keys = list(tile_keys(network))
+        return bool(keys) and all(key in self.kernels for key in keys)
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -67,6 +67,10 @@ class RowNetwork:
         """Return how many operators belong to pieces before ``piece``."""
         return bisect_left(self._first_pieces, piece)
 
+    def operators_within(self, pieces: range) -> range:
+        """Return the operators that belong to ``pieces``."""
+        return range(self.operators_before(pieces.start), self.operators_before(pieces.stop))
+
     @cached_property
     def _first_pieces(self) -> list[int]:
         return [item.first_piece for item in self.operators]

@@ -1,6 +1,5 @@
 """How long phases take: the sum of their kernels on so many rows, and of the copies between them."""
 
-import math
 from typing import Protocol
 
 from pipeline.program.regions import Action, Area, Call, Fill, Move, RegionPlan
@@ -10,14 +9,20 @@ from pipeline.program.row_network import RowNetwork
 class RowTimes(Protocol):
     """Seconds of what phases are made of."""
 
-    def call(self, operator: int, rows: int) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output.
+
+        ``columns``: so many of each row, as a tile; None: whole rows.
+        """
 
     def first(self, operator: int) -> float:
         """Return what its first call in a sweep takes beside that."""
 
-    def move(self, n_bytes: int) -> float:
-        """Return what copying rows of ``n_bytes`` in all takes."""
+    def move(self, n_bytes: int, runs: int = 0) -> float:
+        """Return what copying ``n_bytes`` in all takes.
+
+        ``runs``: into how many parts they are cut that lie side by side; 0: few, as rows are.
+        """
 
 
 def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
@@ -41,14 +46,16 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
         case Call(operator, _, output):
-            return times.call(operator, math.ceil(output.rows * _share(network, output)))
+            columns = None if output.columns is None else output.columns.count
+            return times.call(operator, output.rows, columns)
         case Move(target=target) | Fill(target=target):
-            row_bytes = network.values[target.row_value].row_bytes
-            share = _share(network, target)
-            return times.move(math.ceil(target.planes * target.rows * row_bytes * share))
+            return _copied(network, target, times)
 
 
-def _share(network: RowNetwork, area: Area) -> float:
-    """Return the columns of ``area`` as a share of whole rows: nobody measures each width."""
-    width = network.values[area.row_value].shape[3]
-    return 1.0 if area.columns is None else area.columns.count / width
+def _copied(network: RowNetwork, target: Area, times: RowTimes) -> float:
+    """Return what copying to ``target`` takes: rows of a plane lie side by side, columns of a row do."""
+    value = network.values[target.row_value]
+    rows = target.planes * target.rows
+    if target.columns is None:
+        return times.move(rows * value.row_bytes)
+    return times.move(rows * target.columns.count * (value.row_bytes // value.shape[3]), rows)

@@ -57,7 +57,7 @@ class LiveValues:
                 seen.add(piece.span)
         return before
 
-    def beside(self, start: int, end: int, touched: frozenset[int]) -> int:
+    def beside(self, start: int, end: int, touched: frozenset[int], on_tiles: bool = False) -> int:
         """Return the bytes of whole values that live while a region of the pieces [start, end) runs.
 
         ``touched``: the row values that it reads or writes whole.
@@ -66,7 +66,9 @@ class LiveValues:
         values = {self._network.values[number].value for number in touched}
         # Rows of an input come from the request, unless others read it later.
         whole = {
-            self._roots[value] for value in values if value not in self._inputs or value in after
+            self._roots[value]
+            for value in values
+            if on_tiles or value not in self._inputs or value in after
         }
         through = (self._starts < start) & (self._ends > end)
         through[list(whole)] = True

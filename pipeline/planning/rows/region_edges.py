@@ -1,14 +1,29 @@
-"""Regions as edges between places of a network: where they begin and end, and what sketches say of them."""
+"""Regions as edges between places of a network: where they begin and end, and what they take."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.planning.rows.live_values import LiveValues
+from pipeline.planning.rows.tilings import TiledRegion
 from pipeline.planning.rows.ways import Edges
+from pipeline.program.region_plan import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
+
+
+class _Edge(NamedTuple):
+    """An item of each array of ``Edges``."""
+
+    start: int
+    rows: int
+    arena: int
+    ring: int
+    bound: int
+    seconds: float
+    tiled: TiledRegion | None = None
 
 
 class RegionEdges:
@@ -36,9 +51,24 @@ class RegionEdges:
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end``."""
-        edges = self._judged(found)
+        edges = _stacked(self._on_rows(found))
         if edges is not None:
             self.edges[self._numbers[end]] = edges
+
+    def take_tiled(self, found: Iterable[TiledRegion]) -> None:
+        """Take regions on tiles beside those that are there."""
+        for item in found:
+            edges = _stacked(self._on_tiles(item))
+            if edges is not None:
+                place = self._numbers[item.region.end_piece]
+                self.edges[place] = self.edges[place].followed_by(edges)
+
+    def seconds_on_rows(self, region: Region) -> float | None:
+        """Return what ``region`` takes, which is on rows; None: it is not among them."""
+        edges = self.edges[self._numbers[region.end_piece]]
+        start = self._numbers[region.first_piece]
+        found = np.flatnonzero((edges.start == start) & (edges.rows == region.rows))
+        return float(edges.seconds[found[0]]) if len(found) else None
 
     def starts(self, end: int, most_weights: int) -> list[int]:
         """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights."""
@@ -76,25 +106,48 @@ class RegionEdges:
         last = self._network.operators[self._network.operators_before(end) - 1]
         return self._network.values[last.output].height
 
-    def _judged(self, found: Iterable[Sketch]) -> Edges | None:
-        """Return what of the sketches is worth a thought."""
-        starts, rows, arena, ring, bound, seconds = [], [], [], [], [], []
+    def _on_rows(self, found: Iterable[Sketch]) -> Iterator[_Edge]:
+        """Yield what of the sketches is worth a thought."""
         for sketch in found:
-            if self._apart & {self._network.values[number].value for number in sketch.touched}:
-                continue  # it would be there whole
+            if self._has_apart(sketch.touched):
+                continue
             beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
             weights = self._live.weights(sketch.first_piece, sketch.end_piece)
             for number, each in enumerate(sketch.rows):
                 n_bytes = beside + int(sketch.strip_bytes[number] - sketch.shared_bytes[number])
                 if n_bytes < self._most:
-                    starts.append(self._numbers[sketch.first_piece])
-                    rows.append(each)
-                    arena.append(n_bytes)
-                    ring.append(weights)
                     phases = -(-self._height(sketch.end_piece) // each)
-                    bound.append(int(sketch.binding_bytes[number]) + phases * STEP_BYTES)
-                    seconds.append(float(sketch.seconds[number]))
-        if not starts:
-            return None
-        start, row, live, weight, bindings = np.array([starts, rows, arena, ring, bound], np.int64)
-        return Edges(start, row, live, weight, bindings, np.array(seconds))
+                    bound = int(sketch.binding_bytes[number]) + phases * STEP_BYTES
+                    start = self._numbers[sketch.first_piece]
+                    seconds = float(sketch.seconds[number])
+                    yield _Edge(start, each, n_bytes, weights, bound, seconds)
+
+    def _on_tiles(self, item: TiledRegion) -> Iterator[_Edge]:
+        first, end = item.region.first_piece, item.region.end_piece
+        n_bytes = item.strip_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
+        if n_bytes < self._most and not self._has_apart(item.touched):
+            yield _Edge(
+                self._numbers[first],
+                item.region.rows,
+                n_bytes,
+                self._live.weights(first, end),
+                item.binding_bytes,
+                item.seconds,
+                item,
+            )
+
+    def _has_apart(self, touched: frozenset[int]) -> bool:
+        """Return whether one of these row values would have to be there whole, and is not."""
+        return not self._apart.isdisjoint(self._network.values[number].value for number in touched)
+
+
+def _stacked(found: Iterable[_Edge]) -> Edges | None:
+    """Return edges as arrays; None: there are none."""
+    edges = list(found)
+    if not edges:
+        return None
+    numbers = np.array([edge[:5] for edge in edges], np.int64)
+    start, rows, arena, ring, bound = np.ascontiguousarray(numbers.T)
+    seconds = np.array([edge.seconds for edge in edges])
+    tiled = {number: edge.tiled for number, edge in enumerate(edges) if edge.tiled is not None}
+    return Edges(start, rows, arena, ring, bound, seconds, tiled)

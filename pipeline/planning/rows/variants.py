@@ -1,12 +1,13 @@
-"""Which parts of a network run on rows: for less and less memory, the fastest that there is.
+"""Which parts of a network run on rows, or tiles: for less and less memory, the fastest that there is.
 
 Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
 and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
-through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
+through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants. Where a
+profile knows tiles, regions of these ways are tried on tiles within the memory of each (tilings.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from models.packs.manifest import Manifest
 from pipeline.planning.rows.joins_apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
+from pipeline.planning.rows.tilings import Tilings
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.regions import Region
@@ -23,6 +25,8 @@ from pipeline.program.sketching.sketches import Sketch, sketches
 
 #: Operators that are walked over to find regions: while a model loads, and where time is no object.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
+# An operator of one tile that is planned takes as long as so many that are walked over.
+_STEPS_A_TILE = 12
 _ROWS = (1, 2, 4, 8, 16, 32)
 _ARENAS = 14
 _FIRST_ENDS = 10
@@ -35,17 +39,23 @@ _NO_WORSE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``regions`` run on rows, the rest whole, in chunks of up to ``chunk_bytes``; None: as is best.
+    """``regions`` run on rows or tiles, the rest whole, in chunks of ``chunk_bytes``; None: as is best.
 
     ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions, and
     the objects of its steps.
-    ``seconds``: of all kernels and copies.
+    ``seconds``: of all kernels and copies. ``doubt_seconds``: which of them nobody measured, but tiles may
+    take.
     """
 
     regions: tuple[Region, ...]
     n_bytes: int
     seconds: float
     chunk_bytes: int | None = None
+    doubt_seconds: float = 0.0
+
+    @property
+    def on_tiles(self) -> bool:
+        return any(region.columns is not None for region in self.regions)
 
 
 def find_variants(
@@ -54,10 +64,13 @@ def find_variants(
     times: RowTimes,
     piece_seconds: Callable[[int], float],
     most_steps: int = ALL_STEPS,
+    tile_times: RowTimes | None = None,
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
-    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. Deterministic.
+    Those on rows are there whether or not tiles beat them: a plan decides between two.
+    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
+    hardly exceed, None: nobody measured them. Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
     searches = [_Search(manifest, network, piece_seconds, parts) for parts in apart]
@@ -65,13 +78,19 @@ def find_variants(
     for end, found in searches[0].walk(times, most_steps):
         for search in searches:
             search.regions.take(end, found)
-    return _unbeaten(variant for search in searches for variant in search.variants())
+    on_rows = _unbeaten(variant for search in searches for variant in search.variants())
+    if tile_times is None:
+        return on_rows
+    tilings = Tilings(network, times, tile_times, most_steps // _STEPS_A_TILE)
+    on_tiles = [variant for search in searches for variant in search.on_tiles(on_rows, tilings)]
+    better = [item for item in _unbeaten([*on_rows, *on_tiles]) if item.on_tiles]
+    return sorted([*on_rows, *better], key=_pace)
 
 
 def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
     """Return those that are smaller than all faster ones."""
     found: list[Variant] = []
-    for variant in sorted(variants, key=lambda item: (item.seconds, item.n_bytes)):
+    for variant in sorted(variants, key=_pace):
         if not found or variant.n_bytes < found[-1].n_bytes:
             found.append(variant)
     return found
@@ -93,6 +112,7 @@ class _Search:
         live = LiveValues(manifest, network, apart)
         self._whole = WholePieces(manifest, live, self._places, apart, piece_seconds)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart)
+        self._found: dict[Variant, Way] = {}
 
     def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
         """Yield regions by the place where they end, those that divide most first; take them at once.
@@ -122,6 +142,7 @@ class _Search:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = self._ways()
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
+        self._found.update(found)
         yield from found
         if not found:
             return
@@ -132,11 +153,30 @@ class _Search:
             if tighter[0] < self._whole.rings[0]:
                 return
             found = {self._variant(way): way for way in self._best(ways, tighter)}
+            self._found.update(found)
             yield from found
             better = min(found, key=_size, default=None)
             if better is None or better.n_bytes > _NO_WORSE * smallest.n_bytes:
                 return
             smallest, ring = min(smallest, better, key=_size), found[better].ring
+
+    def on_tiles(self, variants: Iterable[Variant], tilings: Tilings) -> Iterator[Variant]:
+        """Yield what is faster than those of ``variants`` that were found here, in their arena and ring."""
+        found = [self._found[variant] for variant in variants if variant in self._found]
+        regions = (replace(region, in_arena=False) for way in found for region in way.regions)
+        tiled = [
+            item
+            for region in dict.fromkeys(regions)
+            for item in tilings.instead_of(region, self.regions.seconds_on_rows)
+        ]
+        if not tiled:
+            return
+        self.regions.take_tiled(tiled)
+        limits = [
+            (way.ring, way.level, way.arena, price) for way in found for price in _SECONDS_A_BYTE
+        ]
+        best = self._ways().best(*(np.array(column) for column in zip(*limits, strict=True)))
+        yield from (item for item in map(self._variant, dict.fromkeys(best)) if item.on_tiles)
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas, each once."""
@@ -157,10 +197,18 @@ class _Search:
     def _variant(self, way: Way) -> Variant:
         inside = {piece for region in way.regions for piece in region.pieces}
         graphs, scratch = self._whole.beside(inside, way.level)
-        graphs |= {item.graph for item in self._network.operators if item.first_piece in inside}
+        graphs.update(*map(self._graphs, way.regions))
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch
-        return Variant(way.regions, n_bytes, way.seconds, int(self._whole.rings[way.level]))
+        chunk_bytes = int(self._whole.rings[way.level])
+        return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, way.doubt)
+
+    def _graphs(self, region: Region) -> set[int]:
+        """Return the graphs of a region's operators."""
+        operators = self._network.operators_within(region.pieces)
+        items = self._network.operators[operators.start : operators.stop]
+        graphs = (item.graph if region.columns is None else item.tile_graph for item in items)
+        return {graph for graph in graphs if graph is not None}
 
 
 def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
@@ -168,6 +216,10 @@ def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
     outside = set(range(len(manifest.pieces))) - network.covered
     ends = {0, len(manifest.pieces)}
     return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
+
+
+def _pace(variant: Variant) -> tuple[float, int]:
+    return (variant.seconds, variant.n_bytes)
 
 
 def _size(variant: Variant) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Ways through a network: between two places its pieces run whole, or as a region on rows.
+"""Ways through a network: between two places its pieces run whole, or as a region on rows or tiles.
 
 All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
 any of its parts needs of either, and the sum of their seconds and of what they bind. Weights of a region
@@ -6,12 +6,13 @@ that the ring cannot hold lie in the arena while it runs. For many limits of are
 programming over the places finds the way of the least sum.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.planning.rows.tilings import TiledRegion
 from pipeline.program.lives import PAGE_BYTES
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
@@ -25,10 +26,11 @@ _LIMITS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Edges:
-    """Ways on rows that end at one place, an item of each array for each.
+    """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``tiled``: those
+    on tiles, by number; their seconds have the doubt in them.
     """
 
     start: Numbers
@@ -37,6 +39,32 @@ class Edges:
     ring: Numbers
     bound: Numbers
     seconds: Times
+    tiled: Mapping[int, TiledRegion] = field(default_factory=dict)
+
+    def followed_by(self, others: "Edges") -> "Edges":
+        """Return these and ``others``, which end at the same place."""
+        behind = {len(self.start) + number: item for number, item in others.tiled.items()}
+        return Edges(
+            np.concatenate([self.start, others.start]),
+            np.concatenate([self.rows, others.rows]),
+            np.concatenate([self.arena, others.arena]),
+            np.concatenate([self.ring, others.ring]),
+            np.concatenate([self.bound, others.bound]),
+            np.concatenate([self.seconds, others.seconds]),
+            {**self.tiled, **behind},
+        )
+
+    def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
+        """Return edge ``number``, of the pieces [first, end)."""
+        tiled = self.tiled.get(number)
+        if tiled is not None:
+            return replace(tiled.region, in_arena=in_arena)
+        return Region(first, end, int(self.rows[number]), in_arena=in_arena)
+
+    def doubt(self, number: int) -> float:
+        """Return which of the seconds of an edge are doubt."""
+        tiled = self.tiled.get(number)
+        return 0.0 if tiled is None else tiled.doubt_seconds
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
@@ -59,7 +87,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has."""
+    """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has.
+
+    ``doubt``: which of the seconds are doubt.
+    """
 
     regions: tuple[Region, ...]
     level: int
@@ -67,6 +98,7 @@ class Way:
     ring: int
     bound: int
     seconds: float
+    doubt: float
 
 
 class Ways:
@@ -139,7 +171,7 @@ class Ways:
     def _way(self, taken: NDArray[np.int32], level: int, most_ring: int) -> Way:
         """Return the way that was taken to each place, from the last one back, in such a ring."""
         regions: list[Region] = []
-        arena, ring, bound, seconds = 0, 0, 0, 0.0
+        arena, ring, bound, seconds, doubt = 0, 0, 0, 0.0, 0.0
         place, whole = len(self._places) - 1, self._whole
         while place:
             if taken[place] < 0:
@@ -153,14 +185,12 @@ class Ways:
             start = int(edges.start[number])
             weights = int(edges.ring[number])
             in_arena = weights > most_ring
-            rows = int(edges.rows[number])
-            regions.append(
-                Region(self._places[start], self._places[place], rows, in_arena=in_arena)
-            )
+            regions.append(edges.region(number, self._places[start], self._places[place], in_arena))
             beside = weights + PAGE_BYTES if in_arena else 0
             arena = max(arena, int(edges.arena[number]) + beside)
             ring = max(ring, 0 if in_arena else weights)
             bound += int(edges.bound[number])
             seconds += float(edges.seconds[number])
+            doubt += edges.doubt(number)
             place = start
-        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds)
+        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds, doubt)
