@@ -21,6 +21,8 @@ from server.errors import ServiceError
 PLAIN_BYTES = 4096
 _REQUEST_KEYS = {"id", "inputs", "outputs", "parameters"}
 _OUTPUT_KEYS = {"name", "parameters"}
+# Request, inputs, input, parameters.
+_DEEPEST = 4
 _TENSOR_KEYS = {"name", "shape", "datatype"}
 
 
@@ -44,13 +46,17 @@ def read_plain(
         return None
 
 
-def _count_strings(value: Any) -> int:
+def _count_strings(value: Any, deeper: int = _DEEPEST) -> int:
     """Return how many keys and strings are in ``value``, those in data aside: there should be none."""
-    if type(value) is dict:
-        return sum(1 + (key != "data" and _count_strings(item)) for key, item in value.items())
+    if type(value) is str:
+        return 1
+    if type(value) not in (dict, list):
+        return 0
+    _need(deeper)
     if type(value) is list:
-        return sum(map(_count_strings, value))
-    return type(value) is str
+        return sum(_count_strings(item, deeper - 1) for item in value)
+    inner = (item for key, item in value.items() if key != "data")
+    return len(value) + sum(_count_strings(item, deeper - 1) for item in inner)
 
 
 def _request(

@@ -6,7 +6,7 @@ import orjson
 from fastapi import Request
 
 from server.context import Context
-from server.errors import DisconnectedError, InvalidRequestError, TooLargeError, shown
+from server.errors import DisconnectedError, InvalidRequestError, TooLargeError
 from server.protocol.serving import exchange_of
 
 _MOST_BYTES = 64 << 10
@@ -56,5 +56,5 @@ def flag(holder: dict[str, Any], name: str) -> bool:
     """
     value = holder.get(name, False)
     if not isinstance(value, bool):
-        raise InvalidRequestError(f"{name}: {shown(repr(value))[1:-1]} is not a boolean")
+        raise InvalidRequestError(f"{name}: not a boolean")
     return value

@@ -156,6 +156,8 @@ async def check_unload(service: Service) -> None:
     wrongs: list[Any] = [{"parameters": {"unload_dependents": 1}}, {"parameters": 1}, []]
     for wrong in wrongs:
         error(await service.client.post(unload, json=wrong), 400)
+    deep = b'{"parameters":{"unload_dependents":%b1%b}}' % (b"[" * 950, b"]" * 950)
+    error(await service.client.post(unload, content=deep), 400, "not a boolean")
     error(await service.client.post(unload, content=b"\xff\xfe{\0"), 400, "not JSON")
     error(await service.client.post(unload, content=bytes(1 << 17)), 413)
     assert (await states(service))["tiny"] == "READY"

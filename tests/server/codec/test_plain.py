@@ -168,6 +168,15 @@ def test_bytes_that_are_no_text(body: bytes) -> None:
     assert not taken(body, (X,))
 
 
+@pytest.mark.parametrize("depth", [30, 500, 950, 1020, 2000])
+@pytest.mark.parametrize("nested", [("[", "]"), ('{"a":', "}"), ('[{"":', "}]")])
+def test_nesting_is_left_to_the_reader(depth: int, nested: tuple[str, str]) -> None:
+    """Also such as a parser takes, and a function that calls itself does not."""
+    inner = nested[0] * depth + "1" + nested[1] * depth
+    for key in ("inputs", "id", "data", "more"):
+        assert not taken(f'{{"{key}":{inner}}}'.encode()[:PLAIN_BYTES], (X,))
+
+
 def test_a_string_where_the_model_takes_strings() -> None:
     document = {"inputs": [tensor(name="s", shape=[1], datatype="BYTES", data=["a"])]}
     taken(json.dumps(document).encode(), (S,))
