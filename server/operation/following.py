@@ -82,7 +82,9 @@ class Following:
                 _log.error("not served: model %s: %s", name, exc)
 
     def _look(self, entries: Collection[Entry]) -> tuple[dict[str, str], list[Known]]:
-        on_disk = {name: versions(self._root / name)[-1].name for name in self._repository.names()}
+        names = self._repository.names()
+        found = {name: versions(self._root / name) for name in names}
+        on_disk = {name: folders[-1].name for name, folders in found.items() if folders}
         return on_disk, list(map(_known, entries))
 
 
