@@ -50,12 +50,13 @@ class Context:
 
     Raises:
         DeviceError: the device that the settings name cannot be used; nothing has been started.
-        KeyFileError: the file of keys cannot be used; the same.
+        KeyFileError, TracingError: the file of keys cannot be used, traces cannot be sent; the same.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.access = Access(settings.keys, settings.public_metrics)
+        self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self._resources = ExitStack()
         device = self._resources.enter_context(
             closing(
@@ -67,7 +68,6 @@ class Context:
         if ARCHITECTURES[settings.architecture].copies:
             device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
-        self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
