@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 _QUICK_SECONDS = 0.0005
 # What is usual is the least of late: a busy machine makes single sweeps longer. It grows with each.
 _FORGETTING = 1.02
+# Of so many sweeps.
+_STALLS_OF = 4
 
 # What the kernel says of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
@@ -72,6 +74,8 @@ class ServedEngine:
         self.running = running
         #: Answered sweeps, their requests, and the seconds that they took beside waiting for others.
         self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
+        #: The part of its time in which a sweep waits for weights, of late.
+        self.stalls = 0.0
         self._counting = threading.Lock()
         #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
         self.lost = ""
@@ -161,6 +165,8 @@ class ServedEngine:
                 self.requests += len(answered)
                 delay = answered[0].statistics.delay_seconds
                 self.sweep_seconds += delay
+                stalled = answered[0].statistics.stall_seconds / delay if delay > 0 else 0.0
+                self.stalls += (min(stalled, 1.0) - self.stalls) / _STALLS_OF
                 self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:

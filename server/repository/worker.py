@@ -275,7 +275,7 @@ class Worker:
         jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
         seconds = None
         began = self._running_since[sweep] = time.monotonic()
-        claim = self._claims[sweep] = self._dispatcher.claim(self._callers)
+        claim = self._claims[sweep] = self._dispatcher.claim(self._callers, self.served.stalls)
         try:
             if jobs:
                 seconds = self._answer(jobs, began, claim)

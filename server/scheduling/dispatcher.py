@@ -46,9 +46,12 @@ class Dispatcher:
             self._lines[key] = Line(desk, name, key, limit, threads)
             return self._lines[key]
 
-    def claim(self, threads: int) -> Claim:
-        """Return the claim to compute of a sweep that begins now, of a model with so many threads."""
-        return FREE if threads > 1 else self.baton.claim()
+    def claim(self, threads: int, stalls: float) -> Claim:
+        """Return the claim to compute of a sweep that begins now, of a model with so many threads.
+
+        ``stalls``: as Baton.claim.
+        """
+        return FREE if threads > 1 else self.baton.claim(stalls)
 
     def expect(self, key: str, predicted: float | None, bound: float | None) -> None:
         """Begin anew with what is known of sweeps of a model, in seconds."""

@@ -1,8 +1,9 @@
 """Who computes, of the sweeps that run at once: the foremost one that has weights.
 
-Kernels use all cores, so two at once each take twice as long. Here the sweep that began first computes, and
-one that began later does while that waits for weights; its reads go on all the time. Who has the baton may
-launch kernels, and hands it on between two of them.
+Kernels use all cores, so two at once each take twice as long. Here the foremost sweep computes, and another
+one does while that waits for weights; its reads go on all the time. Foremost is who waits for weights most:
+while it computes, its ring empties and the disk works; the others have weights all the time. Of equals it
+is who began first. Who has the baton may launch kernels, and hands it on between two of them.
 
 Invariant: at most ``places`` sweeps hold the baton; nobody waits for one that reads.
 """
@@ -13,6 +14,10 @@ import time
 from collections.abc import Callable
 
 from pipeline.execution.errors import CancelledError, DeadlineError
+
+#: Lower ones go first.
+Rank = tuple[float, int]
+_NOBODY: Rank = (math.inf, 0)
 
 
 class Baton:
@@ -25,13 +30,16 @@ class Baton:
         self._held: set[Claim] = set()
         self._waiting: list[Claim] = []
         #: The rank of the foremost that waits, for those who hold it: read without the lock.
-        self.foremost = math.inf
+        self.foremost = _NOBODY
 
-    def claim(self) -> "Claim":
-        """Return the claim of a sweep that begins now, behind those that have begun."""
+    def claim(self, stalls: float = 0.0) -> "Claim":
+        """Return the claim of a sweep that begins now.
+
+        ``stalls``: the part of its time in which sweeps of this model wait for weights, from 0 to 1.
+        """
         with self._changed:
             self._began += 1
-            return Claim(self, self._began)
+            return Claim(self, (-round(stalls, 1), self._began))
 
     def wake(self) -> None:
         """Have those who wait look whether they are cancelled."""
@@ -74,13 +82,13 @@ class Baton:
         return claim is min(self._waiting, key=lambda each: each.rank)
 
     def _look(self) -> None:
-        self.foremost = min((claim.rank for claim in self._waiting), default=math.inf)
+        self.foremost = min((claim.rank for claim in self._waiting), default=_NOBODY)
 
 
 class Claim:
     """Of one sweep; lower ranks go first. ``waited_seconds``: while it had weights and others computed."""
 
-    def __init__(self, baton: Baton | None, rank: float) -> None:
+    def __init__(self, baton: Baton | None, rank: Rank) -> None:
         self._baton = baton
         self.rank = rank
         self.waited_seconds = 0.0
@@ -110,7 +118,7 @@ class Claim:
 
 
 #: For who has the machine to itself.
-FREE = Claim(None, 0.0)
+FREE = Claim(None, (0.0, 0))
 
 
 def _wait(

@@ -32,7 +32,7 @@ def test_it_goes_to_the_one_that_began_first_whoever_asked_first() -> None:
 
     def compute(claim: Claim) -> None:
         claim.hold(None, never)
-        order.append(int(claim.rank))
+        order.append(claim.rank[1])
         claim.give()
 
     threads = []
@@ -120,3 +120,15 @@ def test_alone_it_costs_nothing() -> None:
     FREE.hold(0.0, lambda: True)
     FREE.give()
     assert FREE.waited_seconds == 0.0
+
+
+def test_who_waits_for_weights_most_is_foremost() -> None:
+    baton = Baton()
+    computing, reading = baton.claim(0.0), baton.claim(0.6)
+    computing.hold(None, never)
+    thread = in_thread(lambda: reading.hold(None, never))
+    wait_for(baton, 1)
+    with pytest.raises(DeadlineError):
+        computing.hold(time.monotonic(), never)
+    thread.join()
+    assert baton.has(reading)
