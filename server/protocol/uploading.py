@@ -83,7 +83,8 @@ class _Events(Response):
             start = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **start})
             await _unless_left(receive, self._tell_all(send))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        # Whoever sees the end finds nothing left of it.
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell_all(self, send: Send) -> None:
         async def tell(kind: str, said: dict[str, Any]) -> None:

@@ -113,8 +113,8 @@ class Opener:
         resident = self._device.adapt(ARCHITECTURES["pre"])
         return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
 
-    async def open(self, name: str, model: Prepared, place: Place) -> Worker:
-        """Reserve, read and start ``model`` as it is planned.
+    async def open(self, key: str, model: Prepared, place: Place) -> Worker:
+        """Reserve under ``key``, read and start ``model`` as it is planned.
 
         When this is cancelled, and on errors but DrainError, nothing stays reserved; no thread is left.
 
@@ -123,30 +123,31 @@ class Opener:
             files. LoaderError, DeviceError: its pack is damaged, or not for here. DrainError: a read never
             ended; its memory stays reserved.
         """
-        opening = asyncio.create_task(asyncio.to_thread(self._open, name, model, place))
+        opening = asyncio.create_task(asyncio.to_thread(self._open, key, model, place))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await to_its_end(self._undone(name, opening))
+            await to_its_end(self._undone(key, opening))
             raise
 
-    async def _undone(self, name: str, opening: "asyncio.Task[Worker]") -> None:
+    async def _undone(self, key: str, opening: "asyncio.Task[Worker]") -> None:
         """Close what ``opening`` opens, if it does, and give its memory back."""
         await asyncio.wait({opening})
         if not opening.cancelled() and opening.exception() is None:
             await opening.result().close()
-            self._budget.release(name)
+            self._budget.release(key)
 
-    def _open(self, name: str, model: Prepared, place: Place) -> Worker:
+    def _open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open`` does; blocks."""
+        name = model.slot.name
         with _naming(name):
-            self._budget.reserve(name, place.fitted.plan.memory, place.in_turns)
+            self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
                 running = self._running(model, place)
             except DrainError:
                 raise  # the disk may still write to what was reserved
             except BaseException:
-                self._budget.release(name)
+                self._budget.release(key)
                 raise
         if not (model.pack.folder / FILE).exists():
             _log.info(_NO_PROFILE, name, model.pack.folder)

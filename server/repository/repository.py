@@ -27,15 +27,18 @@ from server.errors import NotFoundError, NotServingError, RefusedError, few, sho
 from server.memory.budget import Budget
 from server.memory.minima import Minima, least_together
 from server.memory.sharing import Sharer
-from server.repository.arrivals import Arrivals
 from server.repository.entries import Entries
-from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
+from server.repository.entry import Entry, Lost, Unloaded
 from server.repository.layout.model_config import FILE, ModelConfig
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Slot, ignored_fields, slots
 from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
+from server.repository.turnover.arrivals import Arrivals
+from server.repository.turnover.bringing import Bringing
+from server.repository.turnover.evicting import Evicting
+from server.repository.turnover.replacing import Replacing
 from server.repository.uses import Use
 from server.repository.worker import Worker
 from server.settings.per_model import ALL
@@ -45,8 +48,6 @@ _log = logging.getLogger(__name__)
 
 # What is wrong with one pack, or with the disk or the device under it.
 _FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
-# Of the disk and of the system's memory: at the next try these may be gone.
-_MAY_PASS = (LoaderError, NotServingError)
 
 # Settings in which models are named.
 _BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
@@ -67,15 +68,19 @@ class Repository:
         # Reading a request and computing may each take the time limit.
         self._patience = 2 * settings.request_timeout
         self._evicts = settings.budget_policy == "evict-lru"
-        self._loaded = LoadedModels(
-            *(self._entries, budget, self._opener, self._absent),
+        self._loaded = LoadedModels(self._entries, budget, self._opener, self._absent)
+        self._evicting = Evicting(
+            *(self._entries, budget, self._loaded),
+            absent=self._absent,
+            activations=self._opener.activations,
             may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
             patience_seconds=self._patience,
         )
+        replacing = Replacing(*(budget, self._opener, self._loaded, self._evicting, self._patience))
+        self._bringing = Bringing(*(self._entries, budget, self._loaded, self._evicting, replacing))
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
         self._said: dict[str, str] = {}
         self.presence = Presence(settings.repository)
-        self.refusals: dict[str, int] = {}
 
     @property
     def root(self) -> Path:
@@ -180,53 +185,11 @@ class Repository:
     async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
         """Let ``slot`` be served; return why it cannot be."""
         try:
-            await self._bring(slot, evicts)
+            if await self._bringing.bring(slot, evicts):
+                self._grow_later()
         except (*_FAILURES, RefusedError, NotServingError) as exc:
             return exc
         return None
-
-    async def _bring(self, slot: Slot, evicts: bool) -> None:
-        """Let ``slot`` be served as it is on disk; raises as ``load``."""
-        name = slot.name
-        entry = self._entries.known(name, slot.model)
-        if entry.has(slot):
-            return
-        if entry.serves:
-            _log.info("model %s: its pack was changed, version %s comes", name, slot.folder.name)
-            changed = await self._loaded.replace(entry, slot, evicts)
-        else:
-            waited_for = entry.coming_back() if entry.evicted else contextlib.nullcontext()
-            with waited_for:
-                changed = await self._bring_anew(entry, slot, evicts)
-        if changed:
-            self._grow_later()
-
-    async def _bring_anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
-        """Load what ``entry``, which does not serve, shall; return whether others have changed."""
-        was_evicted = entry.evicted
-        # What left service holds its memory until here.
-        await self._loaded.close(entry, entry.reason)
-        if isinstance(entry.condition, Lost):
-            raise NotServingError(f"{entry.message}; restart the server")
-        entry.condition = Loading()
-        try:
-            return await self._loaded.admit(entry, slot, evicts)
-        except (Exception, asyncio.CancelledError) as exc:
-            entry.condition = self._not_loaded(entry.name, exc, was_evicted)
-            if isinstance(exc, RefusedError):
-                self.refusals[entry.name] = self.refusals.get(entry.name, 0) + 1
-            raise
-
-    def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
-        """Return what becomes of a model whose loading ended with ``exc``."""
-        # Where it was another model's read, this one holds nothing.
-        if isinstance(exc, DrainError) and name in self._budget.held():
-            return Lost(str(exc))
-        why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
-        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        if was_evicted and (cause == "refused" or may_pass):
-            cause = "evicted"  # the next request tries again
-        return Unloaded(why, cause, may_pass)
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -302,9 +265,14 @@ class Repository:
         return await self._arrivals.use(name, version, limit_seconds)
 
     @property
+    def refusals(self) -> Mapping[str, int]:
+        """How often each slot was refused for want of budget."""
+        return self._bringing.refusals
+
+    @property
     def evictions(self) -> Mapping[str, int]:
         """How often each slot has gone for another."""
-        return self._loaded.evictions
+        return self._evicting.evictions
 
     @property
     def cold_starts(self) -> Mapping[str, tuple[int, float]]:
@@ -319,7 +287,8 @@ class Repository:
                 for each in await asyncio.to_thread(self._laid_out, entry.model)
                 if each.name == entry.name
             )
-            await self._bring(slot, self._evicts)
+            if await self._bringing.bring(slot, self._evicts):
+                self._grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.

@@ -44,9 +44,9 @@ class Task:
 def main(argument: str) -> int:
     """Compile as ``argument`` says; return the status of the process."""
     task = Task(**json.loads(argument))
-    limit(task)
     try:
         with _failures():
+            limit(task)
             _say(pack=str(_compile(task)))
     except _FailedError as exc:
         _say(error=str(exc), kind=exc.kind)
@@ -94,7 +94,8 @@ def limit(task: Task) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (task.cpu_seconds, task.cpu_seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # a unit may forbid it
+        os.nice(_NICE)
 
 
 def _compile(task: Task) -> Path:

@@ -89,6 +89,7 @@ async def test_requests_wait_for_one_load(crowded: Service, packs: Packs) -> Non
     assert await crowded.metric("layerstream_cold_start_seconds_count", model="twin") == 1
 
 
+@pytest.mark.slow
 async def test_both_are_answered_under_load(crowded: Service, packs: Packs) -> None:
     asked = [right(crowded, packs, MODELS[seed % 3], seed) for seed in range(24)]
     await asyncio.gather(*asked)

@@ -146,8 +146,15 @@ def same_version(repository: Path, packs: Packs) -> None:
     add(repository, packs, "twin", 1)
 
 
-@pytest.mark.parametrize("change", [next_version, same_version])
-@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize(
+    ("change", "tight"),
+    [
+        (next_version, False),
+        (same_version, True),
+        pytest.param(next_version, True, marks=pytest.mark.slow),
+        pytest.param(same_version, False, marks=pytest.mark.slow),
+    ],
+)
 async def test_a_changed_pack_loses_no_request(
     settings: SettingsFactory,
     packs: Packs,
@@ -179,7 +186,7 @@ async def test_a_changed_pack_loses_no_request(
         assert budget_now.used_bytes <= budget_now.total_bytes
 
 
-@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("tight", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_a_changed_pack_that_cannot_be_opened_leaves_the_old_one(
     settings: SettingsFactory, packs: Packs, repository: Path, faults: Faults, tight: bool
 ) -> None:

@@ -121,6 +121,7 @@ async def test_a_repository_that_is_away_says_nothing_of_models(
     await is_like(following, packs, "tiny")
 
 
+@pytest.mark.slow
 async def test_no_request_is_lost_while_packs_change(
     following: Service, poller: Poller, packs: Packs, repository: Path
 ) -> None:

@@ -116,32 +116,30 @@ async def test_steps_are_told_as_they_begin(service: Service, packs: Packs) -> N
     assert (last, said) == ("error", {"error": "new.onnx: why not", "status": 400})
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "words"),
-    [
-        ("", 400, ("empty",)),
-        ("fail model", 400, ("tiny.onnx: why not",)),
-        ("fail memory", 413, ("compile_memory",)),
-        ("fail disk", 503, ("why not",)),
-        ("fail fault", 500, ("why not",)),
-        (f"die {int(signal.SIGXCPU)}", 413, ("60 s", "compile_time")),
-        (f"die {int(signal.SIGKILL)}", 413, ("compile_memory",)),
-        (f"die {int(signal.SIGTERM)}", 500, ("without a word",)),
-        ("x" * ((1 << 20) + 1), 413, ("limit", "1048576")),
-    ],
-)
-async def test_what_fails_changes_nothing(
-    service: Service, packs: Packs, repository: Path, text: str, status: int, words: tuple[str, ...]
-) -> None:
-    error(await send(service, "tiny", text), status, *words)
+FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
+    ("", 400, ("empty",)),
+    ("fail model", 400, ("tiny.onnx: why not",)),
+    ("fail memory", 413, ("compile_memory",)),
+    ("fail disk", 503, ("why not",)),
+    ("fail fault", 500, ("why not",)),
+    (f"die {int(signal.SIGXCPU)}", 413, ("60 s", "compile_time")),
+    (f"die {int(signal.SIGKILL)}", 413, ("compile_memory",)),
+    (f"die {int(signal.SIGTERM)}", 500, ("without a word",)),
+    ("x" * ((1 << 20) + 1), 413, ("limit", "1048576")),
+]
+
+
+async def test_what_fails_changes_nothing(service: Service, packs: Packs, repository: Path) -> None:
+    for text, status, words in FAILURES:
+        error(await send(service, "tiny", text), status, *words)
     nothing_is_left(repository, tiny=["1"], pair=["1"])
     close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
 
-@pytest.mark.parametrize("name", ["%2e%2e", ".hidden", "a%2Fb", "x" * 300, "a%00b", "m\u00f6del"])
-async def test_names_that_no_model_has(service: Service, repository: Path, name: str) -> None:
-    answer = await send(service, name, "fail model")
-    assert answer.status_code in {400, 404}
+async def test_names_that_no_model_has(service: Service, repository: Path) -> None:
+    for name in ("%2e%2e", ".hidden", "a%2Fb", "x" * 300, "a%00b", "m\u00f6del"):
+        answer = await send(service, name, "fail model")
+        assert answer.status_code in {400, 404}
     nothing_is_left(repository, tiny=["1"], pair=["1"])
 
 

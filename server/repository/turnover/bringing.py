@@ -1,0 +1,89 @@
+"""One slot as it is on disk is brought to serve: loaded, or in the place of what it serves."""
+
+import asyncio
+import contextlib
+import logging
+
+from loader.errors import LoaderError
+from pipeline.execution.errors import DrainError
+from server.errors import NotServingError, RefusedError
+from server.memory.budget import Budget
+from server.repository.entries import Entries
+from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
+from server.repository.layout.slots import Slot
+from server.repository.loaded_models import LoadedModels
+from server.repository.turnover.evicting import Evicting
+from server.repository.turnover.replacing import Replacing
+
+_log = logging.getLogger(__name__)
+
+# Of the disk and of the system's memory: at the next try these may be gone.
+_MAY_PASS = (LoaderError, NotServingError)
+
+
+class Bringing:
+    """Brings slots to serve, one at a time."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        budget: Budget,
+        loaded: LoadedModels,
+        evicting: Evicting,
+        replacing: Replacing,
+    ) -> None:
+        self._entries = entries
+        self._budget = budget
+        self._loaded = loaded
+        self._evicting = evicting
+        self._replacing = replacing
+        #: How often each slot was refused for want of budget.
+        self.refusals: dict[str, int] = {}
+
+    async def bring(self, slot: Slot, evicts: bool) -> bool:
+        """Let ``slot`` be served as it is on disk; return whether other models have changed.
+
+        ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
+        """
+        entry = self._entries.known(slot.name, slot.model)
+        if entry.has(slot):
+            return False
+        if not entry.serves:
+            with entry.coming_back() if entry.evicted else contextlib.nullcontext():
+                return await self._anew(entry, slot, evicts)
+        _log.info("model %s: its pack was changed, version %s comes", slot.name, slot.folder.name)
+        try:
+            return await self._replacing.replace(entry, slot, evicts)
+        except Exception as exc:
+            if isinstance(entry.condition, Unloaded):  # nothing was there to go back to
+                entry.condition = self._not_loaded(slot.name, exc, was_evicted=False)
+            raise
+
+    async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
+        """Load what ``entry``, which does not serve, shall; return whether others have changed."""
+        was_evicted = entry.evicted
+        # What left service holds its memory until here.
+        await self._loaded.close(entry, entry.reason)
+        if isinstance(entry.condition, Lost):
+            raise NotServingError(f"{entry.message}; restart the server")
+        entry.condition = Loading()
+        try:
+            model = await self._loaded.prepared(slot)
+            gone = await self._evicting.make_room(model) if evicts else False
+            return await self._loaded.admit(entry, model) or gone
+        except (Exception, asyncio.CancelledError) as exc:
+            entry.condition = self._not_loaded(entry.name, exc, was_evicted)
+            if isinstance(exc, RefusedError):
+                self.refusals[entry.name] = self.refusals.get(entry.name, 0) + 1
+            raise
+
+    def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
+        """Return what becomes of a model whose loading ended with ``exc``."""
+        # Where it was another model's read, this one holds nothing.
+        if isinstance(exc, DrainError) and name in self._budget.held():
+            return Lost(str(exc))
+        why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
+        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
+        if was_evicted and (cause == "refused" or may_pass):
+            cause = "evicted"  # the next request tries again
+        return Unloaded(why, cause, may_pass)
