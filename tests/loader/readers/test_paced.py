@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.readers.in_memory import MemoryReader
-from loader.readers.paced import PacedReader
+from loader.readers.paced import Pace, PacedReader
 
 
 class Time:
@@ -55,3 +55,12 @@ def test_the_rest_is_the_readers_own() -> None:
     assert inner.closed
     with pytest.raises(ValueError, match="nothing would ever come"):
         PacedReader(inner, 0)
+
+
+def test_files_of_one_pace_lie_on_one_disk() -> None:
+    time = Time()
+    pace = Pace(1000.0, lambda: time.now)
+    readers = [PacedReader(MemoryReader(bytes(1000)), pace, time.sleep) for _ in range(2)]
+    for reader in readers:
+        reader.read_into(0, memoryview(bytearray(500)))
+    assert time.now - 100 == pytest.approx(1.0)
