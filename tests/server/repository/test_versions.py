@@ -130,7 +130,9 @@ async def test_a_default_timeout_is_the_models(
         "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1 } }"
     )
     async with serving(settings(repository=repository)) as service:
-        error(await service.infer("tiny", TINY), 504)
+        late = await service.infer("tiny", TINY)
+        error(late, late.status_code, "time")
+        assert late.status_code in {503, 504}  # refused at once, or over already
         patient = await service.infer("tiny", TINY, parameters={"timeout": 20_000_000})
         assert patient.status_code == 200
 
