@@ -36,8 +36,8 @@ class Entries(Mapping[str, Entry]):
 
     def versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that answer, lowest first."""
-        found = [entry.version for entry in self.of(model) if entry.answers]
-        return sorted((each for each in found if each is not None), key=_number)
+        slots = [entry.slot for entry in self.of(model) if entry.answers]
+        return sorted((slot.folder.name for slot in slots if slot is not None), key=_number)
 
     def find(self, model: str, version: str | None = None) -> Entry:
         """Return the entry that answers requests to ``version``, or to the latest that answers.

@@ -79,8 +79,9 @@ class Lost:
 class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
 
-    ``version``, ``weight_bytes`` and ``slot``: of what was loaded last. ``uses``: of what is loaded, and of
-    what comes next while nothing is. ``coming``: what requests wait for while it is away for a moment.
+    ``version`` and ``weight_bytes``: of what was loaded last; ``slot``: of that, or what was tried since.
+    ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
+    while it is away for a moment.
     """
 
     name: str

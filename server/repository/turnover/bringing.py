@@ -66,7 +66,7 @@ class Bringing:
         await self._loaded.close(entry, entry.reason)
         if isinstance(entry.condition, Lost):
             raise NotServingError(f"{entry.message}; restart the server")
-        entry.condition = Loading()
+        entry.condition, entry.slot = Loading(), slot
         try:
             model = await self._loaded.prepared(slot)
             gone = await self._evicting.make_room(model) if evicts else False

@@ -68,20 +68,25 @@ async def test_a_request_brings_its_model_back(crowded: Service, packs: Packs) -
     assert seconds > 0
 
 
-async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Packs) -> None:
-    await right(crowded, packs, "twin")
-    client = crowded.client
-    assert (await client.get("/v2/models/tiny/ready")).status_code == 200
-    described = (await client.get("/v2/models/tiny")).json()
+async def says_that_it_answers(service: Service, name: str) -> None:
+    assert (await service.client.get(f"/v2/models/{name}/ready")).status_code == 200
+    described = (await service.client.get(f"/v2/models/{name}")).json()
     assert described["versions"] == ["1"]
     assert [port["name"] for port in described["inputs"]] == ["image"]
     assert described["parameters"]["memory_bytes"] is None
+    assert name not in loaded(service)  # nobody asked it for an answer
+
+
+async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Packs) -> None:
+    await says_that_it_answers(crowded, "twin")  # there was no room for it at the start
+    await right(crowded, packs, "twin")
+    await says_that_it_answers(crowded, "tiny")
+    client = crowded.client
     index = {row["name"]: row for row in (await client.post("/v2/repository/index")).json()}
     assert index["tiny"]["state"] == "UNAVAILABLE"
     assert "evicted" in index["tiny"]["reason"]
     absent = "layerstream_model_absent"
     assert await crowded.metric(absent, model="tiny", reason="evicted") == 1
-    assert "tiny" not in loaded(crowded)  # nobody asked it for an answer
 
 
 async def test_requests_wait_for_one_load(crowded: Service, packs: Packs) -> None:
