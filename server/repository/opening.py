@@ -33,13 +33,13 @@ from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations, Sharer, partitioned_sharer, sharer
+from server.repository.batching import batching_of
 from server.repository.layout.slots import Slot, labelled
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
 from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
-from server.scheduling.configured import batching_of
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
@@ -101,7 +101,8 @@ class Opener:
         with _naming(slot.name):
             pack, profile = prepared(self._checked(slot.folder), self._device)
             check_requests(slot.name, pack.manifest, self._budget)
-            shared = self._sharer(slot.model, pack, profile)
+            lanes = batching_of(self._settings, slot).lanes
+            shared = self._sharer(slot.model, pack, profile, lanes)
             return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
 
     def frontier(self, model: Prepared) -> list[FrontierPoint]:
@@ -153,7 +154,7 @@ class Opener:
             _log.info(_NO_PROFILE, name, model.pack.folder)
         return Worker(
             *(running, self._settings.queue_limit, self._dispatcher),
-            batching_of(self._settings, name),
+            batching_of(self._settings, model.slot),
         )
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
@@ -172,7 +173,7 @@ class Opener:
         if self._arena is not None:
             self._arena.close()
 
-    def _sharer(self, name: str, pack: Pack, profile: Profile | None) -> Sharer:
+    def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
         """Return the model as one of a set, in partitions where the settings say so.
 
         Raises:
@@ -180,7 +181,6 @@ class Opener:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            lanes = batching_of(self._settings, name).lanes
             return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
         if not self._device.computes_on_caller:
             raise PlanError(

@@ -116,7 +116,7 @@ def test_what_would_be_late_is_refused_and_says_when_to_come_again() -> None:
     dispatcher.expect(quick.key, 1.0, None)
     slow.join(ticket(100.0))
     sweep = sweep_of(slow)
-    with pytest.raises(LateError, match=r"'quick'.*7 s later") as caught:
+    with pytest.raises(LateError, match=r"'quick'.*7.00 s later") as caught:
         quick.join(ticket(4.0))
     assert caught.value.retry_seconds == pytest.approx(7.0)
     quick.join(ticket(11.0))

@@ -5,25 +5,11 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.configured import batching_of, deadline_of
-from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, level
+from server.scheduling.configured import deadline_of
+from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, level
 from server.settings.settings import SettingsError, load_settings
 
 GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, Batching(1, (1,), 0.0)),
-        ({"lanes": "4"}, Batching(4, (4,), 0.0)),
-        ({"lanes": "m=4,2"}, Batching(4, (4,), 0.0)),
-        ({"lanes": "other=4"}, Batching(1, (1,), 0.0)),
-        ({"lanes": 8, "preferred_lanes": "m=2", "lane_delay": "0.005"}, Batching(8, (2,), 0.005)),
-    ],
-)
-def test_how_requests_share_sweeps(given: dict[str, Any], expected: Batching) -> None:
-    assert batching_of(load_settings(GIVEN | given), "m") == expected
 
 
 @pytest.mark.parametrize(
