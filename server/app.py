@@ -2,8 +2,10 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.access.guard import Guard
@@ -72,11 +74,19 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     app.state.context = context
     app.state.watchers = Watchers(context.draining)
     app.state.looks = Looks(context.repository)
-    # The statistics of all models before a model that is called stats.
-    for group in (infer, classify, detect, health, statistics, config, metadata, repository):
-        app.include_router(group.router)
-    for group in (uploading, unserved, docs, page):
-        app.include_router(group.router)
+    app.router.routes.extend(_routes())
     register_handlers(app)
     app.put_together(context, settings.access_log == "all")
     return app
+
+
+@lru_cache(maxsize=1)
+def _routes() -> list[BaseRoute]:
+    """Return all endpoints; what FastAPI makes of them is the same for every application."""
+    root = APIRouter()
+    # The statistics of all models before a model that is called stats.
+    for group in (infer, classify, detect, health, statistics, config, metadata, repository):
+        root.include_router(group.router)
+    for group in (uploading, unserved, docs, page):
+        root.include_router(group.router)
+    return root.routes

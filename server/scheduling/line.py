@@ -190,7 +190,8 @@ class Line(Generic[C]):
         if self._desk.agenda.idle:
             self._desk.costs.doubt(self.key)
         return LateError(
-            f"model {self._name!r}: no answer in time, but {seconds:.2f} s later", seconds
+            f"model {self._name!r}: no answer in time, but {max(seconds, 0.01):.2f} s later",
+            seconds,
         )
 
     def _forget(self, ticket: Ticket) -> None:
