@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Port
 from server.codec.datatypes import datatype
-from server.codec.fields import check_names
+from server.codec.fields import check_names, priority, timeout_seconds
 from server.codec.messages import Request, Wanted, all_wanted
 from server.codec.raw.reader import RawReader, RawTensor, raw_tensor
 from server.codec.text.arrays import PortArray
@@ -21,6 +21,7 @@ from server.errors import ServiceError
 PLAIN_BYTES = 4096
 _REQUEST_KEYS = {"id", "inputs", "outputs", "parameters"}
 _OUTPUT_KEYS = {"name", "parameters"}
+_PARAMETERS = {"binary_data_output", "priority", "timeout"}
 # Request, inputs, input, parameters.
 _DEEPEST = 4
 _TENSOR_KEYS = {"name", "shape", "datatype"}
@@ -74,25 +75,33 @@ def _request(
     reader = RawReader(behind)
     reader.feed(memoryview(raw))
     reader.finish()
-    return Request(arrays, _wanted(document, outputs), identity)
+    parameters = document.get("parameters", {})
+    _need(parameters.keys() <= _PARAMETERS)
+    return Request(
+        *(arrays, _wanted(document, parameters, outputs), identity),
+        timeout_seconds=timeout_seconds(parameters),
+        priority=priority(parameters),
+    )
 
 
-def _wanted(document: Mapping[str, Any], outputs: Sequence[Port]) -> tuple[Wanted, ...]:
-    is_binary = _flag(document, "binary_data_output", False)
+def _wanted(
+    document: Mapping[str, Any], parameters: Mapping[str, Any], outputs: Sequence[Port]
+) -> tuple[Wanted, ...]:
+    is_binary = parameters.get("binary_data_output", False)
+    _need(type(is_binary) is bool)
     asked = document.get("outputs")
     if asked is None:
         return all_wanted(outputs, is_binary)
     _need(type(asked) is list and all(output.keys() <= _OUTPUT_KEYS for output in asked))
     check_names((output["name"] for output in asked), (port.name for port in outputs))
-    named = (Wanted(output["name"], _flag(output, "binary_data", is_binary)) for output in asked)
+    named = (Wanted(output["name"], _is_raw(output, is_binary)) for output in asked)
     return tuple(named) or all_wanted(outputs, is_binary)
 
 
-def _flag(holder: Mapping[str, Any], name: str, default: bool) -> bool:
-    """Return the one parameter of ``holder``, which may have no other."""
-    parameters = holder.get("parameters", {})
-    value = parameters.get(name, default)
-    _need(parameters.keys() <= {name} and type(value) is bool)
+def _is_raw(output: Mapping[str, Any], default: bool) -> bool:
+    parameters = output.get("parameters", {})
+    value = parameters.get("binary_data", default)
+    _need(parameters.keys() <= {"binary_data"} and type(value) is bool)
     return bool(value)
 
 

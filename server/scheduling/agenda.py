@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
@@ -29,6 +30,27 @@ class _Place:
 
     until: float = 0.0
     running: list[Sweep] = field(default_factory=list)
+
+
+class _Room:
+    """Which places in a list one more sweep may have, known for all of them at once.
+
+    ``ends``: of the sweeps in it; ``free``: when each place is. A hundred requests a second may be refused,
+    and trying each list whole takes the square of its length.
+    """
+
+    def __init__(self, placed: _Placed, ends: list[float], free: list[float]) -> None:
+        self._begins = [free[0], *ends]
+        self._is_one_place = len(free) == 1
+        slack = [limit - end for (_, limit), end in zip(placed, ends, strict=True)]
+        #: By how much all from there on may end later.
+        self._slack = [*reversed([*accumulate(reversed(slack), min)]), math.inf]
+
+    def may_take(self, position: int, cost: float, deadline: float) -> bool:
+        """Return whether a sweep there may be in time, and all behind it; with several places always."""
+        if not self._is_one_place:
+            return True
+        return self._begins[position] + cost <= deadline and self._slack[position] >= cost
 
 
 class Agenda:
@@ -77,7 +99,8 @@ class Agenda:
     def _trial(self, ticket: Ticket, now: float) -> _Placed | None:
         """Return the list in which ``ticket`` stands, too, and nobody is late; None: there is none."""
         placed = list(zip(self._sweeps, self._limits(now), strict=True))
-        return next((each for each in self._trials(ticket, placed) if self._keeps(each, now)), None)
+        trials = self._trials(ticket, placed, now)
+        return next((each for each in trials if self._keeps(each, now)), None)
 
     def _refusal(self, ticket: Ticket, now: float) -> float:
         """Return in how many seconds ``ticket``, with as much time as it has now, would be let in."""
@@ -125,7 +148,7 @@ class Agenda:
         ready = (self._batching(sweep.model).ready_at(sweep) for sweep in self._sweeps)
         return min((at for at in ready if at > now), default=math.inf)
 
-    def _trials(self, ticket: Ticket, placed: _Placed) -> Iterator[_Placed]:
+    def _trials(self, ticket: Ticket, placed: _Placed, now: float) -> Iterator[_Placed]:
         """Yield lists in which ``ticket`` stands, too, the ones first that suit it best."""
         rank, lanes = (ticket.priority, ticket.deadline), self._batching(ticket.model).lanes
         first = next((i for i, (each, _) in enumerate(placed) if each.rank > rank), len(placed))
@@ -136,8 +159,11 @@ class Agenda:
                 for earlier in range(min(first, position), position + 1):
                     yield [*others[:earlier], joined, *others[earlier:]]
         own = Sweep(ticket.model, (ticket,)), ticket.deadline
+        room = _Room(placed, list(self._ends((sweep for sweep, _ in placed), now)), self._free(now))
+        cost = self._cost_of(own[0])
         for position in (*range(first, len(placed) + 1), *reversed(range(first))):
-            yield [*placed[:position], own, *placed[position:]]
+            if room.may_take(position, cost, ticket.deadline):
+                yield [*placed[:position], own, *placed[position:]]
         # What no order can do, this one cannot.
         yield sorted([*placed, own], key=lambda each: each[1])
 

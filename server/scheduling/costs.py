@@ -22,14 +22,39 @@ def _longest(seen: "deque[float]") -> float:
 
 @dataclass
 class _Known:
-    """Of one model. ``predicted``: before anything was measured. ``bound``: of a sweep of one request."""
+    """Of one model. ``predicted``: before anything was measured. ``bound``: of a sweep of one request.
+
+    ``reckoned``: by number of requests, while nothing more is known; one decision asks a hundred times.
+    """
 
     predicted: float = 0.0
     bound: float = 0.0
     seen: dict[int, deque[float]] = field(default_factory=dict)
+    reckoned: dict[int, float] = field(default_factory=dict)
 
     def of(self, requests: int) -> float:
-        """Return the seconds of a sweep of so many requests; 0 where nothing is known.
+        """Return the seconds of a sweep of so many requests; 0 where nothing is known."""
+        if requests not in self.reckoned:
+            self.reckoned[requests] = self._reckon(requests)
+        return self.reckoned[requests]
+
+    def see(self, requests: int, seconds: float) -> None:
+        """Note what a sweep of so many requests has taken."""
+        self.seen.setdefault(requests, deque(maxlen=_WINDOW)).append(seconds)
+        self.reckoned.clear()
+
+    def doubt(self) -> None:
+        """Forget the worst: the bound, then the longest of what was seen."""
+        samples = [seen for seen in self.seen.values() if seen]
+        if self.bound or not samples:
+            self.predicted = self.bound = 0.0
+        else:
+            worst = max(samples, key=max)
+            worst.remove(max(worst))
+        self.reckoned.clear()
+
+    def _reckon(self, requests: int) -> float:
+        """Return what follows from what is known.
 
         Of a size that was not seen: as long as the next larger one, or as the next smaller one and a sweep
         for each of the others; the less of the two, since requests of one sweep share its reads.
@@ -69,24 +94,16 @@ class Costs:
 
     def see(self, model: str, requests: int, seconds: float) -> None:
         """Note what a sweep has taken."""
-        seen = self._known.setdefault(model, _Known()).seen
-        seen.setdefault(requests, deque(maxlen=_WINDOW)).append(seconds)
+        self._known.setdefault(model, _Known()).see(requests, seconds)
 
     def doubt(self, model: str) -> None:
         """Forget the worst that is known: nobody else was there, and still a request was refused.
 
-        The bound goes first, then the longest of what was seen. What is left may say otherwise, and when
-        nothing is left the next request runs, and tells.
+        What is left may say otherwise, and when nothing is left the next request runs, and tells.
         """
         if self._outside:
             self._outside.remove(max(self._outside))
-        known = self._known.setdefault(model, _Known())
-        samples = [seen for seen in known.seen.values() if seen]
-        if known.bound or not samples:
-            known.predicted = known.bound = 0.0
-            return
-        worst = max(samples, key=max)
-        worst.remove(max(worst))
+        self._known.setdefault(model, _Known()).doubt()
 
     def see_outside(self, seconds: float) -> None:
         """Note how long an answer took from the end of its sweep to whoever asked."""

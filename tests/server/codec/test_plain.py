@@ -47,7 +47,7 @@ def meaning(request: Request | None) -> Any:
         )
         for name, array in request.inputs.items()
     }
-    return arrays, request.wanted, request.id, request.timeout_seconds
+    return arrays, request.wanted, request.id, request.timeout_seconds, request.priority
 
 
 def taken(body: bytes, ports: Ports) -> bool:
@@ -81,6 +81,8 @@ def test_any_request_is_left_alone_or_read_as_the_reader_does(seed: int) -> None
         (whole(), (X,)),
         (whole(id="a b", outputs=[{"name": "z"}, {"name": "y"}]), (X,)),
         (whole(outputs=[]), (X,)),
+        (whole(parameters={"timeout": 150000, "priority": 1}), (X,)),
+        (whole(parameters={"binary_data_output": True, "timeout": 0}), (X,)),
         (whole(id="ä"), (X,)),
         ({"inputs": [tensor(name="n", shape=[2], datatype="INT8", data=[-128, 127])]}, (N,)),
         ({"inputs": [tensor(name="b", shape=[1], datatype="BOOL", data=[True])]}, (B,)),
