@@ -356,6 +356,11 @@ class Repository:
         """Return whether somebody has unloaded ``name``."""
         return any(entry.absence == "unloaded" for entry in self._entries.of(name))
 
+    def is_evicted(self, name: str) -> bool:
+        """Return whether all of ``name`` went for others: the next request takes what is on disk then."""
+        known = self._entries.of(name)
+        return bool(known) and all(entry.evicted for entry in known)
+
     def refused(self) -> list[str]:
         """Return the models that are not loaded for want of memory."""
         return sorted({each.model for each in self.entries() if each.absence == "refused"})

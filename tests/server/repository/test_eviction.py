@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from loader.errors import ReadError
+from server.repository.polling.following import follow
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Faults,
@@ -171,4 +172,13 @@ async def test_a_load_that_fails_is_tried_again(
     failures = [crowded.infer("twin", inputs_for("twin")) for _ in range(3)]
     for answer in await asyncio.gather(*failures):
         error(answer, 503, "a bad block")
+    await right(crowded, packs, "twin")
+
+
+async def test_who_asks_for_the_folder_to_be_followed_brings_nobody_back(
+    crowded: Service, packs: Packs
+) -> None:
+    before = loaded(crowded)
+    await follow(crowded.context.repository)
+    assert loaded(crowded) == before
     await right(crowded, packs, "twin")
