@@ -91,6 +91,10 @@ class Repository:
         """Return what is known of each slot (layout/slots.py)."""
         return list(self._entries.values())
 
+    def leaving(self) -> list[Worker]:
+        """Return the workers of what was loaded that still have requests to answer."""
+        return list(self._loaded.leaving)
+
     def names(self) -> list[str]:
         """Return the models on disk, by name.
 
