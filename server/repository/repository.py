@@ -286,13 +286,12 @@ class Repository:
     async def _fetch(self, entry: Entry) -> None:
         """Load an evicted model again; raises as ``load``."""
         async with self._changing():
-            slot = next(
-                each
-                for each in await asyncio.to_thread(self._laid_out, entry.model)
-                if each.name == entry.name
-            )
-            if await self._bringing.bring(slot, self._evicts):
-                self._grow_later()
+            found = await asyncio.to_thread(self._laid_out, entry.model)
+            await self._remove(entry.model, {slot.name for slot in found})
+            # Where its versions are laid out otherwise by now, all of them are what it was.
+            for slot in [each for each in found if each.name == entry.name] or found:
+                if await self._bringing.bring(slot, self._evicts):
+                    self._grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.

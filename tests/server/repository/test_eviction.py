@@ -1,7 +1,9 @@
 """Models that go for others, and come back with the next request to them."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +184,15 @@ async def test_who_asks_for_the_folder_to_be_followed_brings_nobody_back(
     await follow(crowded.context.repository)
     assert loaded(crowded) == before
     await right(crowded, packs, "twin")
+
+
+async def test_versions_that_are_laid_out_otherwise_meanwhile(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    for name in MODELS:
+        shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
+    changes = crowding(packs, repository=tmp_path / "packs")
+    async with serving(settings(**changes)) as service:
+        (tmp_path / "packs/twin/config.pbtxt").write_text("version_policy { all { } }")
+        await right(service, packs, "twin")
+        assert "twin/1" in loaded(service)
