@@ -159,10 +159,11 @@ class Context:
     async def stop(self) -> None:
         """Drain the models and end all threads."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _ended(tasks)
+        # Nobody waits for an answer any more, however long he might have.
+        watching = asyncio.create_task(watchdog.watch(self.repository, factor=0.0))
         await self.repository.close()
+        await _ended([watching])
         await asyncio.to_thread(self.pool.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
@@ -192,6 +193,12 @@ class Context:
     def _progress(self) -> str:
         read = self.pool.statistics().figures.n_bytes
         return starting.describe(self.repository.entries(), read)
+
+
+async def _ended(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _threads(settings: Settings) -> int | None:

@@ -18,11 +18,10 @@ FACTOR = 2.0
 #: and so long: a disk that is busy is not stuck, and a deadline of milliseconds says nothing of engines.
 LEAST_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
+_WHY = "a sweep did not come back, and its engine was given up"
 
 
-def stuck(
-    repository: Repository, factor: float = FACTOR, least_seconds: float = LEAST_SECONDS
-) -> Iterator[Entry]:
+def stuck(repository: Repository, factor: float, least_seconds: float) -> Iterator[Entry]:
     """Yield the models whose engines are stuck."""
     for entry in repository.entries():
         worker = entry.worker
@@ -30,12 +29,23 @@ def stuck(
             yield entry
 
 
-async def watch(repository: Repository) -> None:
-    """Replace stuck engines until cancelled."""
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        for entry in list(stuck(repository)):
-            await replace_engine(repository, entry)
+def give_up_leaving(repository: Repository, factor: float, least_seconds: float) -> None:
+    """Leave stuck engines of models that leave service to themselves: whoever closes them goes on."""
+    for worker in repository.leaving():
+        if not worker.abandoned and worker.stuck(factor, least_seconds):
+            _log.error("model %s: while it left service %s", worker.served.name, _WHY)
+            worker.abandon(_WHY)
+
+
+async def watch(repository: Repository, factor: float = FACTOR) -> None:
+    """Replace stuck engines until cancelled; ``factor``: as Worker.stuck."""
+    # Another load may be in the way of a replacement, and what is stuck in the way of that.
+    async with asyncio.TaskGroup() as replacing:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            give_up_leaving(repository, factor, LEAST_SECONDS)
+            for entry in list(stuck(repository, factor, LEAST_SECONDS)):
+                replacing.create_task(replace_engine(repository, entry))
 
 
 async def replace_engine(repository: Repository, entry: Entry) -> None:
@@ -45,11 +55,10 @@ async def replace_engine(repository: Repository, entry: Entry) -> None:
     """
     if entry.worker is None:
         return
-    why = "a sweep did not come back, and its engine was given up"
-    entry.worker.abandon(why)
+    entry.worker.abandon(_WHY)
     try:
-        await repository.load(entry.name)
+        await repository.load(entry.model)
     except Exception as exc:  # noqa: BLE001  others are served, and this one says why it is not
         _log.error("model %s is not served again: %s", entry.name, exc)
     else:
-        _log.warning("model %s is served by another engine: %s", entry.name, why)
+        _log.warning("model %s is served by another engine: %s", entry.name, _WHY)

@@ -53,6 +53,8 @@ class LoadedModels:
         self._opener = opener
         self._absent = absent
         self.planning = PlanningThreads()
+        #: What no entry has any more, until the requests that it accepted are answered.
+        self.leaving: set[Worker] = set()
 
     async def prepared(self, slot: Slot) -> Prepared:
         """Return what is in ``slot``, ready to be admitted; raises as Opener.prepare."""
@@ -169,14 +171,17 @@ class LoadedModels:
 
         The memory of a broken engine is still the disk's; that of a stuck one stands apart until it ends.
         """
-        if worker.abandoned:
-            self._leave_behind(name, worker)
-            return ""
+        self.leaving.add(worker)
         try:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
             _log.exception("model %s cannot be closed", name)
             return f"it could not be closed: {exc}"
+        finally:
+            self.leaving.remove(worker)
+        if worker.abandoned:
+            self._leave_behind(name, worker)
+            return ""
         return worker.engine.broken or worker.served.lost
 
     async def grow(self) -> None:

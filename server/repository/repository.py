@@ -91,6 +91,10 @@ class Repository:
         """Return what is known of each slot (layout/slots.py)."""
         return list(self._entries.values())
 
+    def leaving(self) -> list[Worker]:
+        """Return the workers of what was loaded that still have requests to answer."""
+        return list(self._loaded.leaving)
+
     def names(self) -> list[str]:
         """Return the models on disk, by name.
 
@@ -282,13 +286,12 @@ class Repository:
     async def _fetch(self, entry: Entry) -> None:
         """Load an evicted model again; raises as ``load``."""
         async with self._changing():
-            slot = next(
-                each
-                for each in await asyncio.to_thread(self._laid_out, entry.model)
-                if each.name == entry.name
-            )
-            if await self._bringing.bring(slot, self._evicts):
-                self._grow_later()
+            found = await asyncio.to_thread(self._laid_out, entry.model)
+            await self._remove(entry.model, {slot.name for slot in found})
+            # Where its versions are laid out otherwise by now, all of them are what it was.
+            for slot in [each for each in found if each.name == entry.name] or found:
+                if await self._bringing.bring(slot, self._evicts):
+                    self._grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -355,6 +358,11 @@ class Repository:
     def is_unloaded(self, name: str) -> bool:
         """Return whether somebody has unloaded ``name``."""
         return any(entry.absence == "unloaded" for entry in self._entries.of(name))
+
+    def is_evicted(self, name: str) -> bool:
+        """Return whether all of ``name`` went for others: the next request takes what is on disk then."""
+        known = self._entries.of(name)
+        return bool(known) and all(entry.evicted for entry in known)
 
     def refused(self) -> list[str]:
         """Return the models that are not loaded for want of memory."""

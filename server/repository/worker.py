@@ -82,6 +82,8 @@ class Worker:
         self._claims: dict[Sweep, Claim] = {}
         #: Whether what runs is stuck, and nobody waits for it.
         self.abandoned = False
+        #: Released by each thread that ends, and for all of them when nobody waits for them any more.
+        self._over = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
             for _ in range(self._callers)
@@ -137,14 +139,14 @@ class Worker:
         for change in self._line.take_changes():
             if change.future.set_running_or_notify_cancel():
                 change.future.set_exception(self.served.out_of_service())
-        for ticket in self._line.waiting():
+        for ticket in self._line.take_waiting():
             job = cast(_Job, ticket)
-            self._line.leave(job)
             if job.future.set_running_or_notify_cancel():
                 job.future.set_exception(self.served.out_of_service())
         for claim in list(self._claims.values()):
             claim.end()
         self._line.give_up()
+        self._over.release(self._callers)
 
     def check_room(self, seconds: float | None = None) -> None:
         """Check that a request that came now would find a place, with so much time to answer it.
@@ -230,9 +232,12 @@ class Worker:
         await to_its_end(_result(job.future))
 
     async def close(self) -> None:
-        """Refuse new requests, answer those accepted, end the threads, close the engine."""
+        """Refuse new requests, answer those accepted, end the threads, close the engine.
+
+        Returns at once when this is ``abandoned``: then they are not ended, and it is not closed.
+        """
         self._line.close()
-        await asyncio.to_thread(self.wait)
+        await asyncio.to_thread(self._wait_unless_abandoned)
 
     def wait(self) -> None:
         """Wait until the threads of a closed worker have ended, and close the engine; blocks."""
@@ -241,15 +246,25 @@ class Worker:
         self._dispatcher.forget(self._line.key)
         self.engine.close()
 
+    def _wait_unless_abandoned(self) -> None:
+        for _ in self._threads:
+            self._over.acquire()
+        self._over.release(self._callers)  # whoever closes it once more does not wait
+        if not self.abandoned:
+            self.wait()
+
     def _work(self) -> None:
-        while (job := self._line.take()) is not None:
-            if isinstance(job, _Reopening):
-                with self._gate.alone():
-                    self._reopen(job)
-            else:
-                with self._gate.together():
-                    self._compute(job)
-            del job  # a request must not live on while the worker waits for the next one
+        try:
+            while (job := self._line.take()) is not None:
+                if isinstance(job, _Reopening):
+                    with self._gate.alone():
+                        self._reopen(job)
+                else:
+                    with self._gate.together():
+                        self._compute(job)
+                del job  # a request must not live on while the worker waits for the next one
+        finally:
+            self._over.release()
 
     def _reopen(self, job: _Reopening) -> None:
         if not job.future.set_running_or_notify_cancel():

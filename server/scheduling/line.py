@@ -129,6 +129,15 @@ class Line(Generic[C]):
             self._changes.clear()
             return taken
 
+    def take_waiting(self) -> list[Ticket]:
+        """Take the requests that wait out of the line, before a thread begins with one of them."""
+        with self._changed:
+            taken = list(self._waiting)
+            for ticket in taken:
+                self._forget(ticket)
+                self._desk.agenda.leave(ticket)
+            return taken
+
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
         with self._changed:
@@ -155,7 +164,8 @@ class Line(Generic[C]):
                     self._desk.start()
                     if self._granted:
                         return self._granted.popleft()
-                    if self._changes:
+                    # Until nothing runs it waits here, where it can still be taken back.
+                    if self._changes and not self._running:
                         return self._changes.popleft()
                     if self._closed and not self._waiting:
                         return None
@@ -173,6 +183,8 @@ class Line(Generic[C]):
                 self._desk.costs.see(self.key, len(sweep.tickets), seconds)
             self._desk.agenda.end(sweep, self._desk.clock())
             self._desk.start()
+            if self._changes and not self._running:
+                self._changed.notify_all()
 
     def give_up(self) -> None:
         """Let others begin: what runs here does not end."""

@@ -33,8 +33,8 @@ async def model_statistics(
 def _of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:
     held = entry.fitted.plan.total_bytes if entry.fitted is not None else 0
     return {
-        "name": entry.name,
+        "name": entry.model,
         "version": pack.version,
-        **context.metrics.inferences.of(entry.name, pack.version).as_dict(),
+        **context.metrics.inferences.of(entry.model, pack.version).as_dict(),
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": held}],
     }

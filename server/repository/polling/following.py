@@ -19,7 +19,8 @@ FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, Engin
 async def follow(repository: Repository) -> None:
     """Let what is gone go, and take what is new or another; who asks says that all of it is whole.
 
-    What somebody has unloaded stays away. What fails is in the log.
+    What somebody has unloaded stays away, and what was evicted until a request comes. What fails is in
+    the log.
 
     Raises:
         NotFoundError: there is no repository any more; nothing has changed.
@@ -28,7 +29,7 @@ async def follow(repository: Repository) -> None:
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
     for name in repository.served():
-        if not repository.is_unloaded(name):
+        if not repository.is_unloaded(name) and not repository.is_evicted(name):
             try:
                 await repository.load(name)
             except FAILURES as exc:

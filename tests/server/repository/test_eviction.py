@@ -1,11 +1,14 @@
 """Models that go for others, and come back with the next request to them."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from loader.errors import ReadError
+from server.repository.polling.following import follow
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Faults,
@@ -177,3 +180,24 @@ async def test_a_load_that_fails_is_tried_again(
     for answer in await asyncio.gather(*failures):
         error(answer, 503, "a bad block")
     await right(crowded, packs, "twin")
+
+
+async def test_who_asks_for_the_folder_to_be_followed_brings_nobody_back(
+    crowded: Service, packs: Packs
+) -> None:
+    before = loaded(crowded)
+    await follow(crowded.context.repository)
+    assert loaded(crowded) == before
+    await right(crowded, packs, "twin")
+
+
+async def test_versions_that_are_laid_out_otherwise_meanwhile(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    for name in MODELS:
+        shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
+    changes = crowding(packs, repository=tmp_path / "packs")
+    async with serving(settings(**changes)) as service:
+        (tmp_path / "packs/twin/config.pbtxt").write_text("version_policy { all { } }")
+        await right(service, packs, "twin")
+        assert "twin/1" in loaded(service)

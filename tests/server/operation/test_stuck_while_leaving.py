@@ -1,0 +1,142 @@
+"""A sweep that does not come back while its model leaves, changes its plan, or the server ends."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import pytest
+
+from server.repository.worker import Worker
+from tests.server.conftest import SettingsFactory
+from tests.server.support import (
+    LIMIT_SECONDS,
+    Faults,
+    Gate,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
+
+TINY, PAIR = inputs_for("tiny"), inputs_for("pair")
+BUDGET = 64 << 20
+UNLOAD = "/v2/repository/models/tiny/unload"
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer than its requests had is stuck, and that is looked for all the time."""
+    monkeypatch.setattr("server.operation.watchdog.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("server.operation.watchdog._LOOK_SECONDS", 0.001)
+
+
+@pytest.fixture
+async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
+    async with serving(settings(BUDGET, architecture="2s")) as started:
+        yield started
+
+
+async def in_time(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(LIMIT_SECONDS):
+        return await work
+
+
+async def held_up(
+    service: Service, faults: Faults, name: str = "tiny"
+) -> tuple[Gate, asyncio.Task[httpx.Response]]:
+    """A request to ``name`` in a kernel that does not come back before the gate is opened."""
+    gate = Gate()
+    held = [gate]
+    faults.kernel = lambda: held.pop().hold() if held else None
+    timeout = {"timeout": 300_000}
+    asked = asyncio.create_task(service.infer(name, inputs_for("tiny"), parameters=timeout))
+    await gate.reached()
+    return gate, asked
+
+
+async def freed(service: Service) -> None:
+    """Wait until nothing that was stuck holds memory."""
+    while any("stuck" in name for name in service.context.budget.held()):  # noqa: ASYNC110  a thread of its own
+        await asyncio.sleep(0.001)
+
+
+async def replaced(service: Service, before: Worker) -> None:
+    """Wait until version 1 of "tiny" has another worker."""
+    (entry,) = (each for each in service.context.repository.entries() if each.name == "tiny/1")
+    while not entry.serves or entry.worker is before:  # noqa: ASYNC110  nobody is told
+        await asyncio.sleep(0.001)
+
+
+async def test_a_model_that_is_unloaded_holds_up_nobody(
+    service: Service, faults: Faults, packs: Packs
+) -> None:
+    gate, late = await held_up(service, faults)
+    try:
+        assert (await in_time(service.client.post(UNLOAD))).status_code == 200
+        assert (await late).status_code in (503, 504)
+        assert "tiny (stuck 1)" in service.context.budget.held()
+        close(arrays(await service.infer("pair", PAIR)), packs.expected("pair", PAIR))
+        error(await service.infer("tiny", TINY), 503, "unloaded")
+        await in_time(service.context.repository.load("tiny"))
+        close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+    finally:
+        gate.open()
+    await in_time(freed(service))
+
+
+async def test_the_server_ends(settings: SettingsFactory, faults: Faults) -> None:
+    async with serving(settings(BUDGET, architecture="2s")) as service:
+        gate, late = await held_up(service, faults)
+        worker = service.worker("tiny")
+        late.cancel()
+        try:
+            await in_time(service.context.stop())
+        finally:
+            gate.open()
+        await asyncio.to_thread(worker.wait)
+
+
+async def test_partitions_that_wait_for_another_plan(
+    settings: SettingsFactory, faults: Faults, packs: Packs
+) -> None:
+    async with serving(settings(BUDGET, workers="tiny=2")) as service:
+        gate, late = await held_up(service, faults)
+        path = "/v2/repository/models/tiny/replan"
+        least = {"memory_bytes": sum(service.context.budget.held()["tiny"].values()) // 2}
+        try:
+            answer = await in_time(service.client.post(path, json=least))
+            assert answer.status_code in (409, 503), answer.text
+            assert (await late).status_code in (503, 504)
+            await in_time(service.context.repository.load("tiny"))
+            close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+        finally:
+            gate.open()
+        await in_time(freed(service))
+
+
+async def test_one_of_several_versions_is_replaced(
+    settings: SettingsFactory, faults: Faults, packs: Packs, tmp_path: Path
+) -> None:
+    for name in ("tiny", "pair"):
+        shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
+    shutil.copytree(packs.repository / "twin" / "1", tmp_path / "packs" / "tiny" / "2")
+    (tmp_path / "packs" / "tiny" / "config.pbtxt").write_text("version_policy { all { } }")
+    changes = {"architecture": "2s", "repository": tmp_path / "packs"}
+    async with serving(settings(BUDGET, **changes)) as service:
+        gate, late = await held_up(service, faults, "tiny/versions/1")
+        try:
+            before = service.context.repository.worker("tiny", "1")[0]
+            assert (await late).status_code in (503, 504)
+            await in_time(replaced(service, before))
+            answer = await in_time(service.infer("tiny/versions/1", TINY))
+            close(arrays(answer), packs.expected("tiny", TINY))
+        finally:
+            gate.open()
+        await in_time(freed(service))
