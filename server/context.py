@@ -113,7 +113,10 @@ class Context:
         if poller is not None and not self.settings.exit_on_error:
             failed = []  # what comes later may serve
         elif not entries:
-            raise StartupError(f"repository {self.settings.repository}: no packs in it")
+            raise StartupError(
+                f"repository {self.settings.repository}: no packs in it; "
+                "compile one into it, or start with --model-control poll, which waits for some"
+            )
         if failed and (len(failed) == len(entries) or self.settings.exit_on_error):
             # The log has all of them.
             reasons = few([entry.reason for entry in failed], "; ")

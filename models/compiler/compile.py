@@ -1,7 +1,9 @@
 """Compile an ONNX file to a pack: read, optimise, alias, cut, lay out, write."""
 
+import errno
 import functools
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -109,6 +111,11 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         raise CompileError(
             f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
         )
+    if destination.name.isdecimal() and versions(destination.parent):
+        raise CompileError(
+            f"{destination}: {destination.parent.name} is a model; "
+            f"-o {destination.parent} --version {destination.name} makes a version of it"
+        )
     if options.version < 1:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
@@ -208,4 +215,4 @@ def _check_space(source: Path, weight_bytes: int, folder: Path) -> None:
         raise CompileError(
             f"{folder.parent.parent}: no space to compile {source.name}: "
             f"needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free"
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

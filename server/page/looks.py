@@ -21,9 +21,9 @@ class Looks:
         self._planning = asyncio.Lock()
         self._frontiers: dict[str, tuple[weakref.ref[Pack], Rows]] = {}
 
-    def arena(self, name: str) -> dict[str, Any]:
+    def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
-        entry, pack = self._repository.get(name)
+        entry, pack = self._repository.get(name, version)
         assert entry.fitted is not None
         plan = entry.fitted.plan
         return {

@@ -68,10 +68,10 @@ def _on_disk(context: Context) -> list[str]:
 
 
 @router.get("/page/models/{name}/arena")
-async def arena(request: Request, name: str) -> dict[str, Any]:
+async def arena(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
     """The arena of a loaded model over time."""
     looks: Looks = request.app.state.looks
-    return looks.arena(name)
+    return looks.arena(name, version)
 
 
 @router.get("/page/models/{name}/frontier", dependencies=ADMINISTRATION)

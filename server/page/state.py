@@ -12,11 +12,14 @@ from server.repository.entry import Entry
 def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]) -> dict[str, Any]:
     """Return the state of everything; counters (sweeps, seconds, bytes) go on from the start of the server.
 
-    ``on_disk``: names in the repository; models that nobody tried to load yet are shown, too.
+    ``on_disk``: names in the repository; models that nobody tried to load yet are shown, too. Of versions
+    side by side each has a name of its own (``model``: that of all).
     ``public``: takes out of a reason what is no client's business.
     """
     budget, pool = context.budget, context.request_memory
-    known = {entry.name: entry for entry in context.repository.entries()}
+    known = context.repository.entries()
+    unknown = set(on_disk).difference(entry.model for entry in known)
+    models = [*(_model(entry, public) for entry in known), *map(_absent, unknown)]
     return {
         "version": installed_version(),
         "budget": {
@@ -27,20 +30,18 @@ def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]
             "request_waiting": pool.waiting,
         },
         "memory": budget.account(),
-        "models": [
-            _model(known[name], public) if name in known else _absent(name)
-            for name in sorted({*known, *on_disk})
-        ],
+        "models": sorted(models, key=lambda model: model["name"]),
     }
 
 
 def _absent(name: str) -> dict[str, Any]:
-    return {"name": name, "state": "UNAVAILABLE", "reason": "not loaded"}
+    return {"name": name, "model": name, "state": "UNAVAILABLE", "reason": "not loaded"}
 
 
 def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
     shown = {
         "name": entry.name,
+        "model": entry.model,
         "version": entry.version,
         "state": entry.state,
         "reason": public(entry.reason),

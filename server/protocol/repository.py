@@ -1,10 +1,10 @@
 """The model repository extension: what there is, load and unload while serving."""
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from server.errors import ForbiddenError, InvalidRequestError, shown
 from server.protocol.administration import administrator
@@ -73,10 +73,25 @@ class Replan(BaseModel):
 
     memory_bytes: PositiveInt | None
 
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Self:
+        """Return what ``document`` says.
+
+        Raises:
+            InvalidRequestError: it is not of this form.
+        """
+        try:
+            return cls.model_validate(document)
+        except ValidationError:
+            raise InvalidRequestError(
+                'replan takes {"memory_bytes": N}, a number of bytes above 0, or null'
+            ) from None
+
 
 @router.post("/models/{name}/replan", dependencies=ADMINISTRATION)
-async def replan(context: ContextDependency, name: str, wanted: Replan) -> dict[str, Any]:
+async def replan(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
+    wanted = Replan.of(await read_object(context, request))
     entry = await context.repository.replan(name, wanted.memory_bytes)
     plan = entry.fitted.plan if entry.fitted else None
     return {"name": name, "state": entry.state, "memory_bytes": plan.memory if plan else None}

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, InvalidRequestError
 from server.protocol.errors import KNOWN, public, status_of
 from server.protocol.repository import ADMINISTRATION
 from server.protocol.serving import ContextDependency, exchange_of
@@ -31,6 +31,8 @@ async def upload(context: ContextDependency, request: Request, name: str) -> Res
 
     Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
     """
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
     exchange = exchange_of(request)
     async with AsyncExitStack() as stack:
         taken = await stack.enter_async_context(context.uploads.upload(name))

@@ -218,13 +218,13 @@ class Repository:
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
         """Close the slots of ``name`` but those ``kept``, and forget those whose memory is free."""
+        gone = "its versions are others now" if kept else "not in the repository any more"
         for entry in self._entries.of(name):
             if entry.name in kept:
                 continue
             if entry.worker is not None:
-                _log.info("model %s: not in the repository any more", entry.name)
+                _log.info("model %s: %s", entry.name, gone)
                 self._grow_later()
-            gone = "not in the repository any more"
             await self._loaded.close(entry, gone, patience_seconds=self._patience)
             if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)

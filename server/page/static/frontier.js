@@ -22,8 +22,9 @@ export class Frontier {
     element("unlimit").addEventListener("click", () => attempt("replan", () => this.#replan(null)));
   }
 
-  // Show that of another model: none until it is asked for.
-  choose() {
+  // Show that of another model: none until it is asked for. Versions side by side share what is planned.
+  choose(model) {
+    element("frontier-figure").hidden = model.name !== model.model;
     this.#points = [];
     this.#drawn = "";
     this.#model = null;

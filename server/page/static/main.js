@@ -30,11 +30,13 @@ function askForKey(error) {
   if (error?.status === 401 || error?.status === 403) element("key-form").hidden = false;
 }
 
+const named = (name) => models.find((model) => model.name === name);
+
 const on = {
-  load: (name) => attempt(`load ${name}`, () => answer(change(name, "load"), { method: "POST" })),
-  unload: (name) => attempt(`unload ${name}`, () => answer(change(name, "unload"), { method: "POST" })),
+  load: (name) => attempt(`load ${name}`, () => answer(change(named(name).model, "load"), { method: "POST" })),
+  unload: (name) => attempt(`unload ${name}`, () => answer(change(named(name).model, "unload"), { method: "POST" })),
   look: (name) => {
-    choose(models.find((model) => model.name === name));
+    choose(named(name));
     element("look-title").focus();
   },
 };
@@ -44,7 +46,7 @@ function choose(model) {
   planned = 0;
   element("look").hidden = false;
   element("look-title").textContent = model.name;
-  frontier.choose();
+  frontier.choose(model);
   trying.choose(model);
   show(model);
 }
@@ -61,7 +63,7 @@ function show(model) {
   frontier.now(model);
   if (model.plan_bytes !== planned) {
     planned = model.plan_bytes;
-    attempt("show the arena", async () => showArena(await answer(look(model.name, "arena"))));
+    attempt("show the arena", async () => showArena(await answer(look(model.model, `arena?version=${model.version}`))));
   }
 }
 
@@ -71,7 +73,7 @@ function take(state) {
   element("version").textContent = state.version;
   showMemory(state);
   showModels(models, chosen, on);
-  const model = models.find((each) => each.name === chosen);
+  const model = named(chosen);
   if (model?.state === "READY") show(model);
   else if (model === undefined || model.state === "UNAVAILABLE") {
     element("look").hidden = true;

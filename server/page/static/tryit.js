@@ -41,12 +41,12 @@ export class Try {
   }
 
   async #send(file) {
-    const turn = (this.#turn += 1), { name, takes } = this.#model;
+    const turn = (this.#turn += 1), { model, version, takes } = this.#model;
     this.#clear();
     this.#picture(file);
     element("answer-said").textContent = "running";
     try {
-      const found = await answer(path(name, `:${takes}`), { method: "POST", body: file });
+      const found = await answer(path(model, `/versions/${version}:${takes}`), { method: "POST", body: file });
       if (turn !== this.#turn) return;
       if (takes === "detect") this.#boxes(found);
       else this.#labels(found);
