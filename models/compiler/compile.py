@@ -37,7 +37,7 @@ from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest, Scores, write_manifest
 from models.packs.names import is_model_name
-from models.packs.pack import read_pack
+from models.packs.pack import read_pack, versions
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 
@@ -111,7 +111,7 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         raise CompileError(
             f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
         )
-    if destination.name.isdecimal() and versions(destination.parent):
+    if destination.name.isdecimal() and _is_model(destination.parent):
         raise CompileError(
             f"{destination}: {destination.parent.name} is a model; "
             f"-o {destination.parent} --version {destination.name} makes a version of it"
@@ -120,6 +120,11 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether ``folder`` has versions with packs in them."""
+    return folder.is_dir() and any((each / "manifest.json").exists() for each in versions(folder))
 
 
 @dataclass

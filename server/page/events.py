@@ -34,6 +34,8 @@ class Watchers:
         return self._events(look)
 
     async def _events(self, look: Callable[[], Awaitable[Any]]) -> AsyncIterator[bytes]:
+        if self._count >= MOST_WATCHERS:  # they came at once
+            return
         self._count += 1
         try:
             said, silent = b"", 0

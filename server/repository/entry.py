@@ -47,15 +47,11 @@ class Loading:
 
 @dataclass(frozen=True)
 class Serving:
-    """It has a worker. ``prepared`` and ``place``: what is loaded, and what it is planned as.
-
-    ``most_bytes``: what it may take at most, whatever the budget has.
-    """
+    """It has a worker. ``prepared`` and ``place``: what is loaded, and what it is planned as."""
 
     worker: Worker
     prepared: Prepared
     place: Place
-    most_bytes: int | None = None
 
     @property
     def why(self) -> str:
@@ -90,6 +86,7 @@ class Entry:
     version: str | None = None
     weight_bytes: int = 0
     slot: Slot | None = None
+    most_bytes: int | None = None
     uses: Uses = field(default_factory=Uses)
     coming: "asyncio.Future[None] | None" = None
 
@@ -106,11 +103,6 @@ class Entry:
         """Note that what is loaded has been opened again as ``place``."""
         if isinstance(self.condition, Serving):
             self.condition = replace(self.condition, place=place)
-
-    def limit(self, most_bytes: int | None) -> None:
-        """Note what the model may take at most while it is loaded."""
-        if isinstance(self.condition, Serving):
-            self.condition = replace(self.condition, most_bytes=most_bytes)
 
     def has(self, slot: Slot) -> bool:
         """Return whether it serves what is in ``slot``."""
@@ -138,10 +130,6 @@ class Entry:
     def answers(self) -> bool:
         """Whether a request gets an answer: at once, or when the model has come back."""
         return self.serves or (self.worker is None and (self.evicted or self.coming is not None))
-
-    @property
-    def most_bytes(self) -> int | None:
-        return self.condition.most_bytes if isinstance(self.condition, Serving) else None
 
     @property
     def worker(self) -> Worker | None:

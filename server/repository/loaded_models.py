@@ -6,7 +6,7 @@ calls changes one thing at a time (repository.py).
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,8 +104,7 @@ class LoadedModels:
         Raises:
             As Repository.replan.
         """
-        before = entry.most_bytes
-        entry.limit(most_bytes)
+        before, entry.most_bytes = entry.most_bytes, most_bytes
         loaded = self.places()
         changes: dict[str, Place] = {}
         try:
@@ -120,7 +119,7 @@ class LoadedModels:
             if not place.is_like(loaded[entry.name]):
                 await self._reopen(entry, place)
         except BaseException:
-            entry.limit(before)
+            entry.most_bytes = before
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
 
@@ -224,23 +223,23 @@ class LoadedModels:
         serving = (entry for entry in self._entries.values() if entry.serves)
         return {entry.name: entry.place for entry in serving if entry.place is not None}
 
+    def _limited(self, model: Prepared) -> Sharer:
+        """Return ``model`` with the limit that was set for what it is served as."""
+        return model.sharer.limited(self._entries[model.slot.name].most_bytes)
+
     def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
         """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
-        entries = [self._entries[name] for name in loaded]
-        models = [entry.prepared for entry in entries]
-        sharers = [
-            entry.prepared.sharer.limited(entry.most_bytes)
-            for entry in entries
-            if entry.prepared is not None
-        ]
+        prepared = [self._entries[name].prepared for name in loaded]
+        models = [model for model in prepared if model is not None]
+        absent: Iterable[Sharer] = ()
         if newcomer is not None:
-            model = newcomer[1]
-            models.append(model)
-            sharers += [model.sharer, *self._absent({*loaded, model.slot.name})]
+            models.append(newcomer[1])
+            absent = self._absent({*loaded, newcomer[1].slot.name})
+        sharers = [*map(self._limited, models), *absent]
         room = self._budget.without([*loaded, *(newcomer or ())[:1]])
         try:
             shares = share_out(sharers, room, self._opener.activations, len(loaded))
-            save_found(model.profile for model in models if model is not None)
+            save_found(model.profile for model in models)
             return shares
         finally:  # before anybody takes what was planned
             forget()

@@ -208,6 +208,7 @@ class Repository:
             was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
                 await self._loaded.close(entry, "unloaded", "unloaded")
+                entry.most_bytes = None
             if was_loaded:
                 self._grow_later()
 
@@ -286,6 +287,8 @@ class Repository:
     async def _fetch(self, entry: Entry) -> None:
         """Load an evicted model again; raises as ``load``."""
         async with self._changing():
+            if not entry.evicted:
+                return  # somebody loaded or unloaded it before this had its turn
             found = await asyncio.to_thread(self._laid_out, entry.model)
             await self._remove(entry.model, {slot.name for slot in found})
             # Where its versions are laid out otherwise by now, all of them are what it was.

@@ -73,6 +73,14 @@ def test_names_that_are_no_model_names_are_refused(name: str, tmp_path: Path) ->
     assert not (tmp_path / "repository").exists()
 
 
+def test_a_version_is_no_model_of_its_own(tmp_path: Path) -> None:
+    source = written(one_layer(), tmp_path / "m.onnx")
+    compile_onnx(source, tmp_path / "m")
+    with refuses(CompileError, "--version 2 makes a version of it"):
+        compile_onnx(source, tmp_path / "m" / "2")
+    assert compile_onnx(source, tmp_path / "7") == tmp_path / "7" / "1"  # nothing else is there
+
+
 @pytest.mark.parametrize("version", [0, -1])
 def test_versions_that_are_no_positive_integers_are_refused(version: int, tmp_path: Path) -> None:
     source = written(one_layer(), tmp_path / "m.onnx")

@@ -1,11 +1,15 @@
 """The page is served whole; what it shows of the server is so."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from models.packs.pack import open_pack
 from server.page.routes import STATIC
 from server.page.state import state
-from tests.server.support import Packs, Service, error, inputs_for
+from tests.server.conftest import SettingsFactory
+from tests.server.support import Packs, Service, error, inputs_for, serving
 
 FILES = sorted(path.name for path in STATIC.iterdir())
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -47,6 +51,24 @@ async def test_the_arena_holds_what_is_shown(shared: Service, packs: Packs) -> N
     values = {value.name for value in open_pack(packs.repository / "tiny").manifest.values}
     assert {box["name"] for box in shown["boxes"] if box["kind"] == "value"} <= values
     error(await shared.client.get("/page/models/nosuch/arena"), 404)
+
+
+async def test_versions_side_by_side_are_shown_each(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    tiny = tmp_path / "repository" / "tiny"
+    for version in "12":
+        shutil.copytree(packs.repository / "tiny" / "1", tiny / version)
+    (tiny / "config.pbtxt").write_text("version_policy { all { } }")
+    async with serving(settings(64 << 20, repository=tiny.parent, models=())) as service:
+        shown = state(service.context, ["tiny"], str)["models"]
+        assert [(each["name"], each["model"]) for each in shown] == [
+            ("tiny/1", "tiny"),
+            ("tiny/2", "tiny"),
+        ]
+        for each in shown:
+            path = f"/page/models/{each['model']}/arena?version={each['version']}"
+            assert (await service.client.get(path)).json()["boxes"]
 
 
 async def test_a_frontier_is_planned_once(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:

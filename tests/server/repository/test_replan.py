@@ -1,6 +1,8 @@
 """A loaded model is limited to less memory, and freed of that again; its answers stay the same."""
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 from tests.server.conftest import SettingsFactory
@@ -40,6 +42,21 @@ async def test_a_limit_holds_until_it_is_lifted(settings: SettingsFactory, packs
         assert held(service)["tiny"] >= before
 
 
+async def test_a_limit_outlasts_the_pack(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    for name in ("tiny", "pair"):
+        shutil.copytree(packs.repository / name, tmp_path / "repository" / name)
+    async with serving(settings(64 << 20, repository=tmp_path / "repository")) as service:
+        least = packs.smallest("tiny")
+        await replan(service, "tiny", least)
+        tiny = tmp_path / "repository" / "tiny"
+        shutil.copytree(tiny / "1", tiny / "2")
+        await service.client.post("/v2/repository/models/tiny/load")
+        assert service.context.repository.get("tiny")[1].version == "2"
+        assert held(service)["tiny"] == least
+
+
 async def test_less_than_a_model_needs_is_refused_and_changes_nothing(
     service: Service, packs: Packs
 ) -> None:
@@ -52,6 +69,7 @@ async def test_less_than_a_model_needs_is_refused_and_changes_nothing(
     for wrong in bodies:
         error(await service.client.post(path, json=wrong), 400)
     error(await service.client.post(path, content=b"{"), 400)
+    assert (await service.client.post(path, content=b'{"memory_bytes": null}')).status_code == 200
     missing = "/v2/repository/models/nosuch/replan"
     error(await service.client.post(missing, json={"memory_bytes": None}), 404)
     forwarded = {"x-forwarded-for": "198.51.100.1"}

@@ -137,7 +137,7 @@ async def test_a_default_timeout_is_the_models(
         error(late, late.status_code, "time")
         assert late.status_code in {503, 504}  # refused at once, or over already
         patient = await service.infer("tiny", TINY, parameters={"timeout": 20_000_000})
-        assert patient.status_code == 200
+        assert patient.status_code == 200, patient.text
 
 
 Change = Callable[[Path, Packs], object]

@@ -140,6 +140,8 @@ async def test_names_that_no_model_has(service: Service, repository: Path) -> No
     for name in ("%2e%2e", ".hidden", "a%2Fb", "x" * 300, "a%00b", "m\u00f6del"):
         answer = await send(service, name, "fail model")
         assert answer.status_code in {400, 404}
+    path = "/v2/repository/models/new/upload"
+    error(await service.client.post(path, files={"file": b"x"}), 400, "the ONNX file itself")
     nothing_is_left(repository, tiny=["1"], pair=["1"])
 
 
