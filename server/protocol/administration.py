@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from server.access.keys import Key
+from server.context import Context
 from server.errors import ForbiddenError
 from server.protocol.serving import ContextDependency
 
@@ -62,17 +63,22 @@ def refusal_of_key(key: Key) -> str:
 
 
 async def administrator(request: Request, context: ContextDependency) -> None:
-    """Let only those pass who may change what is served.
+    """Let only those pass who may change what is served; raises as ``check_administrator``."""
+    check_administrator(context, request.scope.get("key"), _caller(request))
+
+
+def check_administrator(context: Context, key: Key | None, caller: Caller) -> None:
+    """Check that ``caller``, who presented ``key`` if keys are asked for, may change what is served.
 
     Raises:
-        ForbiddenError: the caller may not.
+        ForbiddenError: they may not.
     """
     if context.access.wants_keys:
         # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
-        why = refusal_of_key(request.scope["key"])
+        why = refusal_of_key(key) if key is not None else "a key is wanted"
     else:
         settings = context.settings
-        why = refusal(_caller(request), settings.host, settings.allow_admin)
+        why = refusal(caller, settings.host, settings.allow_admin)
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")
 

@@ -109,12 +109,12 @@ ContextDependency = Annotated[Context, Depends(_context)]
 
 async def run_model(
     context: Context,
-    request: Request,
+    exchange: Exchange,
     name: str,
     version: str | None,
     parts: Parts[Q, A, T],
 ) -> T:
-    """Answer one request to model ``name``, in the ``parts`` of its endpoint.
+    """Answer one request of the client of ``exchange`` to model ``name``, in the ``parts`` of its endpoint.
 
     Reading and computing may each take the time limit; a time that the client names counts from the start.
     A request has no place in line before its body is read. What is counted is the outcome of the whole.
@@ -128,7 +128,6 @@ async def run_model(
     started, limit = time.perf_counter(), context.settings.request_timeout
     use = await context.repository.use(name, version, limit)
     worker, pack = use.worker, use.pack
-    exchange = exchange_of(request)
     outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
@@ -148,7 +147,7 @@ async def run_model(
             answer = worker.answer_at_once(question.inputs, take)
         else:
             work = worker.answer(question.inputs, left, take, level(question.priority))
-            answer = await _until_disconnect(request, work)
+            answer = await _until_left(exchange, work)
         held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
@@ -188,14 +187,14 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
     return min(limit, wanted - passed)
 
 
-async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
     """Await ``work``, cancelled when the client closes its connection."""
     task = asyncio.create_task(work)
     watcher: asyncio.Task[None] | None = None
     try:
         await asyncio.wait({task}, timeout=_UNWATCHED_SECONDS)
         if not task.done():
-            watcher = asyncio.create_task(_disconnected(request))
+            watcher = asyncio.create_task(exchange.left())
             await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise DisconnectedError("the client went away")
@@ -206,8 +205,3 @@ async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T
             each.cancel()
         if running:
             await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
