@@ -18,7 +18,7 @@ from server.protocol.serving import ContextDependency
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Proxies add these: what they pass on is not of this machine, though they may be.
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _OTHER_SITES = ("cross-site", "same-site")
 
 
@@ -93,7 +93,7 @@ def _caller(request: Request) -> Caller:
         host=hosts[0] if len(hosts) == 1 else None,
         origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
         site=headers.get("sec-fetch-site"),
-        forwarded=any(name in headers for name in _FORWARDED),
+        forwarded=any(name in headers for name in FORWARDED),
         scheme=request.scope["scheme"],
     )
 
