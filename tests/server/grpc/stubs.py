@@ -11,7 +11,7 @@ from grpc import aio
 from server.context import Context
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.server import GrpcServer
-from server.grpc.service import METHODS, SERVICE
+from server.grpc.service import SERVICE
 from server.transport.certificate import Certificate
 from tests.server.support import LIMIT_SECONDS, Tensors
 
@@ -21,8 +21,9 @@ Metadata = Sequence[tuple[str, str]]
 class Client:
     """Calls of one channel."""
 
-    def __init__(self, channel: aio.Channel) -> None:
+    def __init__(self, channel: aio.Channel, place: str) -> None:
         self.channel = channel
+        self.place = place
 
     def begin(self, method: str, message: Message | bytes, **options: Any) -> Any:
         """Begin a call with one message; it can be awaited and cancelled."""
@@ -37,7 +38,9 @@ class Client:
         found = message if message is not None else getattr(messages, f"{method}Request")()
         return await self.begin(method, found, **options)
 
-    async def refused(self, method: str, message: Message | bytes, **options: Any) -> aio.AioRpcError:
+    async def refused(
+        self, method: str, message: Message | bytes, **options: Any
+    ) -> aio.AioRpcError:
         """The error that a call ends with."""
         try:
             found = await self.begin(method, message, **options)
@@ -76,7 +79,7 @@ async def calling(
             else aio.secure_channel(place, credentials)
         )
         async with opened as channel:
-            yield Client(channel)
+            yield Client(channel, place)
     finally:
         await server.end()
 
@@ -96,6 +99,3 @@ def asking(model: str, inputs: Tensors, raw: bool = True, **fields: Any) -> Any:
         else:
             getattr(tensor.contents, CONTENTS[kind]).extend(array.ravel().tolist())
     return found
-
-
-assert METHODS
