@@ -72,8 +72,9 @@ class Call:
 
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
-        scope = {"client": (self._peer(), 0), "connection": _Connection(self._wire, self._task)}
-        return self.context.exchanges.exchange(scope, self._receive, self._send)
+        connection = _Connection(self._wire, self._task)
+        scope = {"client": (self._peer(), 0), "connection": connection}
+        return self.context.exchanges.exchange(scope, connection.receive, connection.send)
 
     async def serve(self, work: Work) -> None:
         """Do ``work`` for a caller who may ask for it, and end the call as it went."""
@@ -124,15 +125,6 @@ class Call:
         found = _PEER.fullmatch(unquote(self._wire.peer()))
         return found[1] if found else ""
 
-    async def _receive(self) -> Message:
-        message: object = await self._wire.read()
-        if message is aio.EOF:
-            return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": message, "more_body": False}
-
-    async def _send(self, message: Message) -> None:
-        await self._wire.write(message["body"])
-
     def _write(self, code: grpc.StatusCode, seconds: float) -> None:
         """Write the line of the call, unless it says nothing; as over HTTP."""
         is_well = code is grpc.StatusCode.OK
@@ -152,13 +144,32 @@ class Call:
 
 
 class _Connection:
-    """What an exchange sees of its call: a message comes when it is asked for, never before."""
+    """What an exchange sees of its call: one message, which comes when it is asked for, never before."""
 
     body_has_come = False
 
     def __init__(self, wire: ServicerContext, task: "asyncio.Task[None] | None") -> None:
         self._wire = wire
         self._task = task
+        self._is_read = False
+
+    async def receive(self) -> Message:
+        """Return the message as the body of a request; after it there is nothing.
+
+        A client that has no more to say still waits for its answer, and one that leaves has its call
+        cancelled: neither is heard of here.
+        """
+        if self._is_read:
+            await asyncio.Event().wait()
+        self._is_read = True
+        message: object = await self._wire.read()
+        if message is aio.EOF:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": message, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Return when the message has been sent."""
+        await self._wire.write(message["body"])
 
     def is_closing(self) -> bool:
         return self._wire.done()
