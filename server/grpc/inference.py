@@ -89,15 +89,18 @@ async def _asked(context: Context, exchange: Exchange) -> Asked | None:
         if found["type"] == "http.disconnect":
             return None
         parts = Parts.of(found["body"])
-        await exchange.hold(_COPIES * parts.work_bytes + SHORT_CODEC_BYTES)
+        need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
+        await exchange.hold(max(need, exchange.lease.held_bytes))
         return parts.asked()
 
 
 def _largest_bytes(context: Context) -> int:
-    """Return what a message with raw tensors takes, to the model whose tensors are largest."""
+    """Return what a request with raw tensors takes, to the model whose tensors are largest."""
     packs = [entry.pack for entry in context.repository.entries()]
     return max((_message_bytes(pack.manifest) for pack in packs if pack is not None), default=0)
 
 
 def _message_bytes(manifest: Manifest) -> int:
-    return _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
+    """Return what a message takes, then its tensors: at once, so that nobody who holds it waits for more."""
+    message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
+    return max(message, short_infer_bytes(manifest))

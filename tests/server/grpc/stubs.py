@@ -29,7 +29,7 @@ class Client:
         """Begin a call with one message; it can be awaited and cancelled."""
         data = message if isinstance(message, bytes) else message.SerializeToString()
         options = {"timeout": LIMIT_SECONDS, **options}
-        call = self.channel.unary_unary(
+        call: Any = self.channel.unary_unary(
             f"/{SERVICE}/{method}", response_deserializer=_answer(method)
         )
         return call(data, **options)
@@ -50,7 +50,7 @@ class Client:
 
     async def stream(self, asked: Sequence[Message], **options: Any) -> list[Any]:
         """All answers to a stream of these messages."""
-        call = self.channel.stream_stream(
+        call: Any = self.channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
             response_deserializer=messages.ModelStreamInferResponse.FromString,
         )

@@ -1,6 +1,8 @@
 """What one call may take: time, memory, a place in line; and that all of it is free when it is over."""
 
 import asyncio
+import contextlib
+from typing import Any
 
 import grpc
 import pytest
@@ -84,7 +86,7 @@ async def test_a_full_line_says_when_to_come_again(
 
 
 async def refused_at_once(
-    client: Client, calls: list[grpc.aio.UnaryUnaryCall], arrivals: asyncio.Semaphore
+    client: Client, calls: list[Any], arrivals: asyncio.Semaphore
 ) -> grpc.aio.AioRpcError | None:
     """Add a call to those that wait; or return why it may not."""
     call = client.begin("ModelInfer", TINY)
@@ -125,7 +127,7 @@ async def test_a_compressed_message_is_refused(service: Service) -> None:
 
 async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
     async with calling(service.context) as client:
-        call = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+        call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
         await call.wait_for_connection()
         async with asyncio.timeout(LIMIT_SECONDS):
             while not len(service.context.exchanges):
@@ -158,3 +160,21 @@ async def test_calls_in_flight_are_answered_when_the_service_ends(
             blocked.open()
             assert (await call).outputs
             await stopping
+
+
+async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service) -> None:
+    async with calling(service.context) as client:
+        call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+        data = asking("pair", inputs_for("pair")).SerializeToString()
+        exchanges = service.context.exchanges
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(LIMIT_SECONDS):
+            # Answers are not read: some fill the client's window, and the next one waits to be sent.
+            while not exchanges.stalled:
+                if not call.done():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(call.write(data), 0.5)
+                stuck = [each for each in exchanges._open if each.is_read and each._waits_since]
+                if stuck:
+                    exchanges.sweep(loop.time() + 60, hurry=False)
+        await nothing_held(service)
