@@ -22,7 +22,11 @@ from server.codec.messages import Request
 from server.codec.raw.reader import raw_tensor
 from server.errors import InvalidRequestError
 from server.grpc.contents import contents_array
-from server.grpc.messages.inference_pb2 import InferParameter, ModelInferRequest
+from server.grpc.messages.inference_pb2 import (
+    InferParameter,
+    ModelInferRequest,
+    ModelRepositoryParameter,
+)
 
 _RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 # How protobuf writes a field: a number, eight bytes, bytes behind their length, four bytes.
@@ -150,7 +154,9 @@ class Asked:
         }
 
 
-def values_of(parameters: Mapping[str, InferParameter]) -> dict[str, Any]:
+def values_of(
+    parameters: Mapping[str, InferParameter] | Mapping[str, ModelRepositoryParameter],
+) -> dict[str, Any]:
     """Return ``parameters`` as plain values; one that has none is none."""
     chosen = {key: value.WhichOneof("parameter_choice") for key, value in parameters.items()}
     return {key: getattr(parameters[key], name) for key, name in chosen.items() if name}

@@ -101,6 +101,6 @@ def _largest_bytes(context: Context) -> int:
 
 
 def _message_bytes(manifest: Manifest) -> int:
-    """Return what a message takes, then its tensors: at once, so that nobody who holds it waits for more."""
+    """Return what a message takes, then its tensors: at once, so that no holder waits for more."""
     message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
     return max(message, short_infer_bytes(manifest))

@@ -13,6 +13,7 @@ from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, ServiceError
 from server.grpc import inference
 from server.grpc.call import Call, ServicerContext, Work
+from server.grpc.decoding import values_of
 from server.grpc.messages import inference_pb2 as messages
 from server.protocol import health, metadata, repository
 from server.protocol.administration import check_administrator
@@ -89,24 +90,19 @@ async def _index(call: Call, asked: messages.RepositoryIndexRequest) -> Mapping[
 
 async def _load(call: Call, asked: messages.RepositoryModelLoadRequest) -> Mapping[str, Any]:
     await _check_administrator(call)
-    await repository.load_model(call.context, asked.model_name, _values(asked.parameters))
+    await repository.load_model(call.context, asked.model_name, values_of(asked.parameters))
     return {}
 
 
 async def _unload(call: Call, asked: messages.RepositoryModelUnloadRequest) -> Mapping[str, Any]:
     await _check_administrator(call)
-    await repository.unload_model(call.context, asked.model_name, _values(asked.parameters))
+    await repository.unload_model(call.context, asked.model_name, values_of(asked.parameters))
     return {}
 
 
 async def _check_administrator(call: Call) -> None:
     check_administrator(call.context, call.key, call.caller)
     await repository.changeable(call.context)
-
-
-def _values(parameters: Mapping[str, messages.ModelRepositoryParameter]) -> dict[str, Any]:
-    chosen = {key: value.WhichOneof("parameter_choice") for key, value in parameters.items()}
-    return {key: getattr(parameters[key], name) for key, name in chosen.items() if name}
 
 
 def _method(name: str, answer: Answering) -> Method:
