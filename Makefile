@@ -37,6 +37,9 @@ format: ## format the code and fix what ruff can fix
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
+grpc-messages: ## make the messages of gRPC again from inference.proto (needs grpcio-tools)
+	cd server/grpc/messages && ../../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. inference.proto
+
 clean: ## remove .venv, caches and build results
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack, closing
+from typing import Protocol
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
@@ -43,6 +44,13 @@ class StartupError(ServiceError):
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
         self.may_pass = may_pass
+
+
+class Way(Protocol):
+    """What takes requests beside the HTTP server."""
+
+    def end(self) -> Awaitable[None]:
+        """Take no more; done when those in flight are. It may be called again."""
 
 
 class Context:
@@ -85,6 +93,8 @@ class Context:
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
+        #: Other ways by which requests come: they end before the models do.
+        self.ways: list[Way] = []
         #: What goes on beside requests, once the models were tried.
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -161,6 +171,7 @@ class Context:
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
+        await asyncio.gather(*(way.end() for way in self.ways))
         tasks, self._tasks = self._tasks, []
         await _ended(tasks)
         # Nobody waits for an answer any more, however long he might have.

@@ -13,6 +13,7 @@ import uvloop
 
 from server.app import create_app
 from server.context import Context
+from server.errors import ServiceError
 from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
 from server.repository.polling.following import follow
@@ -29,6 +30,10 @@ from server.transport.unix import UnixListener
 _log = logging.getLogger(__name__)
 
 
+class GrpcError(ServiceError):
+    """Calls are to be served and cannot be; the message says what is missing."""
+
+
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
@@ -37,6 +42,7 @@ async def serve(settings: Settings) -> None:
             anything was served.
     """
     certificate = _certificate(settings)
+    _check_grpc(settings)
     listener = _listener(settings)
     try:
         context = Context(settings)
@@ -50,6 +56,7 @@ async def serve(settings: Settings) -> None:
     try:
         # Loaded here rather than in uvicorn's start, which turns errors into tracebacks.
         await context.start()
+        await _start_grpc(context, certificate)
     except BaseException:
         listener.close()
         await context.stop()
@@ -73,6 +80,38 @@ def _listener(settings: Settings) -> socket.socket:
     host = None if found.family == socket.AF_UNIX else found.getsockname()[0]
     warn_of_exposure(settings, host)
     return found
+
+
+def _check_grpc(settings: Settings) -> None:
+    """Find out before models take their time whether calls can be served, where they are to be.
+
+    Raises:
+        GrpcError: gRPC is not installed. PortError: its address cannot be listened on.
+    """
+    if settings.grpc_port is None:
+        return
+    try:
+        import grpc  # noqa: F401
+    except ImportError as exc:
+        raise GrpcError(
+            f"grpc_port: gRPC is not installed ({exc}); the extra grpc brings it"
+        ) from exc
+    listen(settings.host, settings.grpc_port).close()
+    if settings.unix_socket is not None:
+        warn_of_exposure(settings, settings.host)
+
+
+async def _start_grpc(context: Context, certificate: Certificate | None) -> None:
+    """Answer calls from now on, if the settings say so."""
+    settings = context.settings
+    if settings.grpc_port is None:
+        return
+    from server.grpc.server import GrpcServer
+
+    server = GrpcServer(context, certificate)
+    context.ways.append(server)
+    port = await server.start(settings.host, settings.grpc_port)
+    _log.info("gRPC%s: %s:%d", " over TLS" if certificate else "", settings.host, port)
 
 
 def _reloads(
@@ -120,6 +159,8 @@ def _server(
     def stopping() -> None:
         context.draining.set()
         reloading.end()
+        for way in context.ways:
+            way.end()
         _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 

@@ -64,7 +64,7 @@ class Access:
         """
         matched = _BEARER.fullmatch(authorization[0]) if len(authorization) == 1 else None
         assert self._keys is not None
-        return self._keys.find(matched[1].encode("latin-1") if matched else b"")
+        return self._keys.find(matched[1].encode("latin-1", "replace") if matched else b"")
 
 
 class Guard:
@@ -87,8 +87,12 @@ class Guard:
         await self._app(scope, receive, send)
 
 
+def why_refused(given: bool) -> str:
+    """Return what is said to who has ``given`` a wrong key, or none."""
+    return "this key is not valid" if given else "a key is wanted: Authorization: Bearer KEY"
+
+
 def _refusal(given: bool) -> JSONResponse:
     """Return the answer to who has ``given`` a wrong key, or none."""
-    message = "this key is not valid" if given else "a key is wanted: Authorization: Bearer KEY"
     challenge = f'{_REALM}, error="invalid_token"' if given else _REALM
-    return JSONResponse({"error": message}, 401, {"WWW-Authenticate": challenge})
+    return JSONResponse({"error": why_refused(given)}, 401, {"WWW-Authenticate": challenge})

@@ -142,6 +142,41 @@ def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
         raise InvalidRequestError(f"{where}: shape {text}, the model takes {list(port.shape)}")
 
 
+def port_of(name: str, ports: Mapping[str, Port]) -> Port:
+    """Return which of ``ports``, by name, the input ``name`` is.
+
+    Raises:
+        InvalidRequestError: none.
+    """
+    port = ports.get(name)
+    if port is None:
+        names = ", ".join(map(shown, ports))
+        raise InvalidRequestError(f"unknown input {shown(name)}; the model takes {names}")
+    return port
+
+
+def matched_inputs(
+    fields: InferFields, ports: Mapping[str, Port]
+) -> list[tuple[str, InputTensor, Port]]:
+    """Return the inputs of ``fields``: how errors name each, what is said of it, and which port it is.
+
+    Raises:
+        InvalidRequestError: one is unknown, given twice, missing, or not of its port's datatype and shape.
+    """
+    found: dict[str, tuple[str, InputTensor, Port]] = {}
+    for tensor in fields.inputs:
+        where = f"input {shown(tensor.name)}"
+        port = port_of(tensor.name, ports)
+        if port.name in found:
+            raise InvalidRequestError(f"{where} is given twice")
+        check_tensor(where, tensor.datatype, tensor.shape, port)
+        found[port.name] = where, tensor, port
+    for name, port in ports.items():
+        if name not in found and port.default is None:
+            raise InvalidRequestError(f"input {shown(name)} is missing")
+    return list(found.values())
+
+
 def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[Wanted, ...]:
     """Return which outputs of ``ports`` are asked for, and how; all where none is named.
 

@@ -55,7 +55,7 @@ async def events(request: Request, context: ContextDependency) -> StreamingRespo
 
     async def now() -> dict[str, Any]:
         on_disk = await asyncio.to_thread(_on_disk, context)
-        return state(context, on_disk, lambda text: public(text, request))
+        return state(context, on_disk, lambda text: public(text, context.settings.repository))
 
     return StreamingResponse(watchers.watch(now), media_type="text/event-stream", headers=_HEADERS)
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from server.access.keys import Key
+from server.context import Context
 from server.errors import ForbiddenError
 from server.protocol.serving import ContextDependency
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Proxies add these: what they pass on is not of this machine, though they may be.
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _OTHER_SITES = ("cross-site", "same-site")
 
 
@@ -62,17 +63,22 @@ def refusal_of_key(key: Key) -> str:
 
 
 async def administrator(request: Request, context: ContextDependency) -> None:
-    """Let only those pass who may change what is served.
+    """Let only those pass who may change what is served; raises as ``check_administrator``."""
+    check_administrator(context, request.scope.get("key"), _caller(request))
+
+
+def check_administrator(context: Context, key: Key | None, caller: Caller) -> None:
+    """Check that ``caller``, who presented ``key`` if keys are asked for, may change what is served.
 
     Raises:
-        ForbiddenError: the caller may not.
+        ForbiddenError: they may not.
     """
     if context.access.wants_keys:
         # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
-        why = refusal_of_key(request.scope["key"])
+        why = refusal_of_key(key) if key is not None else "a key is wanted"
     else:
         settings = context.settings
-        why = refusal(_caller(request), settings.host, settings.allow_admin)
+        why = refusal(caller, settings.host, settings.allow_admin)
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")
 
@@ -87,7 +93,7 @@ def _caller(request: Request) -> Caller:
         host=hosts[0] if len(hosts) == 1 else None,
         origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
         site=headers.get("sec-fetch-site"),
-        forwarded=any(name in headers for name in _FORWARDED),
+        forwarded=any(name in headers for name in FORWARDED),
         scheme=request.scope["scheme"],
     )
 

@@ -12,7 +12,14 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.errors import ServiceError
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import ContextDependency, Kept, Parts, kept_tensors, run_model
+from server.protocol.serving import (
+    ContextDependency,
+    Kept,
+    Parts,
+    exchange_of,
+    kept_tensors,
+    run_model,
+)
 
 router = APIRouter(tags=["inference"])
 
@@ -50,7 +57,9 @@ async def classify(
             "delay_ms": statistics.delay_seconds * 1e3,
         }
 
-    return await run_model(context, request, name, version, Parts(read, _scores, respond))
+    return await run_model(
+        context, exchange_of(request), name, version, Parts(read, _scores, respond)
+    )
 
 
 def _scores(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[dict[str, NDArray[Any]]]:

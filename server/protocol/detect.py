@@ -16,7 +16,7 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.pieces import Sent, respond_in_pieces
-from server.protocol.serving import ContextDependency, Kept, Parts, run_model
+from server.protocol.serving import ContextDependency, Kept, Parts, exchange_of, run_model
 
 router = APIRouter(tags=["inference"])
 
@@ -70,7 +70,7 @@ async def detect(
         tail = {"delay_ms": statistics.delay_seconds * 1e3}
         return respond_in_pieces(Sent(lambda: _pieces(head, boxes, tail)))
 
-    return await run_model(context, request, name, version, Parts(read, keep, respond))
+    return await run_model(context, exchange_of(request), name, version, Parts(read, keep, respond))
 
 
 def _fault(name: str, pack: Pack) -> str | None:

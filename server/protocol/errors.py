@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -108,14 +109,13 @@ def register_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def public(said: Exception | str, request: Request) -> str:
-    """Return ``said`` without the path of the repository, which is no client's business.
+def public(said: Exception | str, root: Path) -> str:
+    """Return ``said`` without the path of the repository at ``root``, which is no client's business.
 
     What is in it keeps its path from there: model, version, file.
     """
     if isinstance(said, OSError):
         return said.strerror or type(said).__name__
-    root = request.app.state.context.settings.repository
     text = str(said)
     for path in {str(root.absolute()), str(root)} - {"/", "."}:
         text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
@@ -123,12 +123,17 @@ def public(said: Exception | str, request: Request) -> str:
     return text
 
 
+def told(exc: Exception, root: Path) -> str:
+    """Return what a client is told of ``exc``, one of KNOWN; log what is a fault of the server."""
+    if status_of(exc) >= 500 and not isinstance(exc, _STATES):
+        _log.warning("%s: %s", type(exc).__name__, exc)
+    return public(exc, root)[:_LONGEST_MESSAGE]
+
+
 def answer_error(request: Request, exc: Exception) -> JSONResponse:
     """Return the answer to a request that ended with ``exc``, one of KNOWN."""
-    status = status_of(exc)
-    if status >= 500 and not isinstance(exc, _STATES):
-        _log.warning("%s: %s", type(exc).__name__, exc)
-    return _answer(public(exc, request), status, _headers(exc))
+    message = told(exc, request.app.state.context.settings.repository)
+    return _answer(message, status_of(exc), _headers(exc))
 
 
 def _headers(exc: Exception) -> dict[str, str]:

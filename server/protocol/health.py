@@ -4,6 +4,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from server.context import Context
 from server.operation.process import installed_version
 from server.protocol.serving import ContextDependency
 
@@ -39,8 +40,13 @@ async def live() -> dict[str, bool]:
 @router.get("/v2/health/ready")
 async def ready(context: ContextDependency) -> JSONResponse:
     """200 when models have been loaded and serve, and the repository is there; 503 otherwise."""
-    is_ready = context.ready and await context.repository.presence.is_there()
-    return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+    found = await is_ready(context)
+    return JSONResponse({"ready": found}, 200 if found else 503)
+
+
+async def is_ready(context: Context) -> bool:
+    """Return whether models have been loaded and serve, and the repository is there."""
+    return context.ready and await context.repository.presence.is_there()
 
 
 @router.get("/metrics")

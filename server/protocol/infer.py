@@ -1,6 +1,7 @@
 """Inference on tensors: the Open Inference Protocol's infer endpoint and its extensions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -29,9 +30,9 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         return await read_tensors(exchange_of(request), Framing.of(headers), pack.manifest)
 
     def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
-        kept = [_kept(wanted, outputs, pack.manifest) for wanted in asked.wanted]
-        is_raw = coding == "identity" and all(output.is_binary for output in kept)
-        return Kept(kept, sum(array_bytes(output.array) for output in kept), is_raw)
+        kept = kept_outputs(asked, outputs, pack.manifest)
+        is_raw = coding == "identity" and all(output.is_binary for output in kept.what)
+        return replace(kept, is_raw=is_raw)
 
     async def respond(
         asked: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
@@ -39,7 +40,16 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         body = Body(Answer(name, pack.version, asked.id, outputs))
         return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))
 
-    return await run_model(context_of(request), request, name, version, Parts(read, keep, respond))
+    return await run_model(
+        *(context_of(request), exchange_of(request), name, version),
+        Parts(read, keep, respond, names_timeout=True),
+    )
+
+
+def kept_outputs(asked: Request, outputs: Arrays, manifest: Manifest) -> Kept[list[Output]]:
+    """Return what is ``asked`` for of the ``outputs``, in that order."""
+    kept = [_kept(wanted, outputs, manifest) for wanted in asked.wanted]
+    return Kept(kept, sum(array_bytes(output.array) for output in kept))
 
 
 def _kept(wanted: Wanted, outputs: Arrays, manifest: Manifest) -> Output:

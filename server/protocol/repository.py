@@ -1,11 +1,13 @@
 """The model repository extension: what there is, load and unload while serving."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Self
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from server.context import Context
 from server.errors import ForbiddenError, InvalidRequestError, shown
 from server.protocol.administration import administrator
 from server.protocol.errors import public
@@ -16,7 +18,7 @@ from server.protocol.serving import ContextDependency
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
 
 
-async def _changeable(context: ContextDependency) -> None:
+async def changeable(context: ContextDependency) -> None:
     """Let nobody change what is served where the settings say that it stays.
 
     Raises:
@@ -26,13 +28,17 @@ async def _changeable(context: ContextDependency) -> None:
         raise ForbiddenError("loading and unloading: not with the setting model_control = none")
 
 
-ADMINISTRATION = [Depends(administrator), Depends(_changeable)]
+ADMINISTRATION = [Depends(administrator), Depends(changeable)]
 
 
 @router.post("/index")
 async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
-    only_ready = flag(await read_object(context, request), "ready")
+    return await states(context, flag(await read_object(context, request), "ready"))
+
+
+async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
+    """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
     known = [(entry.model, entry) for entry in context.repository.entries()]
     on_disk = await asyncio.to_thread(context.repository.names)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
@@ -41,7 +47,7 @@ async def index(context: ContextDependency, request: Request) -> list[dict[str, 
             "name": name,
             "version": entry.version if entry else None,
             "state": entry.state if entry else "UNAVAILABLE",
-            "reason": public(entry.reason, request) if entry else "not loaded",
+            "reason": public(entry.reason, context.settings.repository) if entry else "not loaded",
         }
         for name, entry in sorted([*known, *unknown], key=lambda found: found[0])
         if not only_ready or (entry and entry.state == "READY")
@@ -54,7 +60,16 @@ async def load(context: ContextDependency, request: Request, name: str) -> dict[
 
     A configuration that comes along (``parameters.config``) may not change anything.
     """
-    for parameter, value in (await read_parameters(context, request)).items():
+    return await load_model(context, name, await read_parameters(context, request))
+
+
+async def load_model(context: Context, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Load the latest version of model ``name``.
+
+    Raises:
+        InvalidRequestError: ``parameters`` would change it. Otherwise as Repository.load.
+    """
+    for parameter, value in parameters.items():
         if parameter == "config":
             check_override(value, name)
         elif parameter.startswith("file:"):
@@ -100,6 +115,13 @@ async def replan(context: ContextDependency, request: Request, name: str) -> dic
 @router.post("/models/{name}/unload", dependencies=ADMINISTRATION)
 async def unload(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back; no model depends on another."""
-    flag(await read_parameters(context, request), "unload_dependents")
+    return await unload_model(context, name, await read_parameters(context, request))
+
+
+async def unload_model(
+    context: Context, name: str, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Unload model ``name``; raises as Repository.unload, and for ``parameters`` of a wrong type."""
+    flag(parameters, "unload_dependents")
     await context.repository.unload(name)
     return {"name": name, "state": "UNAVAILABLE"}

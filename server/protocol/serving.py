@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays, Tensors, copies
+from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
 from server.errors import DisconnectedError
@@ -19,6 +19,8 @@ from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
+from server.repository.served_engine import Answer
+from server.repository.worker import Worker
 from server.requests.exchange import Exchange
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
@@ -69,12 +71,14 @@ class Parts(Generic[Q, A, T]):
     """What is particular to an endpoint.
 
     ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
-    them, while nobody else may use the model; ``respond`` makes the response of that.
+    them, while nobody else may use the model; ``respond`` makes the response of that. ``names_timeout``:
+    a request may have a timeout of its own, which nobody knows before it is read.
     """
 
     prepare: Callable[[Pack], Awaitable[Q]]
     keep: Callable[[Q, Arrays, Pack], Kept[A]]
     respond: Callable[[Q, A, SweepStatistics, Pack], Awaitable[T]]
+    names_timeout: bool = False
 
 
 def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
@@ -109,12 +113,12 @@ ContextDependency = Annotated[Context, Depends(_context)]
 
 async def run_model(
     context: Context,
-    request: Request,
+    exchange: Exchange,
     name: str,
     version: str | None,
     parts: Parts[Q, A, T],
 ) -> T:
-    """Answer one request to model ``name``, in the ``parts`` of its endpoint.
+    """Answer one request of the client of ``exchange`` to model ``name``, in the ``parts`` of its endpoint.
 
     Reading and computing may each take the time limit; a time that the client names counts from the start.
     A request has no place in line before its body is read. What is counted is the outcome of the whole.
@@ -128,12 +132,11 @@ async def run_model(
     started, limit = time.perf_counter(), context.settings.request_timeout
     use = await context.repository.use(name, version, limit)
     worker, pack = use.worker, use.pack
-    exchange = exchange_of(request)
     outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
         usual = deadline_of(context.settings, name) or use.default_timeout_seconds
-        worker.check_room(usual)
+        worker.check_room(None if parts.names_timeout else usual)
         exchange.check_room()
         async with exchange.within(limit):
             question = await parts.prepare(pack)
@@ -144,11 +147,7 @@ async def run_model(
             question.release()
             return parts.keep(question, outputs, pack)
 
-        if worker.is_quick:
-            answer = worker.answer_at_once(question.inputs, take)
-        else:
-            work = worker.answer(question.inputs, left, take, level(question.priority))
-            answer = await _until_disconnect(request, work)
+        answer = await _answer(worker, exchange, question, left, take)
         held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
@@ -175,6 +174,16 @@ async def run_model(
         context.metrics.inferences.of(name, pack.version).add(outcome, seconds, passage)
 
 
+async def _answer(
+    worker: Worker, exchange: Exchange, question: Question, seconds: float, take: Take[T]
+) -> Answer[T]:
+    """Return what ``worker`` answers: here and now where that takes next to nothing, else from its line."""
+    if worker.is_quick:
+        return worker.answer_at_once(question.inputs, take)
+    work = worker.answer(question.inputs, seconds, take, level(question.priority))
+    return await _until_left(exchange, work)
+
+
 def _left(wanted: float | None, passed: float, limit: float) -> float:
     """Return within how many seconds the answer must come.
 
@@ -188,14 +197,14 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
     return min(limit, wanted - passed)
 
 
-async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
     """Await ``work``, cancelled when the client closes its connection."""
     task = asyncio.create_task(work)
     watcher: asyncio.Task[None] | None = None
     try:
         await asyncio.wait({task}, timeout=_UNWATCHED_SECONDS)
         if not task.done():
-            watcher = asyncio.create_task(_disconnected(request))
+            watcher = asyncio.create_task(exchange.left())
             await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise DisconnectedError("the client went away")
@@ -206,8 +215,3 @@ async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T
             each.cancel()
         if running:
             await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -39,9 +40,9 @@ async def upload(context: ContextDependency, request: Request, name: str) -> Res
         async with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
         if _EVENTS in request.headers.get("accept", ""):
-            return _Events(request, taken, stack.pop_all())
+            return _Events(context.settings.repository, taken, stack.pop_all())
         placed = await _unless_left(request.receive, _made(taken, _unheard))
-        return JSONResponse(_public(placed, request))
+        return JSONResponse(_public(placed, context.settings.repository))
 
 
 async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
@@ -64,18 +65,18 @@ async def _unheard(_: Step) -> None:
     pass
 
 
-def _public(placed: Placed, request: Request) -> dict[str, Any]:
-    return {**placed.as_dict(), "reason": public(placed.reason, request)}
+def _public(placed: Placed, root: Path) -> dict[str, Any]:
+    return {**placed.as_dict(), "reason": public(placed.reason, root)}
 
 
 class _Events(Response):
     """Server-sent events: ``step`` as they begin; at the end ``placed``, or ``error`` with its status."""
 
-    def __init__(self, request: Request, taken: Upload, resources: AsyncExitStack) -> None:
+    def __init__(self, root: Path, taken: Upload, resources: AsyncExitStack) -> None:
         super().__init__(media_type=_EVENTS, headers={"Cache-Control": "no-store"})
         # It ends when it ends.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._request = request
+        self._root = root
         self._taken = taken
         self._resources = resources
 
@@ -100,10 +101,10 @@ class _Events(Response):
         try:
             placed = await _made(self._taken, tell_step)
         except KNOWN as exc:
-            message = public(exc, self._request)
+            message = public(exc, self._root)
             await tell("error", {"error": message, "status": status_of(exc)})
         else:
-            await tell("placed", _public(placed, self._request))
+            await tell("placed", _public(placed, self._root))
 
 
 async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

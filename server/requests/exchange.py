@@ -185,6 +185,11 @@ class Exchange:
             self._has_turn = False
             line.release()
 
+    async def left(self) -> None:
+        """Return when the client has gone; nothing else is expected of it once its body has come."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
     def within(self, seconds: float, what: str = "the request was not read") -> "_Within":
         """Limit what happens inside to ``seconds``; inside, the exchange can be ended.
 

@@ -187,6 +187,12 @@ class Settings(BaseSettings):
     port: Annotated[int, _NETWORK] = Field(
         8080, ge=0, le=65535, description="Port to listen on; 0: a free one."
     )
+    grpc_port: Annotated[int | None, _NETWORK, Default("no gRPC")] = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for gRPC, on the same address; 0: a free one (extra grpc).",
+    )
     unix_socket: Annotated[Path | None, _NETWORK, _FILE, Default("host and port")] = Field(
         None, description="Unix socket to listen on, instead of host and port."
     )

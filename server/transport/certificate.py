@@ -9,7 +9,13 @@ class CertificateError(Exception):
 
 
 class Certificate:
-    """``context`` is what connections handshake with that come from now on; others keep theirs."""
+    """``context`` is what connections handshake with that come from now on; others keep theirs.
+
+    ``pem``: key and certificate, for whoever speaks TLS without Python's.
+    """
+
+    context: ssl.SSLContext
+    pem: tuple[bytes, bytes]
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
         """Read the files; without ``key`` that of the certificate has both.
@@ -18,7 +24,7 @@ class Certificate:
             CertificateError: they cannot be used.
         """
         self._certificate, self._key = certificate, key or certificate
-        self.context = _context(self._certificate, self._key)
+        self.reload()
 
     def reload(self) -> None:
         """Read the files again.
@@ -27,6 +33,7 @@ class Certificate:
             CertificateError: they cannot be used; the certificate is the one of before.
         """
         self.context = _context(self._certificate, self._key)
+        self.pem = self._key.read_bytes(), self._certificate.read_bytes()
 
 
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:

@@ -21,9 +21,14 @@ def raw_bytes(array: NDArray[Any]) -> int:
 
 def raw_pieces(array: NDArray[Any]) -> Iterator[bytes]:
     """Yield ``array`` as raw bytes, PIECE_BYTES at most at a time."""
-    for part in _strings(array) if array.dtype.kind == "O" else _numbers(array):
+    for part in raw_parts(array):
         for start in range(0, len(part), PIECE_BYTES):
             yield bytes(part[start : start + PIECE_BYTES])
+
+
+def raw_parts(array: NDArray[Any]) -> Iterator[memoryview]:
+    """Yield ``array`` as raw bytes, numbers where they lie."""
+    return _strings(array) if array.dtype.kind == "O" else _numbers(array)
 
 
 def _numbers(array: NDArray[Any]) -> Iterator[memoryview]:

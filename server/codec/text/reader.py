@@ -14,7 +14,9 @@ from server.codec.datatypes import body_limit
 from server.codec.fields import (
     InferFields,
     check_tensor,
+    matched_inputs,
     parse_fields,
+    port_of,
     priority,
     timeout_seconds,
     wanted_outputs,
@@ -142,7 +144,7 @@ class RequestReader:
         port: Port | None = None
         if isinstance(name, str):
             where = f"input {shown(name)}"
-            port = self._port(name)
+            port = port_of(name, self._ports)
             if any(data.port is port for data in self._data.values()):
                 raise InvalidRequestError(f"{where} is given twice")
             check_tensor(where, fields.get("datatype"), fields.get("shape"), port)
@@ -156,30 +158,15 @@ class RequestReader:
         data = self._data[index] = _Data(DataText(where, ports, values), port, values)
         return data.text
 
-    def _port(self, name: str) -> Port:
-        port = self._ports.get(name)
-        if port is None:
-            names = ", ".join(shown(known) for known in self._ports)
-            raise InvalidRequestError(f"unknown input {shown(name)}; the model takes {names}")
-        return port
-
     def _arrays(self, fields: InferFields) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
-        for index, tensor in enumerate(fields.inputs):
-            where = f"input {shown(tensor.name)}"
-            port = self._port(tensor.name)
-            if port.name in arrays:
-                raise InvalidRequestError(f"{where} is given twice")
-            check_tensor(where, tensor.datatype, tensor.shape, port)
+        for index, (where, tensor, port) in enumerate(matched_inputs(fields, self._ports)):
             n_bytes = tensor.binary_bytes
             if n_bytes is None:
                 arrays[port.name] = _filled(where, self._data[index], port)
             else:
                 self.raw.append(raw_tensor(where, port, n_bytes))
                 arrays[port.name] = self.raw[-1].array
-        for name, port in self._ports.items():
-            if name not in arrays and port.default is None:
-                raise InvalidRequestError(f"input {shown(name)} is missing")
         return arrays
 
 

@@ -1,5 +1,6 @@
 """Parameters of requests about models: small JSON objects, often none."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -48,7 +49,7 @@ async def read_parameters(context: Context, request: Request) -> dict[str, Any]:
     return found
 
 
-def flag(holder: dict[str, Any], name: str) -> bool:
+def flag(holder: Mapping[str, Any], name: str) -> bool:
     """Return the boolean ``name`` of ``holder``; False where there is none.
 
     Raises:

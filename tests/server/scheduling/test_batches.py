@@ -146,12 +146,12 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
 async def test_what_its_model_can_never_answer_in_time_is_refused_unread(
     settings: SettingsFactory, faults: Faults
 ) -> None:
-    """The body is not read: that it is nonsense is not found."""
+    """The body of a picture is not read: that it is nonsense is not found."""
     asked = settings(BUDGET, models=("tiny",), deadline="tiny=0.5", architecture="2s")
     async with serving(asked) as service:
         worker = service.worker("tiny")
         worker._dispatcher.expect(worker._line.key, 2.0, None)
-        nonsense = await service.client.post("/v2/models/tiny/infer", content=b"nonsense")
+        nonsense = await service.client.post("/v2/models/tiny:classify", content=b"nonsense")
         error(nonsense, 503, "tiny", "no answer in time")
         assert nonsense.headers["Retry-After"] == "2"
         # It was a guess, and nobody else was there.

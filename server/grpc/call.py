@@ -1,0 +1,180 @@
+"""One call: its id, its key, its exchanges with the client, one line in the log, an error as a status.
+
+What RequestMiddleware and Guard are to a request over HTTP.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from random import getrandbits
+from urllib.parse import unquote
+
+import grpc
+from grpc import aio
+from starlette.types import Message
+
+from server.access.guard import why_refused
+from server.access.keys import Key
+from server.context import Context
+from server.grpc.statuses import code_of, hints_of
+from server.operation.logs import request_id
+from server.protocol.administration import FORWARDED, Caller
+from server.protocol.errors import KNOWN, told
+from server.requests.exchange import Exchange
+
+ServicerContext = aio.ServicerContext[bytes, bytes]
+Work = Callable[["Call"], Awaitable[None]]
+
+_log = logging.getLogger("server.access")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
+#: As health over HTTP: who asks whether a server lives has no key.
+_OPEN = frozenset({"ServerLive", "ServerReady"})
+_QUIET = frozenset({grpc.StatusCode.UNAVAILABLE})
+_INTERNAL = "internal error; the log has the details"
+
+
+class Call:
+    """What a method sees of its call."""
+
+    def __init__(self, context: Context, method: str, wire: ServicerContext) -> None:
+        self.context = context
+        self._method = method
+        self._wire = wire
+        metadata = wire.invocation_metadata() or ()
+        self._metadata = [(key, value) for key, value in metadata if isinstance(value, str)]
+        self._task = asyncio.current_task()
+        #: Which one was presented, where keys are asked for.
+        self.key: Key | None = None
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Until the client's deadline; None: it has none."""
+        return self._wire.time_remaining()
+
+    @property
+    def caller(self) -> Caller:
+        """Where the call comes from. What it calls the server (:authority) is not told to us.
+
+        A page in a browser does not speak gRPC; should one manage to, it cannot leave out its Origin.
+        """
+        origins = self._headers("origin")
+        return Caller(
+            peer=self._peer(),
+            host="localhost",
+            origin=", ".join(origins) if origins else None,
+            site=next(iter(self._headers("sec-fetch-site")), None),
+            forwarded=any(self._headers(name) for name in FORWARDED),
+            scheme="grpc",
+        )
+
+    def exchange(self) -> Exchange:
+        """Return the exchange of one message and its answer, a context manager."""
+        connection = _Connection(self._wire, self._task)
+        scope = {"client": (self._peer(), 0), "connection": connection}
+        return self.context.exchanges.exchange(scope, connection.receive, connection.send)
+
+    async def serve(self, work: Work) -> None:
+        """Do ``work`` for a caller who may ask for it, and end the call as it went."""
+        offered = next(iter(self._headers("x-request-id")), "")
+        identity = offered if _ID.fullmatch(offered) else f"{getrandbits(128):032x}"
+        token = request_id.set(identity)
+        began, code = time.perf_counter(), grpc.StatusCode.CANCELLED
+        about = (("x-request-id", identity),)
+        self._wire.set_trailing_metadata(about)
+        try:
+            refused = self._refused()
+            if refused:
+                code = grpc.StatusCode.UNAUTHENTICATED
+                await self._wire.abort(code, refused, about)
+            await work(self)
+            code = grpc.StatusCode.OK
+        except KNOWN as exc:
+            code = code_of(exc)
+            said = told(exc, self.context.settings.repository)
+            await self._wire.abort(code, said, (*about, *hints_of(exc)))
+        except aio.AbortError:
+            raise
+        except Exception:
+            code = grpc.StatusCode.INTERNAL
+            logging.getLogger(__name__).exception("unexpected error")
+            await self._wire.abort(code, _INTERNAL, about)
+        finally:
+            self._write(code, time.perf_counter() - began)
+            request_id.reset(token)
+
+    def _refused(self) -> str:
+        """Return why the caller may ask for nothing, in words; empty: he may, and his key is known."""
+        access = self.context.access
+        if not access.wants_keys or self._method in _OPEN:
+            return ""
+        given = self._headers("authorization")
+        self.key = access.key(given)
+        if self.key is not None:
+            return ""
+        access.refused += 1
+        return why_refused(bool(given))
+
+    def _headers(self, name: str) -> list[str]:
+        return [value for key, value in self._metadata if key == name]
+
+    def _peer(self) -> str:
+        """Return the address of the other end; empty where it has none."""
+        found = _PEER.fullmatch(unquote(self._wire.peer()))
+        return found[1] if found else ""
+
+    def _write(self, code: grpc.StatusCode, seconds: float) -> None:
+        """Write the line of the call, unless it says nothing; as over HTTP."""
+        is_well = code is grpc.StatusCode.OK
+        log_all = self.context.settings.access_log == "all" and self._method not in _OPEN
+        if code in _QUIET or (is_well and not log_all):
+            return
+        key = {"key": self.key.name} if self.key is not None else {}
+        _log.info(
+            "call",
+            extra={
+                "method": self._method,
+                "status": code.name,
+                "seconds": round(seconds, 6),
+                **key,
+            },
+        )
+
+
+class _Connection:
+    """What an exchange sees of its call: one message, which comes when it is asked for, never before."""
+
+    body_has_come = False
+
+    def __init__(self, wire: ServicerContext, task: "asyncio.Task[None] | None") -> None:
+        self._wire = wire
+        self._task = task
+        self._is_read = False
+
+    async def receive(self) -> Message:
+        """Return the message as the body of a request; after it there is nothing.
+
+        A client that has no more to say still waits for its answer, and one that leaves has its call
+        cancelled: neither is heard of here.
+        """
+        if self._is_read:
+            await asyncio.Event().wait()
+        self._is_read = True
+        message: object = await self._wire.read()
+        if message is aio.EOF:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": message, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Return when the message has been sent."""
+        await self._wire.write(message["body"])
+
+    def is_closing(self) -> bool:
+        return self._wire.done()
+
+    def abort(self) -> None:
+        """End the call: who does not take his answer does not take a status either."""
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,206 @@
+"""A message that asks for inference to the request that it is.
+
+Raw tensors are taken out of it before protobuf reads the rest: it would copy them twice.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from google.protobuf.message import DecodeError
+
+from models.packs.manifest import Port
+from server.codec.fields import (
+    matched_inputs,
+    parse_fields,
+    priority,
+    timeout_seconds,
+    wanted_outputs,
+)
+from server.codec.messages import Request
+from server.codec.raw.reader import raw_tensor
+from server.errors import InvalidRequestError
+from server.grpc.contents import contents_array
+from server.grpc.messages.inference_pb2 import (
+    InferParameter,
+    ModelInferRequest,
+    ModelRepositoryParameter,
+)
+
+_RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+# How protobuf writes a field: a number, eight bytes, bytes behind their length, four bytes.
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+_MOST_VARINT_BYTES = 10
+# Inputs, outputs, parameters and tensors together.
+_MOST_FIELDS = 4096
+# Of typed contents a byte may become eight; they are there twice while they are copied.
+_WORK_FACTOR = 10
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A message taken apart: the ``raw`` tensors, which lie where they came, and all else of it."""
+
+    rest: bytes
+    raw: Sequence[memoryview]
+
+    @classmethod
+    def of(cls, message: bytes) -> Self:
+        """Take ``message`` apart.
+
+        Raises:
+            InvalidRequestError: it is no ModelInferRequest.
+        """
+        rest, raw = bytearray(), []
+        view = memoryview(message)
+        try:
+            for count, (number, start, data, stop) in enumerate(_fields(view)):
+                if count == _MOST_FIELDS:
+                    raise InvalidRequestError(f"the message has over {_MOST_FIELDS} fields")
+                if number == _RAW_FIELD and data is not None:
+                    raw.append(data)
+                else:
+                    rest += view[start:stop]
+        except (DecodeError, EOFError):
+            raise _no_request() from None
+        return cls(bytes(rest), raw)
+
+    @property
+    def work_bytes(self) -> int:
+        """What the message takes, with what is made of it before tensors are: from above."""
+        return sum(map(len, self.raw)) + _WORK_FACTOR * len(self.rest)
+
+    def asked(self) -> "Asked":
+        """Return what protobuf makes of it; raises as ``of``."""
+        try:
+            return Asked(ModelInferRequest.FromString(self.rest), self.raw)
+        except DecodeError:
+            raise _no_request() from None
+
+
+def _no_request() -> InvalidRequestError:
+    return InvalidRequestError("the message is no ModelInferRequest")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A message that was read: ``head`` is all of it but the ``raw`` tensors."""
+
+    head: ModelInferRequest
+    raw: Sequence[memoryview]
+
+    def request(
+        self, ports: Sequence[Port], outputs: Sequence[Port], left_seconds: float | None
+    ) -> Request:
+        """Return the request, to a model with these ``ports`` and ``outputs``.
+
+        ``left_seconds``: until the deadline of the call; None: it has none.
+
+        Raises:
+            InvalidRequestError: it is not what the model takes. TooLargeError: strings over their limit.
+        """
+        began = time.perf_counter()
+        head = self.head
+        if self.raw and len(self.raw) != len(head.inputs):
+            raise InvalidRequestError(
+                f"{len(self.raw)} raw_input_contents for {len(head.inputs)} inputs: all come raw, or none"
+            )
+        fields = parse_fields(self._document())
+        inputs = {}
+        found = matched_inputs(fields, {port.name: port for port in ports})
+        for index, (where, _, port) in enumerate(found):
+            contents = head.inputs[index].contents
+            if not self.raw:
+                inputs[port.name] = contents_array(where, port, contents)
+                continue
+            if contents.ByteSize():
+                raise InvalidRequestError(f"{where}: both contents and raw_input_contents")
+            tensor = raw_tensor(where, port, len(self.raw[index]))
+            tensor.feed(self.raw[index])
+            tensor.finish()
+            inputs[port.name] = tensor.array
+        own = timeout_seconds(fields.parameters)
+        limits = [seconds for seconds in (own, left_seconds) if seconds is not None]
+        return Request(
+            inputs,
+            wanted_outputs(fields, outputs),
+            fields.id,
+            min(limits, default=None),
+            time.perf_counter() - began,
+            priority(fields.parameters),
+        )
+
+    def _document(self) -> dict[str, Any]:
+        """Return what JSON would say of the request, without values."""
+        head = self.head
+        return {
+            "id": head.id or None,
+            "parameters": values_of(head.parameters),
+            "inputs": [
+                {
+                    "name": tensor.name,
+                    "datatype": tensor.datatype,
+                    "shape": list(tensor.shape),
+                    "parameters": _without_size(values_of(tensor.parameters)),
+                    "data": [],
+                }
+                for tensor in head.inputs
+            ],
+            "outputs": [
+                {"name": output.name, "parameters": values_of(output.parameters)}
+                for output in head.outputs
+            ],
+        }
+
+
+def values_of(
+    parameters: Mapping[str, InferParameter] | Mapping[str, ModelRepositoryParameter],
+) -> dict[str, Any]:
+    """Return ``parameters`` as plain values; one that has none is none."""
+    chosen = {key: value.WhichOneof("parameter_choice") for key, value in parameters.items()}
+    return {key: getattr(parameters[key], name) for key, name in chosen.items() if name}
+
+
+def _without_size(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what bodies of HTTP alone need: here each raw tensor has its length."""
+    return {key: value for key, value in parameters.items() if key != "binary_data_size"}
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None, int]]:
+    """Yield number, first byte, bytes (None: it is none behind a length) and end of each field.
+
+    Raises:
+        EOFError: one does not end. DecodeError: one is of no kind.
+    """
+    position = 0
+    while position < len(view):
+        start = position
+        key, position = _varint(view, position)
+        kind, data = key & 7, None
+        if kind == _VARINT:
+            _, position = _varint(view, position)
+        elif kind == _BYTES:
+            size, position = _varint(view, position)
+            data = view[position : position + size]
+            position += size
+        elif kind in (_EIGHT, _FOUR):
+            position += 8 if kind == _EIGHT else 4
+        else:
+            raise DecodeError
+        if position > len(view):
+            raise EOFError
+        yield key >> 3, start, data, position
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    """Return the number at ``position``, and where it ends."""
+    value = 0
+    for index in range(_MOST_VARINT_BYTES):
+        if position + index >= len(view):
+            raise EOFError
+        byte = view[position + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position + index + 1
+    raise DecodeError

@@ -1,0 +1,106 @@
+"""ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out."""
+
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
+from pipeline.execution.given import Arrays
+from pipeline.execution.statistics import SweepStatistics
+from server.codec.messages import Answer, Output, Request
+from server.context import Context
+from server.errors import DisconnectedError
+from server.grpc.call import Call
+from server.grpc.decoding import Asked, Parts
+from server.grpc.encoding import encoded
+from server.grpc.messages.inference_pb2 import ModelStreamInferResponse
+from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
+from server.protocol import serving
+from server.protocol.errors import KNOWN, told
+from server.protocol.infer import kept_outputs
+from server.protocol.serving import Kept, run_model
+from server.requests.exchange import Exchange
+
+# gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
+_COPIES = 2
+
+
+async def infer(call: Call) -> None:
+    """Answer one message."""
+    with call.exchange() as exchange:
+        message = await _answer(call, exchange, in_stream=False)
+        if message is None:
+            raise DisconnectedError("the call ends before its message")
+        await exchange.send({"body": message})
+
+
+async def stream(call: Call) -> None:
+    """Answer one message after the other, also those that are wrong, until the client has no more."""
+    while True:
+        with call.exchange() as exchange:
+            try:
+                message = await _answer(call, exchange, in_stream=True)
+            except KNOWN as exc:
+                if not exchange.is_read:  # none came in time: there is nothing to answer
+                    raise
+                said = told(exc, call.context.settings.repository)
+                message = ModelStreamInferResponse(error_message=said).SerializeToString()
+            if message is None:
+                return
+            await exchange.send({"body": message})
+
+
+async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | None:
+    """Return the answer to the next message; None where there is none."""
+    asked = await _asked(call.context, exchange)
+    if asked is None:
+        return None
+
+    async def read(pack: Pack) -> Request:
+        nonlocal asked
+        assert asked is not None
+        manifest = pack.manifest
+        request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
+        asked = None  # the message goes, its tensors stay
+        await exchange.hold(short_infer_bytes(manifest))
+        return request
+
+    def keep(request: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
+        kept = kept_outputs(request, outputs, pack.manifest)
+        return Kept(kept.what, _COPIES * kept.n_bytes, is_raw=True)
+
+    async def respond(
+        request: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
+    ) -> bytes:
+        return encoded(Answer(name, pack.version, request.id, outputs), in_stream)
+
+    name, version = asked.head.model_name, asked.head.model_version or None
+    parts = serving.Parts(read, keep, respond, names_timeout=True)
+    return await run_model(call.context, exchange, name, version, parts)
+
+
+async def _asked(context: Context, exchange: Exchange) -> Asked | None:
+    """Return the next message; None: the client has no more.
+
+    How long it is, nobody knows before it is there. So what the largest request takes is held first.
+    """
+    exchange.keeps_body = False
+    async with exchange.within(context.settings.request_timeout):
+        exchange.check_room()
+        await exchange.hold(min(_largest_bytes(context), exchange.lease.room_bytes))
+        found = await exchange.receive()
+        if found["type"] == "http.disconnect":
+            return None
+        parts = Parts.of(found["body"])
+        need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
+        await exchange.hold(max(need, exchange.lease.held_bytes))
+        return parts.asked()
+
+
+def _largest_bytes(context: Context) -> int:
+    """Return what a request with raw tensors takes, to the model whose tensors are largest."""
+    packs = [entry.pack for entry in context.repository.entries()]
+    return max((_message_bytes(pack.manifest) for pack in packs if pack is not None), default=0)
+
+
+def _message_bytes(manifest: Manifest) -> int:
+    """Return what a message takes, then its tensors: at once, so that no holder waits for more."""
+    message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
+    return max(message, short_infer_bytes(manifest))

@@ -1,0 +1,86 @@
+"""The gRPC server: on the event loop of the HTTP server, with its limits, its certificate and its end."""
+
+import asyncio
+import os
+
+# Before it is imported: else libraries of it write lines of their own to the log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from grpc import aio
+
+from server.context import Context
+from server.grpc.service import handlers
+from server.transport.certificate import Certificate
+from server.transport.limits import HEADER_BYTES
+from server.transport.listener import PortError
+
+# Messages come as they are: what a compressed one opens to has no limit in gRPC.
+_UNCOMPRESSED = 1
+
+
+class GrpcServer:
+    """Answers calls on ``host``:``port`` from ``start`` to ``end``."""
+
+    def __init__(self, context: Context, certificate: Certificate | None) -> None:
+        self._settings = context.settings
+        self._certificate = certificate
+        self._ending: asyncio.Task[None] | None = None
+        self._server = aio.server(
+            options=_options(context),
+            maximum_concurrent_rpcs=context.settings.max_connections,
+        )
+        self._server.add_generic_rpc_handlers((handlers(context),))
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port (of 0: the one that was free).
+
+        Raises:
+            PortError: the address cannot be listened on.
+        """
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._certificate is None:
+                found = self._server.add_insecure_port(place)
+            else:
+                found = self._server.add_secure_port(place, _credentials(self._certificate))
+        except RuntimeError as exc:
+            raise PortError(f"cannot listen on {place} for gRPC") from exc
+        await self._server.start()
+        return found
+
+    def end(self) -> "asyncio.Task[None]":
+        """Take no more calls; done when those in flight are, or their time to drain is over."""
+        if self._ending is None:
+            stopping = self._server.stop(self._settings.drain_timeout)
+            self._ending = asyncio.ensure_future(stopping)
+        return self._ending
+
+
+def _options(context: Context) -> list[tuple[str, int]]:
+    settings = context.settings
+    return [
+        ("grpc.so_reuseport", 0),  # or two servers on one port would share it in silence
+        ("grpc.max_receive_message_length", _message_limit(context)),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", HEADER_BYTES),
+        ("grpc.max_concurrent_streams", settings.max_connections),
+        ("grpc.max_connection_idle_ms", round(settings.idle_timeout * 1e3)),
+        ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
+        # Or it lets clients send more and more before anybody asked for it.
+        ("grpc.http2.bdp_probe", 0),
+    ]
+
+
+def _message_limit(context: Context) -> int:
+    """Return how long a message may be: it lies in memory twice while it is read."""
+    return min(context.settings.max_body, context.request_memory.room_bytes // 2)
+
+
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """Return those of ``certificate``, as it is when a client comes."""
+
+    def now() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([certificate.pem])
+
+    return grpc.dynamic_ssl_server_credentials(now(), now)

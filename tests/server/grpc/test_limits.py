@@ -1,0 +1,180 @@
+"""What one call may take: time, memory, a place in line; and that all of it is free when it is over."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+import pytest
+
+from server.grpc.messages import inference_pb2 as messages
+from server.grpc.service import SERVICE
+from tests.server.conftest import SettingsFactory
+from tests.server.grpc.stubs import Client, asking, calling
+from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving
+
+Code = grpc.StatusCode
+TINY = asking("tiny", inputs_for("tiny"))
+MIB = 1 << 20
+
+
+@pytest.fixture
+def blocked(faults: Faults) -> Gate:
+    """Kernels wait until it is opened."""
+    gate = Gate()
+    faults.kernel = gate.hold
+    return gate
+
+
+async def nothing_held(service: Service) -> None:
+    """Wait until no request holds anything."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while service.context.request_memory.used_bytes or len(service.context.exchanges):
+            await asyncio.sleep(0)
+
+
+async def test_a_client_that_leaves_frees_what_it_held(
+    settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
+) -> None:
+    chosen = settings(models=("tiny",))
+    async with serving(chosen) as service, calling(service.context) as client:
+        calls = [client.begin("ModelInfer", TINY) for _ in range(2)]
+        for _ in calls:
+            await arrivals.acquire()
+        assert service.context.request_memory.used_bytes > 0
+        for call in calls:
+            call.cancel()
+        blocked.open()
+        await nothing_held(service)
+        assert (await client("ModelInfer", TINY)).outputs
+        name = "layerstream_requests_total"
+        assert await service.metric(name, model="tiny", outcome="cancelled") == len(calls)
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_deadline_of_the_call_or_of_the_request(
+    settings: SettingsFactory, blocked: Gate, own: bool
+) -> None:
+    chosen = settings(models=("tiny",))
+    async with serving(chosen) as service, calling(service.context) as client:
+        asked = messages.ModelInferRequest.FromString(TINY.SerializeToString())
+        options = {} if own else {"timeout": 0.2}
+        if own:
+            asked.parameters["timeout"].int64_param = 200_000
+        error = await client.refused("ModelInfer", asked, **options)
+        blocked.open()
+        assert error.code() is Code.DEADLINE_EXCEEDED
+        await nothing_held(service)
+        assert (await client("ModelInfer", TINY)).outputs
+
+
+async def test_a_full_line_says_when_to_come_again(
+    settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
+) -> None:
+    chosen = settings(models=("tiny",), queue_limit=1)
+    async with serving(chosen) as service, calling(service.context) as client:
+        calls = [client.begin("ModelInfer", TINY)]
+        await arrivals.acquire()
+        while not (error := await refused_at_once(client, calls, arrivals)):
+            pass
+        assert error.code() is Code.UNAVAILABLE
+        hints = dict(error.trailing_metadata() or ())
+        assert int(hints["grpc-retry-pushback-ms"]) > 0
+        blocked.open()
+        for call in calls:
+            assert (await call).outputs
+
+
+async def refused_at_once(
+    client: Client, calls: list[Any], arrivals: asyncio.Semaphore
+) -> grpc.aio.AioRpcError | None:
+    """Add a call to those that wait; or return why it may not."""
+    call = client.begin("ModelInfer", TINY)
+    ending, arriving = asyncio.create_task(call.code()), asyncio.create_task(arrivals.acquire())
+    await asyncio.wait({ending, arriving}, return_when=asyncio.FIRST_COMPLETED)
+    arriving.cancel()
+    if not ending.done():
+        calls.append(call)
+        return None
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def test_a_message_over_a_limit(settings: SettingsFactory) -> None:
+    chosen = settings(models=("tiny",), max_body=MIB)
+    async with serving(chosen) as service, calling(service.context) as client:
+        error = await client.refused(
+            "ModelInfer", b"\x3a" + bytes([0x80, 0x80, 0x80, 1]) + bytes(2 * MIB)
+        )
+        assert error.code() is Code.RESOURCE_EXHAUSTED
+        # What typed contents become is counted before it is made.
+        asked = messages.ModelInferRequest(model_name="tiny")
+        asked.inputs.add(name="image").contents.int_contents.extend([1] * (MIB - 4096))
+        service.context.request_memory.capacity_bytes = 4 * MIB
+        error = await client.refused("ModelInfer", asked)
+        assert error.code() is Code.RESOURCE_EXHAUSTED
+        assert "request_memory" in (error.details() or "")
+        await nothing_held(service)
+
+
+async def test_a_compressed_message_is_refused(service: Service) -> None:
+    async with calling(service.context) as client:
+        bomb = messages.ModelInferRequest(model_name="pair", raw_input_contents=[bytes(8 * MIB)])
+        error = await client.refused("ModelInfer", bomb, compression=grpc.Compression.Gzip)
+        assert error.code() is Code.UNIMPLEMENTED
+
+
+async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
+    async with calling(service.context) as client:
+        call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+        await call.wait_for_connection()
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while not len(service.context.exchanges):
+                await asyncio.sleep(0)
+        assert service.context.request_memory.used_bytes > 0
+        now = asyncio.get_running_loop().time()
+        while not call.done():
+            service.context.exchanges.sweep(now + 60, hurry=False)
+            await asyncio.sleep(0)
+        assert await call.code() is Code.DEADLINE_EXCEEDED
+        assert "no progress" in await call.details()
+        await nothing_held(service)
+
+
+async def test_calls_in_flight_are_answered_when_the_service_ends(
+    settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
+) -> None:
+    from server.grpc.server import GrpcServer
+
+    async with serving(settings(models=("tiny",))) as service:
+        server = GrpcServer(service.context, None)
+        service.context.ways.append(server)
+        place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        async with grpc.aio.insecure_channel(place) as channel:
+            call = Client(channel, place).begin("ModelInfer", TINY)
+            await arrivals.acquire()
+            stopping = asyncio.create_task(service.context.stop())
+            while server._ending is None:
+                await asyncio.sleep(0)
+            blocked.open()
+            assert (await call).outputs
+            await stopping
+
+
+async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service) -> None:
+    async with calling(service.context) as client:
+        call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+        data = asking("pair", inputs_for("pair")).SerializeToString()
+        exchanges = service.context.exchanges
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(LIMIT_SECONDS):
+            # Answers are not read: some fill the client's window, and the next one waits to be sent.
+            while not exchanges.stalled:
+                if not call.done():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(call.write(data), 0.5)
+                stuck = [each for each in exchanges._open if each.is_read and each._waits_since]
+                if stuck:
+                    exchanges.sweep(loop.time() + 60, hurry=False)
+        await nothing_held(service)

@@ -1,0 +1,56 @@
+"""The whole service with gRPC: on its event loop, beside HTTP, to the end; and what stops its start."""
+
+import asyncio
+import builtins
+from typing import Any
+
+import grpc
+import pytest
+
+from server.serve import GrpcError, serve
+from server.transport.listener import PortError, listen
+from tests.server.conftest import SettingsFactory, service_threads
+from tests.server.grpc.stubs import Client, asking
+from tests.server.support import inputs_for
+from tests.server.transport.test_served import ready, running
+
+__all__ = ["ready"]
+
+
+async def test_calls_beside_http_until_the_service_ends(
+    settings: SettingsFactory, ready: asyncio.Semaphore
+) -> None:
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    place = f"127.0.0.1:{port}"
+    async with (
+        running(settings(models=("tiny",), port=0, grpc_port=port), ready),
+        grpc.aio.insecure_channel(place) as channel,
+    ):
+        client = Client(channel, place)
+        assert (await client("ModelInfer", asking("tiny", inputs_for("tiny")))).outputs
+    with listen("127.0.0.1", port):
+        pass  # it is free again
+    assert service_threads() == []
+
+
+async def test_a_port_that_is_taken_stops_the_start(settings: SettingsFactory) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortError, match=f":{port}: Address already in use"):
+            await serve(settings(port=0, grpc_port=port))
+
+
+async def test_without_the_extra_the_start_says_so(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = builtins.__import__
+
+    def refusing(name: str, *rest: Any) -> Any:
+        if name == "grpc":
+            raise ImportError("No module named 'grpc'")
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refusing)
+    with pytest.raises(GrpcError, match="the extra grpc brings it"):
+        await serve(settings(port=0, grpc_port=0))
