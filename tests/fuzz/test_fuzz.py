@@ -16,7 +16,7 @@ from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
 
-EXAMPLES = 300
+EXAMPLES = 200
 
 
 def test_pack_reader(tmp_path: Path) -> None:

@@ -383,7 +383,12 @@ Zoo = Callable[[str, int], tuple[Path, Pack]]
 
 
 @pytest.mark.parametrize(
-    ("name", "resolution"), [("squeezenet1.1", 64), ("resnet18", 32), ("yolov4-tiny", 64)]
+    ("name", "resolution"),
+    [
+        ("squeezenet1.1", 64),
+        ("resnet18", 32),
+        pytest.param("yolov4-tiny", 64, marks=pytest.mark.slow),
+    ],
 )
 def test_networks_of_the_zoo_compute_the_same(zoo: Zoo, name: str, resolution: int) -> None:
     source, pack = zoo(name, resolution)

@@ -454,7 +454,9 @@ def test_the_process_ends_with_that_status_and_line(tmp_path: Path) -> None:
     Result(done.returncode, done.stdout, done.stderr).refuses(BAD, "none: no such folder")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_serve_until_told_to_stop(packs: Packs, number: signal.Signals) -> None:
     options = ["--repository", packs.repository, "--budget", "4MiB", "--port", 0, "--threads", 1]
     options += ["--access-log", "all"]

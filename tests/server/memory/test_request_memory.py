@@ -87,7 +87,7 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
 
 
 @given(STEPS)
-@examples(few=200, many=10_000)
+@examples(few=140, many=10_000)
 def test_whatever_happens_what_is_held_is_bounded_and_given_back(steps: list[Step]) -> None:
     failures: list[dict[str, Any]] = []
 

@@ -19,7 +19,7 @@ def fits(budget: int, model_bytes: int, needs: list[Need]) -> bool:
 
 
 @given(SIZES, NEEDS)
-@examples(few=300, many=20_000)
+@examples(few=200, many=20_000)
 def test_the_smallest_budget_is_enough_and_hardly_less_is(
     model_bytes: int, needs: list[Need]
 ) -> None:
@@ -29,7 +29,7 @@ def test_the_smallest_budget_is_enough_and_hardly_less_is(
 
 
 @given(SIZES, SIZES, NEEDS)
-@examples(few=200, many=20_000)
+@examples(few=140, many=20_000)
 def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
     one: int, other: int, needs: list[Need]
 ) -> None:
@@ -39,7 +39,7 @@ def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
 
 
 @given(SIZES, SIZES, SIZES, NEEDS)
-@examples(few=200, many=20_000)
+@examples(few=140, many=20_000)
 def test_models_that_would_not_fit_get_what_requests_can_do_without(
     one: int, other: int, model_bytes: int, needs: list[Need]
 ) -> None:
@@ -55,7 +55,7 @@ def test_models_that_would_not_fit_get_what_requests_can_do_without(
 
 
 @given(SIZES, NEEDS, NEED)
-@examples(few=200, many=20_000)
+@examples(few=140, many=20_000)
 def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], more: Need) -> None:
     pool = pool_bytes(budget, needs)
     memory = RequestMemory(pool)

@@ -35,7 +35,9 @@ def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path)
     assert asked == [folder] * 3
 
 
-@pytest.mark.parametrize("named", [ALL, ()], ids=["named", "found"])
+@pytest.mark.parametrize(
+    "named", [ALL, pytest.param((), marks=pytest.mark.slow)], ids=["named", "found"]
+)
 async def test_what_was_loaded_together_loads_again_one_by_one(
     settings: SettingsFactory, packs: Packs, named: tuple[str, ...]
 ) -> None:

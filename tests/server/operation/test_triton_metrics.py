@@ -76,7 +76,7 @@ def test_versions_that_keep_coming_are_forgotten() -> None:
     assert 'version="29"' in text(counted)
 
 
-@pytest.mark.parametrize("turns", [3, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [1, pytest.param(250, marks=pytest.mark.slow)])
 async def test_a_scrape_at_any_moment_of_loads_and_unloads(
     settings: SettingsFactory, turns: int
 ) -> None:

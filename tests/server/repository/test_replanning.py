@@ -326,7 +326,7 @@ async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
             pass
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", ["auto", "own"])
 async def test_models_come_and_go_under_requests(
     settings: SettingsFactory, packs: Packs, way: Activations, seed: int

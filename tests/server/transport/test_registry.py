@@ -70,7 +70,7 @@ def filled(members: list[FakeMember]) -> Registry:
 
 
 @given(st.lists(MEMBERS, max_size=8))
-@examples(few=200, many=5000)
+@examples(few=140, many=5000)
 def test_never_used_before_used_then_the_longest_silent(members: list[FakeMember]) -> None:
     registry, expected = filled(members), due(members)
     gave_way = registry.drop_silent(100.0)
@@ -84,7 +84,7 @@ def test_never_used_before_used_then_the_longest_silent(members: list[FakeMember
 
 
 @given(st.lists(MEMBERS, max_size=30))
-@examples(few=200, many=5000)
+@examples(few=140, many=5000)
 def test_limits_hold_whoever_comes(arrivals: list[FakeMember]) -> None:
     async def run() -> None:
         registry, there = Registry(LIMITS), list[FakeMember]()
