@@ -181,7 +181,7 @@ async def _answer(
     if worker.is_quick:
         return worker.answer_at_once(question.inputs, take)
     work = worker.answer(question.inputs, seconds, take, level(question.priority))
-    return await _until_left(exchange, work)
+    return await until_left(exchange, work)
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:
@@ -197,8 +197,12 @@ def _left(wanted: float | None, passed: float, limit: float) -> float:
     return min(limit, wanted - passed)
 
 
-async def _until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, cancelled when the client closes its connection."""
+async def until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` does; it is cancelled when the client closes its connection.
+
+    Raises:
+        DisconnectedError: it did.
+    """
     task = asyncio.create_task(work)
     watcher: asyncio.Task[None] | None = None
     try:

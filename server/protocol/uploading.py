@@ -1,8 +1,7 @@
 """A model sent as an ONNX file: answered when it is in the repository, or step by step as it gets there."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +10,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from server.errors import DisconnectedError, InvalidRequestError
+from server.errors import InvalidRequestError
 from server.protocol.errors import KNOWN, public, status_of
 from server.protocol.repository import ADMINISTRATION
-from server.protocol.serving import ContextDependency, exchange_of
+from server.protocol.serving import ContextDependency, exchange_of, until_left
 from server.repository.uploads.uploads import Placed, Step, Upload
 from server.requests.exchange import Exchange
 
@@ -41,7 +40,7 @@ async def upload(context: ContextDependency, request: Request, name: str) -> Res
             await taken.receive(_parts(exchange))
         if _EVENTS in request.headers.get("accept", ""):
             return _Events(context.settings.repository, taken, stack.pop_all())
-        placed = await _unless_left(request.receive, _made(taken, _unheard))
+        placed = await until_left(exchange, _made(taken, _unheard))
         return JSONResponse(_public(placed, context.settings.repository))
 
 
@@ -85,7 +84,7 @@ class _Events(Response):
         async with self._resources:
             start = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **start})
-            await _unless_left(receive, self._tell_all(send))
+            await until_left(scope["exchange"], self._tell_all(send))
         # Whoever sees the end finds nothing left of it.
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -105,27 +104,3 @@ class _Events(Response):
             await tell("error", {"error": message, "status": status_of(exc)})
         else:
             await tell("placed", _public(placed, self._root))
-
-
-async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` does; it is cancelled when the client closes its connection.
-
-    Raises:
-        DisconnectedError: it did.
-    """
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise DisconnectedError("the client went away")
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
