@@ -60,6 +60,15 @@ class _FailedError(Exception):
         self.kind = kind
 
 
+# Of C++, and of the loader of libraries: these are imported within the limit, too.
+_OUT_OF_MEMORY = (
+    "bad_alloc",
+    "bad allocation",
+    "cannot map zero-fill pages",
+    "failed to map segment",
+)
+
+
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
     """Turn whatever compiling raises into what is said of it."""
@@ -74,7 +83,7 @@ def _failures() -> Iterator[None]:
     except OSError as exc:
         raise _FailedError(exc.strerror or str(exc), "disk" if _is_full(exc) else "fault") from exc
     except Exception as exc:
-        short = "bad_alloc" in str(exc) or "bad allocation" in str(exc)
+        short = any(words in str(exc) for words in _OUT_OF_MEMORY)
         raise _FailedError(f"{type(exc).__name__}: {exc}", "memory" if short else "fault") from exc
 
 
