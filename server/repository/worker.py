@@ -259,6 +259,7 @@ class Worker:
                 if isinstance(job, _Reopening):
                     with self._gate.alone():
                         self._reopen(job)
+                    self._line.made(job)
                 else:
                     with self._gate.together():
                         self._compute(job)

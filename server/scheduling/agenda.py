@@ -5,7 +5,8 @@ Pure: no IO, no threads, no clock. ``now`` and all times are seconds on one cloc
 Invariant (the promise): what waits is a list of sweeps in the order in which they will run. A request is
 let in only together with a list in which it ends by its deadline, and nobody who was let in before ends
 later than by his own. So as long as sweeps take no longer than they cost here, whoever was let in is in
-time, and nobody is made late by who comes later (docs/scheduling.md).
+time, and nobody is made late by who comes later (docs/scheduling.md). What waits for a model that is away
+is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
 """
 
 import heapq
@@ -56,7 +57,8 @@ class _Room:
 class Agenda:
     """Sweeps of requests to several models on a machine where ``places`` compute at once.
 
-    ``cost`` is asked anew for each decision. ``batching``: of a model.
+    ``cost`` is asked anew for each decision. ``batching``: of a model. ``away``: whether no sweep of a
+    model can begin, for nobody knows how long.
     """
 
     def __init__(
@@ -64,9 +66,11 @@ class Agenda:
         cost: Cost,
         batching: Callable[[str], Batching] = lambda model: ALONE,
         places: int = 1,
+        away: Callable[[str], bool] = lambda model: False,
     ) -> None:
         self._cost = cost
         self._batching = batching
+        self._away = away
         self._places = [_Place() for _ in range(places)]
         self._sweeps: list[Sweep] = []
 
@@ -187,7 +191,10 @@ class Agenda:
     def _limits(self, now: float) -> list[float]:
         """Return when each sweep has to have ended; for one that is late already: when it will have."""
         ends = self._ends(self._sweeps, now)
-        return [max(sweep.deadline, end) for sweep, end in zip(self._sweeps, ends, strict=True)]
+        return [
+            math.inf if self._away(sweep.model) else max(sweep.deadline, end)
+            for sweep, end in zip(self._sweeps, ends, strict=True)
+        ]
 
     def _keeps(self, placed: _Placed, now: float) -> bool:
         """Return whether each sweep of a list, one after the other, ends within its limit."""

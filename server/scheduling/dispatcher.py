@@ -65,7 +65,7 @@ class Dispatcher:
             self.costs.forget(key)
 
     def _desk(self, places: int) -> Desk:
-        agenda = Agenda(self.costs.sweep_seconds, self._batching, places)
+        agenda = Agenda(self.costs.sweep_seconds, self._batching, places, self._is_away)
 
         def start() -> None:
             while (sweep := agenda.start(self._clock(), self._can_begin)) is not None:
@@ -80,6 +80,9 @@ class Dispatcher:
         # Of those that share an arena the second one would only wait for it.
         taken = any(each.takes_turns and each.runs for each in self._lines.values())
         return not (line.takes_turns and taken)
+
+    def _is_away(self, key: str) -> bool:
+        return self._lines[key].changing
 
     def _batching(self, key: str) -> Batching:
         return self._lines[key].batching

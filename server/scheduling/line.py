@@ -51,6 +51,8 @@ class Line(Generic[C]):
         self._granted: deque[Sweep] = deque()
         self._running: list[Sweep] = []
         self._changes: deque[C] = deque()
+        #: Changes that were taken, and are being made.
+        self._making: list[C] = []
         self._closed = False
         self._idle = 0
         self._changed = threading.Condition(desk.lock)
@@ -67,7 +69,12 @@ class Line(Generic[C]):
     @property
     def can_begin(self) -> bool:
         """Whether a thread is free for a sweep."""
-        return self._idle > len(self._granted) and not self._changes
+        return self._idle > len(self._granted) and not self.changing
+
+    @property
+    def changing(self) -> bool:
+        """Whether a change waits or is being made: until then no sweep begins."""
+        return bool(self._changes or self._making)
 
     @property
     def runs(self) -> bool:
@@ -121,6 +128,13 @@ class Line(Generic[C]):
             self._check_open()
             self._changes.append(change)
             self._changed.notify()
+            self._desk.start()  # others need not wait for this model any more
+
+    def made(self, change: C) -> None:
+        """Note that ``change``, which was taken, has been made, or cannot be."""
+        with self._changed:
+            self._making.remove(change)
+            self._desk.start()
 
     def take_changes(self) -> list[C]:
         """Take the changes that wait out of the line."""
@@ -166,7 +180,8 @@ class Line(Generic[C]):
                         return self._granted.popleft()
                     # Until nothing runs it waits here, where it can still be taken back.
                     if self._changes and not self._running:
-                        return self._changes.popleft()
+                        self._making.append(self._changes.popleft())
+                        return self._making[-1]
                     if self._closed and not self._waiting:
                         return None
                     self._changed.wait(self._patience())

@@ -20,13 +20,17 @@ def cost(model: str, requests: int) -> float:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that comes ``after`` the one before, with so much time, and is patient or leaves."""
+    """A request that comes ``after`` the one before, with so much time, and is patient or leaves.
+
+    ``away``: the models that are away from then on.
+    """
 
     after: float
     model: str
     seconds: float
     priority: int = NORMAL
     leaves: bool = False
+    away: frozenset[str] = frozenset()
 
 
 arrivals = st.lists(
@@ -37,6 +41,7 @@ arrivals = st.lists(
         st.floats(0, 120),
         st.sampled_from([HIGHEST, NORMAL, LOWEST]),
         st.booleans(),
+        st.frozensets(st.sampled_from(MODELS), max_size=1),
     ),
     max_size=20,
 )
@@ -48,9 +53,10 @@ batching = st.builds(
 class Machine:
     """Plays an agenda of one place: it works at one sweep at a time, whichever, while there are any."""
 
-    def __init__(self, agenda: Agenda, data: st.DataObject) -> None:
-        self.agenda = agenda
+    def __init__(self, shared: Batching, data: st.DataObject) -> None:
+        self.agenda = Agenda(cost, lambda model: shared, away=lambda model: model in self.away)
         self.now = 0.0
+        self.away = frozenset[str]()
         self.admitted: list[Ticket] = []
         self.ended: dict[int, float] = {}
         self._data = data
@@ -74,7 +80,7 @@ class Machine:
 
     def _start(self) -> None:
         def can(model: str) -> bool:
-            return all(sweep.model != model for sweep in self._left)
+            return model not in self.away and all(sweep.model != model for sweep in self._left)
 
         while (sweep := self.agenda.start(self.now, can)) is not None:
             share = self._data.draw(st.sampled_from([0.0, 0.3, 1.0]))
@@ -86,12 +92,16 @@ class Machine:
 def test_whoever_is_let_in_is_in_time(
     coming: list[Arrival], shared: Batching, data: st.DataObject
 ) -> None:
-    machine = Machine(Agenda(cost, lambda model: shared), data)
+    machine = Machine(shared, data)
     at = 0.0
     gone: set[int] = set()
     for each in coming:
         at += each.after
         machine.run_to(at)
+        machine.away = each.away
+        # Who waits for a model that is away is promised nothing.
+        waiting = [sweep for sweep in machine.agenda.sweeps if sweep.model in each.away]
+        gone |= {id(ticket) for sweep in waiting for ticket in sweep.tickets}
         ticket = Ticket(each.model, at + each.seconds, each.priority, at)
         before = machine.agenda.sweeps
         refusal = machine.agenda.admit(ticket, at)
@@ -100,10 +110,12 @@ def test_whoever_is_let_in_is_in_time(
             assert machine.agenda.sweeps == before
             continue
         machine.admitted.append(ticket)
+        gone |= {id(ticket)} if each.model in each.away else set()
         if each.leaves:
             waited = any(ticket in sweep.tickets for sweep in machine.agenda.sweeps)
             machine.agenda.leave(ticket)
             gone |= {id(ticket)} if waited else set()
+    machine.away = frozenset()
     machine.run_to(at + 10_000)
     assert machine.agenda.idle
     for ticket in machine.admitted:
@@ -208,6 +220,25 @@ def test_beside_one_that_runs_another_begins_only_where_both_are_in_time() -> No
             assert agenda.admit(Ticket(model, until), 0.0) is None
         assert agenda.start(0.0, anybody) is not None
         assert (agenda.start(0.0, anybody) is not None) == begins
+
+
+@pytest.mark.parametrize(
+    "now", [pytest.param(0.0, id="in time"), pytest.param(90.0, id="late already")]
+)
+def test_nobody_waits_for_a_model_that_is_away(now: float) -> None:
+    away = {"c"}
+    agenda = Agenda(cost, away=away.__contains__)
+    for model, deadline in (("c", 22.0), ("b", 200.0)):
+        assert agenda.admit(Ticket(model, deadline), 0.0) is None
+    assert agenda.admit(Ticket("a", now + 8.0), now) is None
+    order = [agenda.start(now, lambda model: model not in away)]
+    assert [sweep.model for sweep in order if sweep is not None] == ["a"]
+    agenda.end(next(filter(None, order)), now + 7.0)
+    away.clear()
+    assert [sweep.model for sweep in agenda.sweeps] == ["c", "b"]
+    sweep = agenda.start(now + 7.0, anybody)
+    assert sweep is not None
+    assert sweep.model == "c"
 
 
 def test_what_still_runs_counts_when_the_one_beside_it_has_ended() -> None:

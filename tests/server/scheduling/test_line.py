@@ -81,6 +81,7 @@ def test_changes_pass_all_others_also_where_the_line_is_full() -> None:
     with pytest.raises(BusyError):
         line.join(ticket())
     assert line.take() == "change"
+    line.made("change")
     for each in tickets:
         sweep = sweep_of(line)
         assert sweep.tickets == (each,)
@@ -134,6 +135,27 @@ def test_an_idle_machine_that_refuses_comes_to_doubt_what_it_knows() -> None:
     with pytest.raises(LateError):
         line.join(ticket(1.0))
     line.join(ticket(1.0))
+
+
+def test_nobody_waits_for_a_model_whose_engine_is_changed() -> None:
+    clock = Clock()
+    dispatcher = Dispatcher(clock=clock)
+    changed, other = (dispatcher.line(name, 4) for name in ("changed", "other"))
+    for line in (changed, other):
+        dispatcher.expect(line.key, 10.0, None)
+    first, waiting = ticket(20.0), ticket(21.0)
+    changed.join(first)
+    changed.join(waiting)
+    other.join(ticket(100.0))
+    sweep = sweep_of(changed)
+    clock.now = 10.0
+    changed.join_first("change")
+    changed.done(sweep, 10.0)
+    assert changed.take() == "change"
+    beside = sweep_of(other)  # while the change is made, though that of the other model is urgent
+    other.done(beside, 10.0)
+    changed.made("change")
+    assert sweep_of(changed).tickets == (waiting,)
 
 
 def test_models_in_one_arena_do_not_begin_beside_each_other() -> None:
