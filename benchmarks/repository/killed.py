@@ -32,7 +32,7 @@ from models.compiler import compile_onnx
 from models.packs.leftovers import PREFIX
 from models.packs.pack import versions
 from server.repository.layout.model_folders import model_names
-from server.repository.polling.wholeness import check_whole
+from server.repository.layout.wholeness import check_whole
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"
 _MODELS = ("first", "second")

@@ -49,16 +49,18 @@ async def watch(repository: Repository, factor: float = FACTOR) -> None:
 
 
 async def replace_engine(repository: Repository, entry: Entry) -> None:
-    """Serve a model with another engine; where there is no room for one it stays unloaded, and says why.
+    """Serve a model with another engine; where there is no room for one it is unloaded, and says why.
 
     What the stuck one holds stays reserved until it ends, and for ever where the disk may write to it.
     """
-    if entry.worker is None:
+    worker = entry.worker
+    if worker is None:
         return
-    entry.worker.abandon(_WHY)
+    worker.abandon(_WHY)
     try:
-        await repository.load(entry.model)
+        is_back = await repository.restore(entry, worker, _WHY)
     except Exception as exc:  # noqa: BLE001  others are served, and this one says why it is not
         _log.error("model %s is not served again: %s", entry.name, exc)
     else:
-        _log.warning("model %s is served by another engine: %s", entry.name, _WHY)
+        if is_back:
+            _log.warning("model %s is served by another engine: %s", entry.name, _WHY)

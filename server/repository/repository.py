@@ -33,6 +33,7 @@ from server.repository.layout.model_config import FILE, ModelConfig
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Slot, ignored_fields, slots
+from server.repository.layout.wholeness import check_whole
 from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
 from server.repository.turnover.arrivals import Arrivals
@@ -284,17 +285,40 @@ class Repository:
         """How often each slot was loaded for a request, and the seconds that took."""
         return self._arrivals.cold_starts
 
+    async def restore(self, entry: Entry, given_up: Worker, why: str) -> bool:
+        """Serve a model with another engine in place of one that was given up, and say ``why`` it was.
+
+        Where there is no room for it, and models go for others, the next request tries again. Return
+        whether it is served; not where somebody loaded or unloaded it meanwhile. Raises as ``load``.
+        """
+        async with self._changing():
+            if entry.worker is not given_up:
+                return False
+            await self._loaded.close(entry, why, "evicted" if self._evicts else "failed")
+            await self._bring_back(entry)
+            return True
+
     async def _fetch(self, entry: Entry) -> None:
         """Load an evicted model again; raises as ``load``."""
         async with self._changing():
-            if not entry.evicted:
-                return  # somebody loaded or unloaded it before this had its turn
-            found = await asyncio.to_thread(self._laid_out, entry.model)
-            await self._remove(entry.model, {slot.name for slot in found})
-            # Where its versions are laid out otherwise by now, all of them are what it was.
-            for slot in [each for each in found if each.name == entry.name] or found:
-                if await self._bringing.bring(slot, self._evicts):
-                    self._grow_later()
+            if entry.evicted:  # or somebody loaded or unloaded it before this had its turn
+                await self._bring_back(entry)
+
+    async def _bring_back(self, entry: Entry) -> None:
+        """Load again what has left service without anybody's wish; raises as ``load``.
+
+        Nobody has said that what is on disk by now is whole: what is not as it was is read first.
+        """
+        found = await asyncio.to_thread(self._laid_out, entry.model)
+        for slot in found:
+            known = self._entries.get(slot.name)
+            if known is None or known.slot is None or known.slot.seen != slot.seen:
+                await asyncio.to_thread(check_whole, slot.folder)
+        await self._remove(entry.model, {slot.name for slot in found})
+        # Where its versions are laid out otherwise by now, all of them are what it was.
+        for slot in [each for each in found if each.name == entry.name] or found:
+            if await self._bringing.bring(slot, self._evicts):
+                self._grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.

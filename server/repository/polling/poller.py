@@ -10,10 +10,10 @@ import logging
 from collections.abc import Collection
 
 from server.repository.layout.slots import slots
+from server.repository.layout.wholeness import check_whole
 from server.repository.polling.changes import Changes, Changing
 from server.repository.polling.following import FAILURES
 from server.repository.polling.sight import look_at_all
-from server.repository.polling.wholeness import check_whole
 from server.repository.repository import Repository
 
 _log = logging.getLogger(__name__)

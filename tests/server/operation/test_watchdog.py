@@ -92,3 +92,42 @@ async def test_without_room_for_another_it_says_so_and_others_are_served(
             await asyncio.sleep(0.001)
         await service.context.repository.load("tiny")
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+
+
+async def test_what_found_no_room_comes_with_a_request_once_there_is(
+    settings: SettingsFactory, faults: Faults, packs: Packs
+) -> None:
+    changes = {"architecture": "2s", "budget_policy": "evict-lru", "evictable": "tiny"}
+    async with serving(settings(**changes)) as service:
+        case = Stuck(service, faults)
+        await case.begin()
+        (entry,) = stuck(service.context.repository, 1.0, 0.0)
+        await replace_engine(service.context.repository, entry)
+        error(await case.behind, 503, "did not come back")
+        error(await service.infer("tiny", TINY), 409, "tiny", "does not fit")
+        case.gate.open()
+        while "tiny (stuck 1)" in service.context.budget.held():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+
+
+async def test_what_somebody_unloads_meanwhile_stays_away(
+    service: Service, faults: Faults, packs: Packs
+) -> None:
+    case, repository, gate = Stuck(service, faults), service.context.repository, Gate()
+    await case.begin()
+    faults.read = lambda offset, length: gate.hold()
+    other = asyncio.create_task(repository.load("twin"))
+    await gate.reached()
+    unloading = asyncio.create_task(repository.unload("tiny"))
+    await asyncio.sleep(0)  # it waits for the load
+    (entry,) = stuck(repository, 1.0, 0.0)
+    replacing = asyncio.create_task(replace_engine(repository, entry))
+    await asyncio.sleep(0)
+    faults.read = lambda offset, length: None
+    gate.open()
+    await asyncio.gather(other, unloading, replacing)
+    error(await case.behind, 503, "did not come back")
+    error(await service.infer("tiny", TINY), 503, "unloaded")
+    case.gate.open()
+    await asyncio.to_thread(case.worker.wait)

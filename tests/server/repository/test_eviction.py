@@ -191,13 +191,32 @@ async def test_who_asks_for_the_folder_to_be_followed_brings_nobody_back(
     await right(crowded, packs, "twin")
 
 
-async def test_versions_that_are_laid_out_otherwise_meanwhile(
-    settings: SettingsFactory, packs: Packs, tmp_path: Path
-) -> None:
+@pytest.fixture
+def copied(packs: Packs, tmp_path: Path) -> Path:
+    """A repository that a test may change."""
     for name in MODELS:
         shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
-    changes = crowding(packs, repository=tmp_path / "packs")
+    return tmp_path / "packs"
+
+
+async def test_a_copy_that_is_under_way_is_not_taken(
+    settings: SettingsFactory, packs: Packs, copied: Path
+) -> None:
+    async with serving(settings(**crowding(packs, repository=copied))) as service:
+        weights = copied / "twin/1/weights.bin"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-4096] + bytes(4096))  # its full size before its last byte
+        error(await service.infer("twin", inputs_for("twin")), 503, "not those of the manifest")
+        assert loaded(service) == {"tiny", "pair"}  # nobody went for it
+        weights.write_bytes(whole)
+        await right(service, packs, "twin")
+
+
+async def test_versions_that_are_laid_out_otherwise_meanwhile(
+    settings: SettingsFactory, packs: Packs, copied: Path
+) -> None:
+    changes = crowding(packs, repository=copied)
     async with serving(settings(**changes)) as service:
-        (tmp_path / "packs/twin/config.pbtxt").write_text("version_policy { all { } }")
+        (copied / "twin/config.pbtxt").write_text("version_policy { all { } }")
         await right(service, packs, "twin")
         assert "twin/1" in loaded(service)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from server.context import StartupError
+from server.repository.layout.wholeness import check_whole
 from server.repository.polling.changes import Changes
 from server.repository.polling.poller import Poller
-from server.repository.polling.wholeness import check_whole
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
 
