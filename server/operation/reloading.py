@@ -12,9 +12,10 @@ Step = Callable[[], Awaitable[object]]
 
 
 class Reloading:
-    """Takes its ``steps``, by what they read, each time somebody asks; ``describe``: what is served then.
+    """Takes all ``steps``, by what they read, each time somebody asks; ``describe``: what is served then.
 
-    Asked while it is at it, it does it once more: what was read may be older than the wish.
+    They do not wait for each other: models take minutes, and a key that must not open any more is urgent.
+    A step that is asked for while it is taken is taken once more: what was read may be older than the wish.
     """
 
     def __init__(
@@ -23,37 +24,51 @@ class Reloading:
         self._steps = steps
         self._notifier = notifier
         self._describe = describe
-        self._asked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._asked = {what: asyncio.Event() for what in steps}
+        self._taking: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
 
     def ask(self) -> None:
         """Let everything be read again, soon: once it has begun, and has not ended."""
-        self._asked.set()
+        for asked in self._asked.values():
+            asked.set()
+        if self._tasks:
+            self._notifier.reloading()
 
     def begin(self) -> None:
         """Serve who asks, and who has asked."""
-        self._task = asyncio.create_task(self._run())
+        if self._is_asked():
+            self._notifier.reloading()
+        self._tasks = [asyncio.create_task(self._follow(what)) for what in self._steps]
 
     def end(self) -> None:
         """Read nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
 
-    async def _run(self) -> None:
+    def _is_asked(self) -> bool:
+        return any(asked.is_set() for asked in self._asked.values())
+
+    async def _follow(self, what: str) -> None:
+        """Take one step whenever somebody asks; the last one that ends says that all has been read."""
+        asked = self._asked[what]
         while True:
-            await self._asked.wait()
-            self._asked.clear()
-            self._notifier.reloading()
-            done = [what for what, step in self._steps.items() if await _taken(what, step)]
-            self._notifier.ready(self._describe())
-            _log.info("read again: %s; %s", ", ".join(done) or "nothing", self._describe())
+            await asked.wait()
+            asked.clear()
+            self._taking.add(what)
+            await _take(what, self._steps[what])
+            self._taking.remove(what)
+            if not self._taking and not self._is_asked():
+                self._notifier.ready(self._describe())
+                _log.info("all has been read again: %s", self._describe())
 
 
-async def _taken(what: str, step: Step) -> bool:
-    """Take one step, and return whether it could be; what fails keeps what it had, and others go on."""
+async def _take(what: str, step: Step) -> None:
+    """Take one step; what fails keeps what it had, and the server serves on."""
     try:
         await step()
     except Exception as exc:  # noqa: BLE001  the server serves on
         _log.error("%s not read again: %s", what, exc)
-        return False
-    return True
+    else:
+        _log.info("%s read again", what)

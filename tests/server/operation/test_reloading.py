@@ -1,6 +1,7 @@
 """Reading again: every step each time, whatever fails."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -49,20 +50,27 @@ async def test_each_asking_takes_every_step(caplog: pytest.LogCaptureFixture) ->
     assert "bad not read again: spoilt" in caplog.text
 
 
-async def test_asked_while_it_reads_it_reads_once_more() -> None:
-    notifier, gate, turns = Said(), asyncio.Event(), 0
+async def test_who_asks_while_models_are_read_has_keys_read_at_once() -> None:
+    notifier, gate, keys = Said(), asyncio.Event(), asyncio.Semaphore(0)
+    turns = Counter[str]()
+
+    async def quick() -> None:
+        turns["keys"] += 1
+        keys.release()
 
     async def slow() -> None:
-        nonlocal turns
-        turns += 1
-        reloading.ask() if turns == 1 else None
+        turns["models"] += 1
         await gate.wait()
 
-    reloading = Reloading({"slow": slow}, notifier, str)
-    reloading.ask()
+    reloading = Reloading({"models": slow, "keys": quick}, notifier, str)
     reloading.begin()
+    for _ in range(3):
+        reloading.ask()
+        await asyncio.wait_for(keys.acquire(), LIMIT_SECONDS)
+    assert turns == {"keys": 3, "models": 1}
+    assert notifier.messages == ["RELOADING=1"] * 3
     gate.set()
-    for _ in range(2):
-        await asyncio.wait_for(notifier.ready_again.acquire(), LIMIT_SECONDS)
+    await asyncio.wait_for(notifier.ready_again.acquire(), LIMIT_SECONDS)
     reloading.end()
-    assert turns == 2
+    assert turns == {"keys": 3, "models": 2}, "what was read may be older than the wish"
+    assert notifier.messages == ["RELOADING=1"] * 3 + ["READY=1"]
