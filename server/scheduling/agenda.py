@@ -11,9 +11,11 @@ is promised nothing while it is: nobody knows when it comes back, so nobody wait
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, pairwise
 
 from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
@@ -34,30 +36,32 @@ class _Place:
 
 
 class _Room:
-    """Which places in a list one more sweep may have, known for all of them at once.
+    """Where in a list one more sweep may stand, known for all positions at once.
 
-    ``ends``: of the sweeps in it; ``free``: when each place is. A hundred requests a second may be refused,
+    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand requests a second may be refused,
     and trying each list whole takes the square of its length.
     """
 
     def __init__(self, placed: _Placed, ends: list[float], free: list[float]) -> None:
+        #: With several places a sweep in between may make others begin in another order.
+        self.is_exact = len(free) == 1
         self._begins = [free[0], *ends]
-        self._is_one_place = len(free) == 1
         slack = [limit - end for (_, limit), end in zip(placed, ends, strict=True)]
-        #: By how much all from there on may end later.
+        #: By how much all from there on may end later; ascending, as the begins are.
         self._slack = [*reversed([*accumulate(reversed(slack), min)]), math.inf]
 
-    def may_take(self, position: int, cost: float, deadline: float) -> bool:
-        """Return whether a sweep there may be in time, and all behind it; with several places always."""
-        if not self._is_one_place:
-            return True
-        return self._begins[position] + cost <= deadline and self._slack[position] >= cost
+    def positions(self, cost: float, deadline: float) -> range:
+        """Return where a sweep may be in time, and all behind it; with several places all there are."""
+        if not self.is_exact:
+            return range(len(self._begins))
+        last = bisect_right(self._begins, deadline, key=lambda begin: begin + cost)
+        return range(bisect_left(self._slack, cost), last)
 
 
 class Agenda:
     """Sweeps of requests to several models on a machine where ``places`` compute at once.
 
-    ``cost`` is asked anew for each decision. ``batching``: of a model. ``away``: whether no sweep of a
+    ``cost`` is asked anew for each list. ``batching``: of a model. ``away``: whether no sweep of a
     model can begin, for nobody knows how long.
     """
 
@@ -90,26 +94,26 @@ class Agenda:
         It joins a sweep of its model that has room, else it gets one of its own; as far in front as its
         priority and deadline say, and where that would make somebody late, at a place where it does not.
         """
-        trial = self._trial(ticket, now)
-        if trial is None:
-            return self._refusal(ticket, now)
-        self._sweeps = [sweep for sweep, _ in trial]
-        return None
+        trial, refusal = self._trial(ticket, now)
+        if trial is not None:
+            self._sweeps = [sweep for sweep, _ in trial]
+        return refusal
 
     def ask(self, ticket: Ticket, now: float) -> float | None:
         """Return what ``admit`` would, and change nothing."""
-        return self._refusal(ticket, now) if self._trial(ticket, now) is None else None
+        return self._trial(ticket, now)[1]
 
-    def _trial(self, ticket: Ticket, now: float) -> _Placed | None:
-        """Return the list in which ``ticket`` stands, too, and nobody is late; None: there is none."""
-        placed = list(zip(self._sweeps, self._limits(now), strict=True))
-        trials = self._trials(ticket, placed, now)
-        return next((each for each in trials if self._keeps(each, now)), None)
+    def _trial(self, ticket: Ticket, now: float) -> tuple[_Placed | None, float | None]:
+        """Return the list in which ``ticket`` stands, too, and nobody is late.
 
-    def _refusal(self, ticket: Ticket, now: float) -> float:
-        """Return in how many seconds ``ticket``, with as much time as it has now, would be let in."""
-        ends = [*self._ends(self._sweeps, now), *(self._free(now))]
-        return max(ends) + self._cost(ticket.model, 1) - ticket.deadline
+        Without one: None, and in how many seconds the ticket, with as much time as it has now, finds one.
+        """
+        ends = [*self._ends(self._sweeps, now)]
+        for trial in self._trials(ticket, ends, now):
+            if self._keeps(trial, now):
+                return trial, None
+        free = max([*ends, *self._free(now)])
+        return None, free + self._cost(ticket.model, 1) - ticket.deadline
 
     def start(self, now: float, can: Callable[[str], bool]) -> Sweep | None:
         """Take the next sweep that begins now out of the list; None: none does.
@@ -120,7 +124,8 @@ class Agenda:
         place = min(self._places, key=lambda place: (len(place.running), place.until))
         if len(place.running) == _AT_A_PLACE:
             return None
-        placed = list(zip(self._sweeps, self._limits(now), strict=True))
+        can = cache(can)
+        placed = cache(lambda: self._placed(self._ends(self._sweeps, now)))
         for position, sweep in enumerate(self._sweeps):
             if not can(sweep.model) or self._waits(sweep, placed, now):
                 continue
@@ -152,47 +157,52 @@ class Agenda:
         ready = (self._batching(sweep.model).ready_at(sweep) for sweep in self._sweeps)
         return min((at for at in ready if at > now), default=math.inf)
 
-    def _trials(self, ticket: Ticket, placed: _Placed, now: float) -> Iterator[_Placed]:
+    def _trials(self, ticket: Ticket, ends: list[float], now: float) -> Iterator[_Placed]:
         """Yield lists in which ``ticket`` stands, too, the ones first that suit it best."""
+        placed = self._placed(ends)
         rank, lanes = (ticket.priority, ticket.deadline), self._batching(ticket.model).lanes
         first = next((i for i, (each, _) in enumerate(placed) if each.rank > rank), len(placed))
-        for position, (sweep, limit) in enumerate(placed):
+        for position, (sweep, limit) in enumerate(placed if lanes > 1 else ()):
             if sweep.model == ticket.model and len(sweep.tickets) < lanes:
                 joined = sweep.joined(ticket), min(limit, ticket.deadline)
                 others = [*placed[:position], *placed[position + 1 :]]
                 for earlier in range(min(first, position), position + 1):
                     yield [*others[:earlier], joined, *others[earlier:]]
         own = Sweep(ticket.model, (ticket,)), ticket.deadline
-        room = _Room(placed, list(self._ends((sweep for sweep, _ in placed), now)), self._free(now))
-        cost = self._cost_of(own[0])
-        for position in (*range(first, len(placed) + 1), *reversed(range(first))):
-            if room.may_take(position, cost, ticket.deadline):
-                yield [*placed[:position], own, *placed[position:]]
-        # What no order can do, this one cannot.
-        yield sorted([*placed, own], key=lambda each: each[1])
+        room = _Room(placed, ends, self._free(now))
+        found = room.positions(self._cost_of(own[0]), ticket.deadline)
+        for position in sorted(found, key=lambda each: (each < first, abs(each - first))):
+            yield [*placed[:position], own, *placed[position:]]
+        # What no order can do, this one cannot. Where it is that of the list, it was among those above.
+        if not (room.is_exact and _is_by_limit(placed)):
+            yield sorted([*placed, own], key=_limit)
 
-    def _may_go(self, position: int, place: _Place, placed: _Placed, now: float) -> bool:
+    def _may_go(
+        self, position: int, place: _Place, placed: Callable[[], _Placed], now: float
+    ) -> bool:
         """Return whether the sweep at ``position`` may begin at ``place`` before those in front of it.
 
         Beside one that runs it may where that one is in time though all of this sweep were in its way.
         """
         if position == 0 and not place.running:
             return True
-        until = max(place.until, now) + self._cost_of(placed[position][0])
+        all_placed = placed()
+        until = max(place.until, now) + self._cost_of(all_placed[position][0])
         if any(until > sweep.deadline for sweep in place.running):
             return False
-        return self._keeps([placed[position], *placed[:position], *placed[position + 1 :]], now)
+        others = [*all_placed[:position], *all_placed[position + 1 :]]
+        return self._keeps([all_placed[position], *others], now)
 
-    def _waits(self, sweep: Sweep, placed: _Placed, now: float) -> bool:
+    def _waits(self, sweep: Sweep, placed: Callable[[], _Placed], now: float) -> bool:
         """Return whether ``sweep`` waits for more requests: only while nobody would be late for that."""
         ready = self._batching(sweep.model).ready_at(sweep)
-        return ready > now and self._keeps(placed, ready)
+        return ready > now and self._keeps(placed(), ready)
 
-    def _limits(self, now: float) -> list[float]:
-        """Return when each sweep has to have ended; for one that is late already: when it will have."""
-        ends = self._ends(self._sweeps, now)
+    def _placed(self, ends: Iterable[float]) -> _Placed:
+        """Return the list, with when each sweep has to have ended; one that is late: as in ``ends``."""
+        away = cache(self._away)
         return [
-            math.inf if self._away(sweep.model) else max(sweep.deadline, end)
+            (sweep, math.inf if away(sweep.model) else max(sweep.deadline, end))
             for sweep, end in zip(self._sweeps, ends, strict=True)
         ]
 
@@ -203,9 +213,9 @@ class Agenda:
 
     def _ends(self, sweeps: Iterable[Sweep], now: float) -> Iterator[float]:
         """Yield when each of ``sweeps`` ends: the next one begins where a place is free first."""
-        free = self._free(now)
+        free, cost = self._free(now), cache(self._cost)
         for sweep in sweeps:
-            end = free[0] + self._cost_of(sweep)
+            end = free[0] + cost(sweep.model, len(sweep.tickets))
             heapq.heapreplace(free, end)
             yield end
 
@@ -215,3 +225,11 @@ class Agenda:
 
     def _cost_of(self, sweep: Sweep) -> float:
         return self._cost(sweep.model, len(sweep.tickets))
+
+
+def _limit(each: tuple[Sweep, float]) -> float:
+    return each[1]
+
+
+def _is_by_limit(placed: _Placed) -> bool:
+    return all(before <= after for (_, before), (_, after) in pairwise(placed))

@@ -35,7 +35,8 @@ class _Known:
     def of(self, requests: int) -> float:
         """Return the seconds of a sweep of so many requests; 0 where nothing is known."""
         if requests not in self.reckoned:
-            self.reckoned[requests] = self._reckon(requests)
+            seconds = self._reckon(requests)
+            self.reckoned[requests] = seconds if math.isfinite(seconds) else 0.0
         return self.reckoned[requests]
 
     def see(self, requests: int, seconds: float) -> None:
@@ -117,5 +118,4 @@ class Costs:
     def sweep_seconds(self, model: str, requests: int) -> float:
         """Return what a sweep of so many requests takes, from above; 0: nothing is known."""
         found = self._known.get(model)
-        seconds = 0.0 if found is None else found.of(requests)
-        return seconds if math.isfinite(seconds) else 0.0
+        return 0.0 if found is None else found.of(requests)

@@ -1,6 +1,7 @@
 """What is scheduled: requests, and the sweeps that carry them."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 #: What ``Ticket.priority`` can be: first, as usual, last.
 HIGHEST, NORMAL, LOWEST = 1, 2, 3
@@ -31,12 +32,12 @@ class Sweep:
     model: str
     tickets: tuple[Ticket, ...]
 
-    @property
+    @cached_property
     def deadline(self) -> float:
         """When the first of its requests has to be answered."""
         return min(ticket.deadline for ticket in self.tickets)
 
-    @property
+    @cached_property
     def rank(self) -> tuple[int, float]:
         """Priority, then deadline, of the first of its requests."""
         return min((ticket.priority, ticket.deadline) for ticket in self.tickets)
