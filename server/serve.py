@@ -14,6 +14,7 @@ import uvloop
 from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
+from server.operation.garbage import pass_over_what_stays
 from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
 from server.repository.polling.following import follow
@@ -54,6 +55,8 @@ async def serve(settings: Settings) -> None:
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
     try:
+        server = _server(settings, context, listener, certificate, reloading)
+        pass_over_what_stays()
         # Loaded here rather than in uvicorn's start, which turns errors into tracebacks.
         await context.start()
         await _start_grpc(context, certificate)
@@ -62,7 +65,7 @@ async def serve(settings: Settings) -> None:
         await context.stop()
         raise
     reloading.begin()
-    await _server(settings, context, listener, certificate, reloading).serve()
+    await server.serve()
 
 
 def _certificate(settings: Settings) -> Certificate | None:

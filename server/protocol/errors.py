@@ -117,6 +117,8 @@ def public(said: Exception | str, root: Path) -> str:
     if isinstance(said, OSError):
         return said.strerror or type(said).__name__
     text = str(said)
+    if "/" not in text and str(root) not in text:
+        return text
     for path in {str(root.absolute()), str(root)} - {"/", "."}:
         text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
         text = re.sub(rf"(^| ){re.escape(path)}(?![\w./-])", "", text)

@@ -8,7 +8,7 @@ Invariant: every request that was accepted gets a result or an error, also when 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -154,7 +154,11 @@ class Worker:
         Raises:
             BusyError: ``limit`` requests wait already. LateError: it would be late.
         """
-        self._line.check_room(None if seconds is None else time.monotonic() + seconds)
+        if seconds is None:
+            self._line.check_room()
+        else:
+            outside = self._dispatcher.costs.outside_seconds
+            self._line.check_room(time.monotonic() + seconds - outside)
 
     @property
     def is_quick(self) -> bool:
@@ -174,22 +178,27 @@ class Worker:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
         return await self.answer(inputs, limit_seconds, copies)
 
-    async def answer(
+    def answer(
         self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
-    ) -> Answer[T]:
-        """Queue a request and wait for its answer; cancelling this call cancels only its own work.
+    ) -> Coroutine[Any, Any, Answer[T]]:
+        """Queue a request at once, and return its answer to wait for, which has to be done.
 
-        ``take`` runs on the worker's thread; see Engine.answer. ``priority``: as Ticket has it.
+        Cancelling that cancels only its own work. ``take`` runs on the worker's thread; see Engine.answer.
+        ``priority``: as Ticket has it.
 
         Raises:
             BusyError: the queue is full. LateError: the answer would come too late, or make another one
-            late that was promised. NotServingError: the worker is closing.
-            DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
+            late that was promised. NotServingError: the worker is closing. These at once: a refusal costs
+            no task. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
         job = self._job(inputs, limit_seconds, take, priority)
         if job.limit <= time.monotonic():
             raise DeadlineError(f"no answer within {limit_seconds:g} s")
         self._line.join(job)
+        return self._answered(job, limit_seconds)
+
+    async def _answered(self, job: _Job, limit_seconds: float) -> Answer[Any]:
+        """Return the answer to ``job``, which waits in line."""
         try:
             async with asyncio.timeout(limit_seconds):
                 answer = await asyncio.wrap_future(job.future)

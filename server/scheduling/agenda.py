@@ -38,7 +38,7 @@ class _Place:
 class _Room:
     """Where in a list one more sweep may stand, known for all positions at once.
 
-    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand requests a second may be refused,
+    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand a second may be refused,
     and trying each list whole takes the square of its length.
     """
 
