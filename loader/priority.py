@@ -1,8 +1,9 @@
-"""Moving before computing: a thread that reads or copies needs a core for little time, but at once.
+"""Moving before computing: who reads, copies or answers needs a core for little time, but at once.
 
 Compute threads fill all cores, and Linux lets a thread that wakes wait for up to a time slice (3 ms); a
 read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, anybody may) and a lower
-nice level (CAP_SYS_NICE or RLIMIT_NICE). docs/demand-layering.md has the figures.
+nice level (CAP_SYS_NICE or RLIMIT_NICE). An event loop takes the slice alone: with a lower nice level a
+flood of requests would keep kernels from every core. docs/demand-layering.md has the figures.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ LEVELS = 10
 _LOWEST = -20
 _SLICE_NS = 100_000  # the shortest that Linux takes
 _SCHED_OTHER = 0
+#: Of sched_setattr: threads that this one starts are usual ones.
+_RESET_ON_FORK = 1
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
@@ -51,6 +54,16 @@ def hasten() -> Priority:
     return "slice" if _schedule(now) else "usual"
 
 
+def wake_soon() -> bool:
+    """Let the calling thread, and none that it starts, run soon after it wakes; return whether it may.
+
+    It gets no more of a core than others: only a short slice is asked for, which anybody may. A nice level
+    below 0 is left as it is: threads that are started would lose it.
+    """
+    now = os.getpriority(os.PRIO_PROCESS, 0)
+    return now >= 0 and _schedule(now, _RESET_ON_FORK)
+
+
 def spread(cores: Collection[int]) -> None:
     """Let the calling thread run on all of ``cores``, as far as the kernel allows.
 
@@ -70,12 +83,16 @@ def reader_priority() -> Priority:
     return found[0]
 
 
-def _schedule(nice: int) -> bool:
+def _schedule(nice: int, flags: int = 0) -> bool:
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None:
         return False
     attributes = _Attributes(
-        size=ctypes.sizeof(_Attributes), policy=_SCHED_OTHER, nice=nice, runtime=_SLICE_NS
+        size=ctypes.sizeof(_Attributes),
+        policy=_SCHED_OTHER,
+        flags=flags,
+        nice=nice,
+        runtime=_SLICE_NS,
     )
     return bool(_libc().syscall(number, 0, ctypes.byref(attributes), 0) == 0)
 

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 import uvloop
 
+from loader.priority import wake_soon
 from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
@@ -207,6 +208,7 @@ def run(settings: Settings) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
+    wake_soon()
     try:
         uvloop.run(serve(settings))
     except Exception as exc:

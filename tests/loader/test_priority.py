@@ -1,6 +1,8 @@
 """Threads that read run soon after they wake, as far as the kernel allows."""
 
+import ctypes
 import os
+import platform
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from loader import priority
-from loader.priority import LEVELS, hasten, reader_priority, spread
+from loader.priority import LEVELS, hasten, reader_priority, spread, wake_soon
 
 T = TypeVar("T")
 
@@ -48,6 +50,26 @@ def test_what_is_not_allowed_is_left(
     monkeypatch.setattr(os, "getpriority", lambda *_: 0)
     assert hasten() == expected
     assert tried == [-LEVELS, 0][: 1 if expected == "nice" else 2]
+
+
+def slice_ns() -> int:
+    """The slice of the calling thread as the kernel tells it; 0 where it tells none."""
+    found = priority._Attributes()
+    number = {"x86_64": 315, "aarch64": 275}.get(platform.machine(), -1)
+    size = ctypes.sizeof(found)
+    ctypes.CDLL(None).syscall(number, 0, ctypes.byref(found), size, 0)
+    return int(found.runtime)
+
+
+def test_a_thread_that_wakes_soon_starts_usual_ones() -> None:
+    def found() -> tuple[bool, int, int]:
+        return wake_soon(), slice_ns(), on_a_thread(slice_ns)
+
+    before, usual = nice_level(), on_a_thread(slice_ns)
+    is_allowed, own, of_started = on_a_thread(found)
+    assert own < usual or not (is_allowed and usual)
+    assert of_started == usual
+    assert nice_level() == before
 
 
 def test_a_machine_without_the_call_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
