@@ -60,6 +60,13 @@ def infer_request(model: str, document: Mapping[str, Any]) -> bytes:
     return request_bytes("POST", f"/v2/models/{model}/infer", body, kind)
 
 
+def mixed_request(model: str, document: Mapping[str, Any], data: bytes) -> bytes:
+    """Return an infer request to ``model`` with ``document`` as JSON, and ``data`` behind it."""
+    text = json.dumps(document).encode()
+    length = {"Inference-Header-Content-Length": str(len(text))}
+    return request_bytes("POST", f"/v2/models/{model}/infer", text + data, length)
+
+
 class ResponseReader:
     """Takes bytes as they arrive and gives each answer when its last byte is there."""
 

@@ -1,6 +1,5 @@
 """What it costs to bring a tensor of 600 KB to a model and to take one away: raw and as JSON."""
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.messages import Response, infer_request, request_bytes
+from benchmarks.load.messages import Response, infer_request, mixed_request, request_bytes
 from benchmarks.servers.small_models import WIDE_SHAPE
 
 Ask = Callable[[bytes], Response]
@@ -24,17 +23,11 @@ def requests() -> dict[str, bytes]:
         "parameters": {"binary_data_output": True},
     }
     return {
-        "raw in": _mixed("pooled", raw, array.tobytes()),
-        "raw in and out": _mixed("wide", raw, array.tobytes()),
+        "raw in": mixed_request("pooled", raw, array.tobytes()),
+        "raw in and out": mixed_request("wide", raw, array.tobytes()),
         "JSON in": infer_request("pooled", text),
         "JSON in and out": infer_request("wide", text),
     }
-
-
-def _mixed(model: str, document: dict[str, Any], data: bytes) -> bytes:
-    text = json.dumps(document).encode()
-    length = {"Inference-Header-Content-Length": str(len(text))}
-    return request_bytes("POST", f"/v2/models/{model}/infer", text + data, length)
 
 
 def overheads(ask: Ask, runs: int) -> dict[str, Any]:
