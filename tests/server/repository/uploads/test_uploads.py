@@ -204,6 +204,21 @@ async def test_one_upload_of_a_name_and_a_client_that_leaves(
     nothing_is_left(repository, tiny=["1"], pair=["1"], other=["1"], new=["1"])
 
 
+async def test_a_client_that_leaves_the_steps_ends_its_upload(
+    service: Service, repository: Path
+) -> None:
+    headers = (("host", "127.0.0.1"), ("accept", "text/event-stream"))
+    going = Connection(UPLOAD.format("new"), b"sleep", *headers)
+    running = asyncio.create_task(going.call(service.app))
+    process = await asyncio.to_thread(_waits_for_child, repository)
+    going.go_away()
+    await running
+    assert going.status == 200
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    nothing_is_left(repository, tiny=["1"], pair=["1"])
+
+
 def _waits_for_child(repository: Path) -> int:
     """Return the process that compiles "new", once it does."""
     while True:
