@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
@@ -15,6 +15,7 @@ from server.operation.process import installed_version
 from server.page import routes as page
 from server.page.events import Watchers
 from server.page.looks import Looks
+from server.page.state import current_state
 from server.protocol import (
     classify,
     detect,
@@ -72,7 +73,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.state.context = context
-    app.state.watchers = Watchers(context.draining)
+    app.state.watchers = Watchers(partial(current_state, context), context.draining)
     app.state.looks = Looks(context.repository)
     app.router.routes.extend(_routes())
     register_handlers(app)

@@ -21,6 +21,7 @@ from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
 from server.operation.tracing import Tracing
+from server.repository.entry import Entry
 from server.repository.polling.poller import Poller
 from server.repository.repository import Repository
 from server.repository.uploads.compiling import Compiler, Limits
@@ -107,8 +108,8 @@ class Context:
         """Load the models; does nothing when already started.
 
         Raises:
-            StartupError: the repository is empty, no model could be loaded, or one could not and
-                ``exit_on_error`` is set.
+            StartupError: the repository is empty and nothing is to come, no model could be loaded, or one
+                could not and ``exit_on_error`` is set.
             NotFoundError: the repository does not exist.
         """
         if self._tasks:
@@ -119,18 +120,7 @@ class Context:
         entries = self.repository.entries()
         for entry in entries:
             self.metrics.expect(entry.model, entry.version)
-        failed = [entry for entry in entries if not entry.answers]
-        if poller is not None and not self.settings.exit_on_error:
-            failed = []  # what comes later may serve
-        elif not entries:
-            raise StartupError(
-                f"repository {self.settings.repository}: no packs in it; "
-                "compile one into it, or start with --model-control poll, which waits for some"
-            )
-        if failed and (len(failed) == len(entries) or self.settings.exit_on_error):
-            # The log has all of them.
-            reasons = few([entry.reason for entry in failed], "; ")
-            raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
+        self._check_begins(entries, follows=poller is not None)
         self._tasks = [
             asyncio.create_task(beat(self.notifier, self._fault)),
             asyncio.create_task(watchdog.watch(self.repository)),
@@ -138,6 +128,25 @@ class Context:
         if poller is not None:
             following = poller.run(self.settings.poll_interval)
             self._tasks.append(asyncio.create_task(following))
+
+    def _check_begins(self, entries: Sequence[Entry], *, follows: bool) -> None:
+        """Check that something serves or may come to; ``follows``: what comes later is taken.
+
+        Raises:
+            As ``start``.
+        """
+        strict, control = self.settings.exit_on_error, self.settings.model_control
+        if not entries and (strict or control == "none"):
+            raise StartupError(
+                f"repository {self.settings.repository}: no packs in it; compile one into it (layerstream "
+                "compile), or start with --model-control explicit, which takes uploads, or poll, which "
+                f"waits for packs{', and without --exit-on-error' if strict else ''}"
+            )
+        failed = [entry for entry in entries if not entry.answers]
+        if failed and (strict or (len(failed) == len(entries) and not follows)):
+            # The log has all of them.
+            reasons = few([entry.reason for entry in failed], "; ")
+            raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
 
     def _poller(self) -> Poller | None:
         """Return what follows the repository, if the settings say so; blocks."""
@@ -222,6 +231,8 @@ def _threads(settings: Settings) -> int | None:
 
 def _named(serving: Sequence[str], known: int) -> str:
     """Return the name of the one model, or how many of the ``known`` ones serve, and their first names."""
+    if not known:
+        return "no model yet"
     if len(serving) == known == 1:
         return serving[0]
     counted = str(known) if len(serving) == known else f"{len(serving)} of {known}"

@@ -1,22 +1,19 @@
 """GET / and what the page there asks for. The page is files: no build, no other host, no inline code."""
 
-import asyncio
+from contextlib import AsyncExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse
 
-from server.context import Context
 from server.errors import NotFoundError
 from server.page.events import Watchers
 from server.page.looks import Looks
-from server.page.state import state
 from server.protocol.browsers import FILE_HEADERS
-from server.protocol.errors import public
+from server.protocol.event_stream import EventStream
 from server.protocol.repository import ADMINISTRATION
-from server.protocol.serving import ContextDependency
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,22 +46,12 @@ async def file(name: str) -> FileResponse:
 
 
 @router.get("/page/events")
-async def events(request: Request, context: ContextDependency) -> StreamingResponse:
+async def events(request: Request) -> EventStream:
     """The state of the server as server-sent events."""
     watchers: Watchers = request.app.state.watchers
-
-    async def now() -> dict[str, Any]:
-        on_disk = await asyncio.to_thread(_on_disk, context)
-        return state(context, on_disk, lambda text: public(text, context.settings.repository))
-
-    return StreamingResponse(watchers.watch(now), media_type="text/event-stream", headers=_HEADERS)
-
-
-def _on_disk(context: Context) -> list[str]:
-    try:
-        return context.repository.names()
-    except NotFoundError:  # the folder is gone; those that are loaded are shown
-        return []
+    stack = AsyncExitStack()
+    said = await stack.enter_async_context(watchers.watching())
+    return EventStream(said, stack, _HEADERS)
 
 
 @router.get("/page/models/{name}/arena")

@@ -1,12 +1,29 @@
 """What the page shows of the server, as JSON: read from what is there, never measured for it."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.packs.manifest import Manifest
 from server.context import Context
+from server.errors import NotFoundError
 from server.operation.process import installed_version
+from server.protocol.errors import public
 from server.repository.entry import Entry
+from server.repository.repository import Repository
+
+
+async def current_state(context: Context) -> dict[str, Any]:
+    """Return the state as everybody may see it."""
+    on_disk = await asyncio.to_thread(_on_disk, context.repository)
+    return state(context, on_disk, lambda text: public(text, context.settings.repository))
+
+
+def _on_disk(repository: Repository) -> list[str]:
+    try:
+        return repository.names()
+    except NotFoundError:  # the folder is gone; those that are loaded are shown
+        return []
 
 
 def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from server.protocol.errors import public
 from server.protocol.extensions.config import check_override
 from server.protocol.extensions.parameters import flag, read_object, read_parameters
 from server.protocol.serving import ContextDependency
+from server.repository.entry import Entry
 
 router = APIRouter(prefix="/v2/repository", tags=["repository"])
 
@@ -49,9 +50,15 @@ async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
             "state": entry.state if entry else "UNAVAILABLE",
             "reason": public(entry.reason, context.settings.repository) if entry else "not loaded",
         }
-        for name, entry in sorted([*known, *unknown], key=lambda found: found[0])
+        for name, entry in sorted([*known, *unknown], key=_by_name_and_version)
         if not only_ready or (entry and entry.state == "READY")
     ]
+
+
+def _by_name_and_version(found: tuple[str, Entry | None]) -> tuple[str, int]:
+    name, entry = found
+    version = entry.version if entry else None
+    return name, int(version) if version and version.isdecimal() else 0
 
 
 @router.post("/models/{name}/load", dependencies=ADMINISTRATION)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from models.packs.pack import Pack
 from server.errors import NotFoundError, NotServingError, RefusedError, shown
-from server.repository.entry import Entry
+from server.repository.entry import Entry, Unloaded
 
 
 class Entries(Mapping[str, Entry]):
@@ -25,6 +25,15 @@ class Entries(Mapping[str, Entry]):
     def known(self, name: str, model: str) -> Entry:
         """Return the entry of the slot ``name``, which may be new."""
         return self._by_name.setdefault(name, Entry(name, model))
+
+    def note(self, model: str, why: str) -> None:
+        """Note why nothing of ``model`` can be loaded as it is on disk now.
+
+        What is loaded serves on; what was evicted tells whom it is loaded for.
+        """
+        for entry in self.of(model) or [self.known(model, model)]:
+            if isinstance(entry.condition, Unloaded) and not entry.evicted:
+                entry.condition = Unloaded(why)
 
     def forget(self, name: str) -> None:
         """Know nothing of the slot ``name`` any more."""

@@ -32,7 +32,13 @@ from server.repository.entry import Entry, Lost, Unloaded
 from server.repository.layout.model_config import FILE, ModelConfig
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.presence import Presence
-from server.repository.layout.slots import Slot, ignored_fields, slots
+from server.repository.layout.slots import (
+    Missing,
+    Slot,
+    ignored_fields,
+    missing_versions,
+    slots,
+)
 from server.repository.layout.wholeness import check_whole
 from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
@@ -155,23 +161,32 @@ class Repository:
             configuration is damaged. What was loaded before is as it was. Of several versions, the others
             are tried all the same.
         """
-        return await self._load(name, self._evicts)
+        entry = await self._load(name, self._evicts)
+        for each in self._entries.of(name):
+            if not each.serves:
+                _log.warning("not served: %s", each.message)
+        return entry
 
     async def _load(self, name: str, evicts: bool) -> Entry:
         async with self._changing():
             try:
                 found = await asyncio.to_thread(self._laid_out, name)
             except _FAILURES as exc:
-                for entry in self._entries.of(name) or [self._entries.known(name, name)]:
-                    if isinstance(entry.condition, Unloaded):
-                        entry.condition = Unloaded(str(exc))
+                self.note(name, exc)
                 raise
             self._say_ignored(name, found[0].config)
-            await self._remove(name, {slot.name for slot in found})
+            missing = missing_versions(found)
+            await self._remove(name, {*missing, *(slot.name for slot in found)})
+            for each in missing.values():
+                await self._miss(each)
             failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
             if failures:
                 raise failures[0]
             return self._entries.find(name)
+
+    def note(self, name: str, exc: Exception) -> None:
+        """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
+        self._entries.note(name, (isinstance(exc, OSError) and exc.strerror) or str(exc))
 
     def _laid_out(self, name: str) -> list[Slot]:
         """Return the slots of the model ``name`` as they are on disk; blocks. Raises as ``load``."""
@@ -230,6 +245,14 @@ class Repository:
             await self._loaded.close(entry, gone, patience_seconds=self._patience)
             if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)
+
+    async def _miss(self, missing: Missing) -> None:
+        """Note a version that shall be served and is not on disk; one that was goes."""
+        entry = self._entries.known(missing.name, missing.model)
+        if entry.worker is not None:
+            self._grow_later()
+        await self._loaded.close(entry, missing.why, patience_seconds=self._patience)
+        entry.version = missing.version
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return a model that has been loaded or tried, and its pack.

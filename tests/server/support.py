@@ -309,10 +309,17 @@ class Connection:
     """One request spoken in ASGI's own words, so that a test decides when the client goes away."""
 
     def __init__(
-        self, path: str, body: bytes, *headers: tuple[str, str], more: bool = False
+        self,
+        path: str,
+        body: bytes,
+        *headers: tuple[str, str],
+        more: bool = False,
+        method: str = "POST",
     ) -> None:
         self.status = 0
         self.answer = b""
+        #: Set with the first part of the answer.
+        self.answered = asyncio.Event()
         self._messages: list[dict[str, Any]] = [
             {"type": "http.request", "body": body, "more_body": more}
         ]
@@ -321,7 +328,7 @@ class Connection:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
@@ -349,6 +356,7 @@ class Connection:
             self.status = message["status"]
         else:
             self.answer += message.get("body", b"")
+            self.answered.set()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Batching:
 class ModelConfig:
     """What a config.pbtxt says. ``batching``: None where it says nothing of requests computed together.
 
-    ``label_files``: by output, relative to the model's folder. ``ignored``: fields without a meaning here,
+    ``label_files``: by output, relative to the model's folder. ``policy_line``: where ``policy`` stands.
+    ``ignored``: fields without a meaning here,
     each once, with its line.
     """
 
@@ -45,6 +46,7 @@ class ModelConfig:
     label_files: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = LATEST
     ignored: Mapping[str, int] = field(default_factory=dict)
+    policy_line: int = 1
 
     @property
     def default_timeout_seconds(self) -> float | None:
@@ -93,6 +95,7 @@ def model_config(written: str, name: str) -> ModelConfig:
         label_files=_label_files(fields),
         policy=fields.one("version_policy", _policy) or LATEST,
         ignored=ignored,
+        policy_line=fields.line("version_policy"),
     )
     _check_batching(fields, config)
     fields.ignore_rest()

@@ -5,6 +5,7 @@ the model, whatever version is in it: its metrics go on when the next version ta
 may be served at once, each has a slot NAME/VERSION.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from server.errors import NotFoundError, shown
 from server.repository.layout.model_config import FILE, ModelConfig, read_model_config
 from server.repository.layout.presence import is_folder
 from server.repository.layout.seen import Seen, look, look_at_pack
-from server.repository.layout.versions import serves_several
+from server.repository.layout.versions import Specific, serves_several
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,16 @@ class Slot:
     folder: Path
     config: ModelConfig
     seen: Seen = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A version that the configuration of ``model`` names and that is not there; ``name``: of its slot."""
+
+    name: str
+    model: str
+    version: str
+    why: str
 
 
 def slots(root: Path, model: str) -> list[Slot]:
@@ -69,8 +80,28 @@ def _wanted(folder: Path, config: ModelConfig) -> list[Path]:
         raise PackError(f"{there[-1] / 'manifest.json'}: No such file or directory")
     wanted = [begun[number] for number in config.policy.wanted(list(begun))]
     if not wanted:
-        raise PackError(f"{folder / FILE}: version_policy: none of its versions is there")
+        where = f"{folder / FILE}:{config.policy_line}"
+        raise PackError(f"{where}: version_policy: none of its versions is there")
     return wanted
+
+
+def missing_versions(found: Sequence[Slot]) -> dict[str, Missing]:
+    """Return what is not there of the versions that a model's configuration names, by slot.
+
+    ``found``: what is there (``slots``).
+    """
+    model, config = found[0].model, found[0].config
+    if not isinstance(config.policy, Specific) or not serves_several(config.policy):
+        return {}
+    there = {slot.folder.name for slot in found}
+    where = f"{found[0].folder.parent / FILE}:{config.policy_line}: version_policy"
+    return {
+        f"{model}/{number}": Missing(
+            f"{model}/{number}", model, str(number), f"{where}: version {number} is not there"
+        )
+        for number in sorted(config.policy.numbers)
+        if str(number) not in there
+    }
 
 
 def labelled(pack: Pack, slot: Slot) -> Pack:

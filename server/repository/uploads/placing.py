@@ -5,8 +5,25 @@ import os
 from pathlib import Path
 
 from models.packs.pack import versions
+from server.errors import ConflictError
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+def check_takes_versions(root: Path, name: str) -> None:
+    """Check that what becomes a version of ``name`` in the repository ``root`` can be served; blocks.
+
+    Raises:
+        ConflictError: it cannot, as long as what is there under that name stays.
+    """
+    folder = root / name
+    if folder.exists() and not folder.is_dir():
+        raise ConflictError(f"model {name!r}: {name} in the repository is not a folder")
+    if (folder / "manifest.json").exists():
+        raise ConflictError(
+            f"model {name!r}: {name} is a pack itself, beside which no version is served; move its files "
+            f"to {name}/1 and load it, then upload the next version"
+        )
 
 
 def place(made: Path, root: Path) -> Path:

@@ -27,7 +27,7 @@ from server.errors import ConflictError, InvalidRequestError, ServiceError, Spoo
 from server.repository.repository import Repository
 from server.repository.uninterrupted import to_its_end
 from server.repository.uploads.compiling import Compiler
-from server.repository.uploads.placing import place
+from server.repository.uploads.placing import check_takes_versions, place
 from server.requests.admission import Turns
 
 _log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Uploads:
         """Yield an upload of the model ``name``; at its end nothing is left but what was placed.
 
         Raises:
-            InvalidRequestError: no name of a model. ConflictError: it is being uploaded. SpoolError: the
-            repository cannot be written.
+            InvalidRequestError: no name of a model. ConflictError: it is being uploaded, or takes no
+            versions. SpoolError: the repository cannot be written.
         """
         if not is_model_name(name):
             raise InvalidRequestError(
@@ -87,6 +87,7 @@ class Uploads:
         try:
             hidden = locked_folder(self._repository.root, f"upload-{name}")
             with _disk():
+                await asyncio.to_thread(check_takes_versions, self._repository.root, name)
                 folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
             yield Upload(name, folder, self._repository, self._compiler, self._turns)
         finally:

@@ -409,7 +409,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--budget": None}, ["budget", "--budget", "LAYERSTREAM_BUDGET"]),
         ({"--repository": None}, ["repository", "--repository", "LAYERSTREAM_REPOSITORY"]),
         ({"--repository": "none"}, ["none", "no such folder"]),
-        ({"--repository": "."}, ["no packs"]),
+        ({"--repository": ".", "--model-control": "none"}, ["no packs", "compile", "explicit"]),
         ({"--port": "70000"}, ["--port:", "70000"]),
         ({"--models": "tiny,none"}, ["'none'"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),

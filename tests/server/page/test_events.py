@@ -1,34 +1,34 @@
 """Events: each state once, an end for all, never too many."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Any, cast
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import orjson
 import pytest
 
 from server.errors import BusyError
-from server.page import events
 from server.page.events import MOST_WATCHERS, Watchers
+from tests.server.support import LIMIT_SECONDS, Connection, Service
 
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_SECONDS", 0.0)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Looks:
-    """Returns ``states`` one after the other, the last one for ever."""
+    """Returns ``states`` one after the other, the last one for ever; counts the looks."""
 
     def __init__(self, *states: Any) -> None:
         self._states = list(states)
+        self.count = 0
 
     async def __call__(self) -> Any:
+        self.count += 1
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
 
-async def read(said: AsyncIterator[bytes], count: int) -> list[bytes]:
+async def read(said: AsyncGenerator[bytes], count: int) -> list[bytes]:
     return [await anext(said) for _ in range(count)]
 
 
@@ -38,46 +38,79 @@ def states(parts: list[bytes]) -> list[Any]:
     return [orjson.loads(part.removeprefix(prefix)) for part in parts]
 
 
+def watchers(
+    *states: Any, ended: asyncio.Event | None = None, clock: Callable[[], float] = time.monotonic
+) -> Watchers:
+    """Watchers that wait for nothing between looks."""
+    return Watchers(Looks(*states), ended or asyncio.Event(), 0.0, clock)
+
+
 async def test_a_state_is_sent_when_it_is_new() -> None:
-    said = Watchers(asyncio.Event()).watch(Looks({"a": 1}, {"a": 1}, {"a": "\n\n"}, {"a": 1}))
-    assert states(await read(said, 3)) == [{"a": 1}, {"a": "\n\n"}, {"a": 1}]
-    assert await anext(said) == b":\n\n"  # nothing is new, but a client that left is found
+    async with watchers({"a": 1}, {"a": 1}, {"a": "\n\n"}, {"a": 1}).watching() as said:
+        assert states(await read(said, 3)) == [{"a": 1}, {"a": "\n\n"}, {"a": 1}]
+        assert await anext(said) == b":\n\n"  # nothing is new, but a client that left is found
+
+
+async def test_one_look_is_for_all_who_watch() -> None:
+    look, now = Looks({"a": 1}, {"a": 2}), [0.0]
+    several = Watchers(look, asyncio.Event(), 1.0, lambda: now[0])
+    async with AsyncExitStack() as stack:
+        said = [await stack.enter_async_context(several.watching()) for _ in range(3)]
+        assert states(await asyncio.gather(*map(anext, said))) == 3 * [{"a": 1}]
+        async with several.watching() as late:
+            assert states(await read(late, 1)) == [{"a": 1}]
+        assert look.count == 1
+        now[0] = 1.0
+        async with several.watching() as later:
+            assert states(await read(later, 1)) == [{"a": 2}]
+        assert look.count == 2
+
+
+async def test_who_leaves_takes_the_look_from_no_other() -> None:
+    going, looked = asyncio.Event(), asyncio.Event()
+
+    async def look() -> int:
+        looked.set()
+        await going.wait()
+        return 1
+
+    several = Watchers(look, asyncio.Event())
+    async with several.watching() as first, several.watching() as second:
+        leaving, staying = (asyncio.create_task(anext(said)) for said in (first, second))
+        await looked.wait()
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        going.set()
+        assert states([await staying]) == [1]
 
 
 async def test_the_end_of_the_server_ends_all() -> None:
     ended = asyncio.Event()
-    said = Watchers(ended).watch(Looks({}))
-    await anext(said)
-    ended.set()
-    assert [part async for part in said] == []
+    async with watchers({}, ended=ended).watching() as said:
+        await anext(said)
+        ended.set()
+        assert [part async for part in said] == []
 
 
 async def test_who_leaves_makes_room() -> None:
-    watchers = Watchers(asyncio.Event())
-    open_ones = [watchers.watch(Looks({})) for _ in range(MOST_WATCHERS)]
-    for said in open_ones:
+    several = watchers({})
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_WATCHERS):
+            await stack.enter_async_context(several.watching())
+        with pytest.raises(BusyError, match=f"{MOST_WATCHERS} pages"):
+            await stack.enter_async_context(several.watching())
+    async with several.watching() as said:
         await anext(said)
-    with pytest.raises(BusyError, match=f"{MOST_WATCHERS} pages"):
-        watchers.watch(Looks({}))
-    async with aclosing(cast(Any, open_ones[0])):
-        pass
-    await anext(watchers.watch(Looks({})))
 
 
-async def test_a_watcher_that_is_cancelled_makes_room() -> None:
-    """At each await: before the first state, while it looks, while it waits."""
-    watchers = Watchers(asyncio.Event())
-    for turns in range(6):
-        for _ in range(MOST_WATCHERS + 1):
-            said = watchers.watch(Looks({}))
-
-            async def watch(said: AsyncIterator[bytes] = said) -> None:
-                async with aclosing(cast(Any, said)):
-                    async for _ in said:
-                        pass
-
-            task = asyncio.create_task(watch())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+async def test_a_page_that_is_closed_leaves_no_trace(shared: Service) -> None:
+    """Nothing is said of it in the log, and the next one finds its place."""
+    for _ in range(MOST_WATCHERS + 1):
+        page = Connection("/page/events", b"", ("host", "127.0.0.1"), method="GET")
+        running = asyncio.create_task(page.call(shared.app))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await page.answered.wait()
+            page.go_away()
+            await running
+        assert page.status == 200
+        assert page.answer.startswith(b"event: state\ndata: {")

@@ -107,6 +107,38 @@ async def test_one_bad_version_takes_no_other_with_it(
         error(await service.client.post(LOAD), 503, "pieces.bin")
 
 
+async def test_versions_that_are_named_and_not_there_are_said(
+    settings: SettingsFactory, packs: Packs, repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = "\nversion_policy { specific { versions: [1, 3] } }"
+    (repository / "tiny" / "config.pbtxt").write_text(named)
+    changes = {"models_budget": ROOMY, "repository": repository}
+
+    async def rows() -> list[tuple[str, str, str]]:
+        index = (await service.client.post("/v2/repository/index")).json()
+        return [(row["version"], row["state"], row["reason"]) for row in index[1:]]
+
+    async with serving(settings(**changes)) as service:
+        why = "tiny/config.pbtxt:2: version_policy: version 3 is not there"
+        assert await rows() == [("1", "READY", ""), ("3", "UNAVAILABLE", why)]
+        assert sum(why in line for line in caplog.messages) == 1  # at the start
+        assert (await service.client.post(LOAD)).json() == {"name": "tiny", "state": "READY"}
+        assert sum(why in line for line in caplog.messages) == 2
+        error(await service.infer("tiny/versions/3", TINY), 503, why)
+        await is_like(service, packs, "tiny")
+        add(repository, packs, "twin", 3)
+        assert (await service.client.post(LOAD)).status_code == 200
+        assert await rows() == [("1", "READY", ""), ("3", "READY", "")]
+        await is_like(service, packs, "twin", "3")
+        shutil.rmtree(repository / "tiny" / "3")
+        assert (await service.client.post(LOAD)).status_code == 200
+        assert await rows() == [("1", "READY", ""), ("3", "UNAVAILABLE", why)]
+        assert set(service.context.budget.held()) == {"pair", "tiny/1"}
+        (repository / "tiny" / "config.pbtxt").unlink()
+        assert (await service.client.post(LOAD)).status_code == 200
+        assert await rows() == [("1", "READY", "")]
+
+
 async def test_a_configuration_that_cannot_be(
     settings: SettingsFactory, packs: Packs, repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,6 +146,9 @@ async def test_a_configuration_that_cannot_be(
     config.write_text("max_batch_size: 8\nplatform: 'x'\ndynamic_batching: 4")
     async with serving(settings(repository=repository)) as service:
         error(await service.infer("tiny", TINY), 503, "config.pbtxt:3", "dynamic_batching")
+        row = (await service.client.post("/v2/repository/index")).json()[1]
+        assert (row["name"], row["state"]) == ("tiny", "UNAVAILABLE")
+        assert row["reason"].startswith("tiny/config.pbtxt:3: dynamic_batching")
         config.write_text("max_batch_size: 8\nplatform: 'x'\n")
         caplog.set_level("INFO")
         for _ in range(2):

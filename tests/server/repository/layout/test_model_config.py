@@ -50,6 +50,7 @@ def test_what_is_read_and_what_is_not() -> None:
         {"output0": "labels.txt"},
         Specific(frozenset({1, 3})),
         found.ignored,
+        policy_line=15,
     )
     assert found.default_timeout_seconds == 0.25
     assert found.ignored == {

@@ -151,9 +151,33 @@ async def test_a_service_that_follows_may_start_with_nothing(
     changes = {"repository": tmp_path, "models": (), "model_control": "poll"}
     async with serving(settings(**changes)) as service:
         assert (await service.client.get("/v2/health/ready")).status_code == 503
-    with pytest.raises(StartupError, match="no packs"):
-        async with serving(settings(**{**changes, "model_control": "explicit"})):
-            pass
+    for control, more in (("none", {}), ("poll", {"exit_on_error": True})):
+        with pytest.raises(StartupError, match=r"no packs.*compile.*--model-control explicit"):
+            async with serving(settings(**{**changes, "model_control": control, **more})):
+                pass
+
+
+async def test_the_index_says_why_what_came_is_not_taken(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    shutil.copytree(packs.repository / "twin", repository / "wrong")
+    (repository / "wrong" / "config.pbtxt").write_text("max_batch_size: 8\ndynamic_batching: 4")
+    shutil.copytree(packs.repository / "twin", repository / "half")
+    (repository / "half" / "1" / "weights.bin").write_bytes(b"x")
+    for _ in range(2):
+        await poller.step()
+    index = (await following.client.post("/v2/repository/index")).json()
+    rows = {row["name"]: row for row in index}
+    assert {rows[name]["state"] for name in ("wrong", "half")} == {"UNAVAILABLE"}
+    assert rows["wrong"]["reason"].startswith("wrong/config.pbtxt:2: dynamic_batching")
+    assert rows["half"]["reason"].startswith("half/1/weights.bin: truncated")
+    # What serves goes on, and what is put right serves.
+    (repository / "tiny" / "config.pbtxt").write_text("{")
+    (repository / "wrong" / "config.pbtxt").unlink()
+    for _ in range(2):
+        await poller.step()
+    await is_like(following, packs, "tiny")
+    assert (await following.infer("wrong", TINY)).status_code == 200
 
 
 async def test_where_nothing_changes_nobody_loads(settings: SettingsFactory) -> None:

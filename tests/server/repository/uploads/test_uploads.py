@@ -22,6 +22,7 @@ from server.repository.uploads.uploads import Uploads
 from tests.server.conftest import SettingsFactory
 from tests.server.repository.uploads import fake_child
 from tests.server.support import (
+    LIMIT_SECONDS,
     Connection,
     Packs,
     Service,
@@ -145,6 +146,37 @@ async def test_names_that_no_model_has(service: Service, repository: Path) -> No
     nothing_is_left(repository, tiny=["1"], pair=["1"])
 
 
+async def test_a_name_that_takes_no_versions_is_refused_before_the_file_comes(
+    service: Service, packs: Packs, repository: Path
+) -> None:
+    """What would be compiled there could never be served."""
+    shutil.copytree(packs.repository / "twin" / "1", repository / "bare")
+    (repository / "file").write_text("")
+    for name, words in (("bare", "bare/1"), ("file", "not a folder")):
+        refused = Connection(UPLOAD.format(name), b"", ("host", "127.0.0.1"), more=True)
+        async with asyncio.timeout(LIMIT_SECONDS):  # or it waits for the rest of the body
+            await refused.call(service.app)
+        assert refused.status == 409
+        assert words in refused.answer.decode()
+    (repository / "file").unlink()
+    nothing_is_left(repository, tiny=["1"], pair=["1"], bare=[])
+
+
+async def test_an_empty_repository_takes_its_first_model(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    root = tmp_path / "empty"
+    root.mkdir()
+    async with serving(settings(64 << 20, repository=root, models=())) as service:
+        compiler = Compiler("cpu", Limits(1 << 30, 60), COMMAND)
+        service.context.uploads = Uploads(service.context.repository, compiler)
+        assert (await service.client.get("/v2/health/ready")).status_code == 503
+        assert (await service.client.post("/v2/repository/index")).json() == []
+        assert (await send(service, "new", copying(packs, "twin"))).json()["state"] == "READY"
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+        close(arrays(await service.infer("new", TINY)), packs.expected("twin", TINY))
+
+
 async def test_who_may_not_load_may_not_upload(
     settings: SettingsFactory, service: Service, repository: Path
 ) -> None:
@@ -170,6 +202,21 @@ async def test_one_upload_of_a_name_and_a_client_that_leaves(
         os.kill(process, 0)
     assert (await send(service, "new", copying(packs, "tiny"))).status_code == 200
     nothing_is_left(repository, tiny=["1"], pair=["1"], other=["1"], new=["1"])
+
+
+async def test_a_client_that_leaves_the_steps_ends_its_upload(
+    service: Service, repository: Path
+) -> None:
+    headers = (("host", "127.0.0.1"), ("accept", "text/event-stream"))
+    going = Connection(UPLOAD.format("new"), b"sleep", *headers)
+    running = asyncio.create_task(going.call(service.app))
+    process = await asyncio.to_thread(_waits_for_child, repository)
+    going.go_away()
+    await running
+    assert going.status == 200
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    nothing_is_left(repository, tiny=["1"], pair=["1"])
 
 
 def _waits_for_child(repository: Path) -> int:
