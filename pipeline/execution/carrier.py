@@ -4,7 +4,6 @@ Invariant: between sweeps nothing here holds a tensor of a request.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from loader.readers.reader import Reader
@@ -36,7 +35,7 @@ class Carrier:
         verify: bool,
     ) -> None:
         #: The lanes of the sweep that runs: kernels that are bound for several ask.
-        self.running = LaneRun(())
+        self.running = _NOBODY
         self.tally = Tally()
         self.sweeper = _idle()
         self._defaults = manifest.defaults()
@@ -70,7 +69,7 @@ class Carrier:
                 memory.forget_inputs()
             run.each(take)
         finally:
-            self.running = LaneRun(())
+            self.running = _NOBODY
             for memory in memories:
                 memory.forget()
         return outputs, statistics
@@ -91,7 +90,10 @@ class Carrier:
         self.tally.add(self._read_bytes, statistics.stall_seconds)
         if not verified and not self._read_bytes:
             return statistics
-        return replace(statistics, read_bytes=self._read_bytes, verified=verified)
+        return statistics._replace(read_bytes=self._read_bytes, verified=verified)
+
+
+_NOBODY = LaneRun(())
 
 
 def _idle() -> Sweeper:

@@ -1,7 +1,7 @@
 """The memory of one lane: its part of the arena, and cells for what no plan knows."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, GivenRows, Tensor, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
+
+A = TypeVar("A", bound=NDArray[Any] | None)
 
 
 class LaneMemory:
@@ -35,6 +37,17 @@ class LaneMemory:
             index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
         }
         self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
+        # Looked up once: to make an array of an address takes as long as a small kernel.
+        self._targets = {
+            port.name: self._in_place(port)
+            for port in manifest.inputs
+            if not port.is_loose and port.value not in self._given
+        }
+        self._views = {
+            port.name: _read_only(self._in_place(port))
+            for port in manifest.outputs
+            if not port.is_loose
+        }
 
     def array(self, operand: Operand) -> Any:
         """Return where an operand of known size lies, for kernels."""
@@ -79,6 +92,11 @@ class LaneMemory:
         for cell in self._cells.values():
             cell.clear()
 
+    def close(self) -> None:
+        """Let go of the arena: views would keep its memory."""
+        self._targets.clear()
+        self._views.clear()
+
     def _put(self, port: Port, tensor: Tensor) -> None:
         if port.value in self._given:
             self._given[port.value].hold(tensor)
@@ -92,15 +110,27 @@ class LaneMemory:
             raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
 
     def _write(self, port: Port, tensor: Tensor) -> None:
-        offset = self.offset(port.value)
-        if not isinstance(tensor, np.ndarray):
-            target = self.arena.array(offset, port.dtype, port.shape)
-            if isinstance(target, np.ndarray):
-                tensor.put(target)  # made where it is needed, rather than made and copied
-                return
-        self.arena.write(offset, np.ascontiguousarray(tensor))
+        target = self._targets[port.name]
+        if target is None:
+            self.arena.write(self.offset(port.value), np.ascontiguousarray(tensor))
+        elif isinstance(tensor, np.ndarray):
+            target[...] = tensor
+        else:
+            tensor.put(target)  # made where it is needed, rather than made and copied
 
     def _view(self, port: Port) -> NDArray[Any]:
         if port.is_loose:
             return self._cells[port.value].array
-        return self.arena.view(self.offset(port.value), port.dtype, port.shape)
+        view = self._views[port.name]
+        if view is not None:
+            return view
+        return _read_only(self.arena.read(self.offset(port.value), port.dtype, port.shape))
+
+    def _in_place(self, port: Port) -> NDArray[Any] | None:
+        return self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
+
+
+def _read_only(array: A) -> A:
+    if array is not None:
+        array.flags.writeable = False
+    return array

@@ -5,8 +5,7 @@ Inference-Header-Content-Length says where they begin. Bodies may be compressed 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 from server.errors import EncodedError, InvalidRequestError, shown
 
@@ -19,8 +18,7 @@ _NAMES = {b"": "identity", b"x-gzip": "gzip", **{name.encode(): name for name in
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True)
-class Framing:
+class Framing(NamedTuple):
     """``json_bytes``: of the JSON before raw tensors, None where all is JSON; ``coding``: of the whole."""
 
     json_bytes: int | None = None

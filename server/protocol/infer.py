@@ -1,7 +1,6 @@
 """Inference on tensors: the Open Inference Protocol's infer endpoint and its extensions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -32,7 +31,7 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
     def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
         kept = kept_outputs(asked, outputs, pack.manifest)
         is_raw = coding == "identity" and all(output.is_binary for output in kept.what)
-        return replace(kept, is_raw=is_raw)
+        return kept._replace(is_raw=is_raw)
 
     async def respond(
         asked: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from numpy.typing import NDArray
@@ -57,8 +57,7 @@ Q = TypeVar("Q", bound=Question)
 A = TypeVar("A")
 
 
-@dataclass(frozen=True)
-class Kept(Generic[A]):
+class Kept(NamedTuple, Generic[A]):
     """What a request keeps of the outputs, and what that takes; ``is_raw``: it is sent as it is."""
 
     what: A
