@@ -93,7 +93,10 @@ class ModelStatistics:
         self.last_inference = time.time_ns() // 1_000_000
         self.success.add(seconds)
         self.queue.add(passage.queue)
-        self.batches.setdefault(passage.lanes, Computed()).add(passage)
+        found = self.batches.get(passage.lanes)
+        if found is None:
+            found = self.batches[passage.lanes] = Computed()
+        found.add(passage)
 
     @property
     def computed(self) -> Computed:

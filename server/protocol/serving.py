@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import Depends, Request
@@ -65,8 +64,7 @@ class Kept(NamedTuple, Generic[A]):
     is_raw: bool = False
 
 
-@dataclass(frozen=True)
-class Parts(Generic[Q, A, T]):
+class Parts(NamedTuple, Generic[Q, A, T]):
     """What is particular to an endpoint.
 
     ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
