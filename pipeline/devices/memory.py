@@ -37,9 +37,7 @@ class Memory(ABC):
         """Return a copy of what kernels launched so far leave at ``offset``."""
         return self._view(offset, dtype, shape).copy()
 
-    def in_place(
-        self, offset: int, dtype: str, shape: tuple[int, ...]
-    ) -> NDArray[Any] | None:
+    def in_place(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
         """Return what lies at ``offset`` for the host to write and to read between sweeps, until ``close``.
 
         None: it does so by ``write`` and ``read``.

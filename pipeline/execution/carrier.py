@@ -57,13 +57,17 @@ class Carrier:
         outputs: dict[int, Any] = {}
         memories = self._memories
 
+        def put(lane: int) -> None:
+            inputs = lanes[lane].inputs
+            memories[lane].put({**self._defaults, **inputs} if self._defaults else inputs)
+
         def take(lane: int) -> None:
             outputs[lane] = lanes[lane].take(memories[lane].views())
 
         self._reader.check()
         self.running = run
         try:
-            run.each(lambda lane: memories[lane].put({**self._defaults, **lanes[lane].inputs}))
+            run.each(put)
             statistics = self._sweep(run, record, claim)
             for memory in memories:
                 memory.forget_inputs()

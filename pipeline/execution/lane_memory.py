@@ -1,7 +1,7 @@
 """The memory of one lane: its part of the arena, and cells for what no plan knows."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, GivenRows, Tensor, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
-
-A = TypeVar("A", bound=NDArray[Any] | None)
 
 
 class LaneMemory:
@@ -38,16 +36,11 @@ class LaneMemory:
         }
         self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
         # Looked up once: to make an array of an address takes as long as a small kernel.
-        self._targets = {
-            port.name: self._in_place(port)
-            for port in manifest.inputs
-            if not port.is_loose and port.value not in self._given
-        }
-        self._views = {
-            port.name: _read_only(self._in_place(port))
-            for port in manifest.outputs
-            if not port.is_loose
-        }
+        copied = [port for port in manifest.inputs if port.value not in self._given]
+        self._targets = self._in_place(copied)
+        self._views = self._in_place(manifest.outputs)
+        for view in self._views.values():
+            view.flags.writeable = False
 
     def array(self, operand: Operand) -> Any:
         """Return where an operand of known size lies, for kernels."""
@@ -75,10 +68,16 @@ class LaneMemory:
             InputError: strings in one are not UTF-8.
         """
         for port in self._manifest.inputs:
-            self._put(port, inputs[port.name])
+            tensor, target = inputs[port.name], self._targets.get(port.name)
+            if target is not None and isinstance(tensor, np.ndarray):
+                target[...] = tensor
+            else:
+                self._put(port, tensor)
 
     def views(self) -> Arrays:
         """Return the outputs where they lie, read-only: gone with the next sweep, or when forgotten."""
+        if len(self._views) == len(self._manifest.outputs):
+            return self._views
         return {port.name: self._view(port) for port in self._manifest.outputs}
 
     def forget_inputs(self) -> None:
@@ -110,27 +109,26 @@ class LaneMemory:
             raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
 
     def _write(self, port: Port, tensor: Tensor) -> None:
-        target = self._targets[port.name]
-        if target is None:
+        target = self._targets.get(port.name)
+        if target is None or isinstance(tensor, np.ndarray):
             self.arena.write(self.offset(port.value), np.ascontiguousarray(tensor))
-        elif isinstance(tensor, np.ndarray):
-            target[...] = tensor
         else:
             tensor.put(target)  # made where it is needed, rather than made and copied
 
     def _view(self, port: Port) -> NDArray[Any]:
         if port.is_loose:
             return self._cells[port.value].array
-        view = self._views[port.name]
-        if view is not None:
-            return view
-        return _read_only(self.arena.read(self.offset(port.value), port.dtype, port.shape))
+        view = self._views.get(port.name)
+        if view is None:
+            view = self.arena.read(self.offset(port.value), port.dtype, port.shape)
+            view.flags.writeable = False
+        return view
 
-    def _in_place(self, port: Port) -> NDArray[Any] | None:
-        return self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
-
-
-def _read_only(array: A) -> A:
-    if array is not None:
-        array.flags.writeable = False
-    return array
+    def _in_place(self, ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
+        """Return where those of ``ports`` lie that the host may touch, by name."""
+        known = [port for port in ports if not port.is_loose]
+        found = {
+            port.name: self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
+            for port in known
+        }
+        return {name: array for name, array in found.items() if array is not None}

@@ -23,10 +23,8 @@ def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) 
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
         return None
-    began = time.perf_counter()
     raw = b"" if length is None else body[length:]
-    request = read_plain(body[:length], raw, ports, outputs)
-    return request and request._replace(decoding_seconds=time.perf_counter() - began)
+    return read_plain(body[:length], raw, ports, outputs)
 
 
 class BodyDecoder:

@@ -3,6 +3,7 @@
 It knows only what it accepts. Of everything else, right or wrong, BodyDecoder has the last word.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,10 +36,11 @@ def read_plain(
     """Return what BodyDecoder makes of ``text`` and ``raw`` bytes behind it, or None: it must be asked."""
     if len(text) > PLAIN_BYTES or b"\\" in text:
         return None
+    began = time.perf_counter()
     try:
         document = orjson.loads(text)
         _need(type(document) is dict)
-        request = _request(document, raw, ports, outputs)
+        request = _request(document, raw, ports, outputs, began)
         # A key that is there twice is lost in parsing, its quotes are not.
         _need(2 * _count_strings(document) == text.count(b'"'))
         return request
@@ -60,7 +62,11 @@ def _count_strings(document: dict[str, Any]) -> int:
 
 
 def _request(
-    document: dict[str, Any], raw: bytes, ports: Sequence[Port], outputs: Sequence[Port]
+    document: dict[str, Any],
+    raw: bytes,
+    ports: Sequence[Port],
+    outputs: Sequence[Port],
+    began: float,
 ) -> Request:
     inputs, identity = document["inputs"], document.get("id")
     _need(document.keys() <= _REQUEST_KEYS and type(inputs) is list and len(inputs) == len(ports))
@@ -81,6 +87,7 @@ def _request(
         *(arrays, _wanted(document, parameters, outputs), identity),
         timeout_seconds=timeout_seconds(parameters),
         priority=priority(parameters),
+        decoding_seconds=time.perf_counter() - began,
     )
 
 
