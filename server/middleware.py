@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from collections.abc import Iterable
 from random import getrandbits
 
 from starlette.responses import JSONResponse
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.operation.logs import request_id
 from server.operation.tracing import Tracing, current
+from server.requests.exchange import Exchange
 from server.requests.exchanges import Exchanges
 
 _log = logging.getLogger("server.access")
@@ -41,29 +43,25 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        offered = headers.get(b"x-request-id", b"").decode("latin-1")
-        identity = offered if _ID.fullmatch(offered) else f"{getrandbits(128):032x}"
+        identity = _identity(scope["headers"])
         token = request_id.set(identity)
         try:
             with self._exchanges.exchange(scope, receive, send) as exchange:
                 scope["exchange"] = exchange
                 answer = _Answer(exchange.send, identity)
-                await self._answer(scope, exchange.declared_bytes, exchange.receive, answer)
+                await self._answer(scope, exchange, answer)
         finally:
             request_id.reset(token)
 
-    async def _answer(
-        self, scope: Scope, declared: int, receive: Receive, answer: "_Answer"
-    ) -> None:
-        started = time.perf_counter()
+    async def _answer(self, scope: Scope, exchange: Exchange, answer: "_Answer") -> None:
+        started, receive = time.perf_counter(), exchange.receive
         trace = None
         if self._tracing is not None and not _PROBES.fullmatch(scope["path"]):
             trace = self._tracing.begin(scope)
             current.set(trace)
         try:
-            if declared > (most := self._exchanges.most(scope)):
-                message = f"the body is over the limit of {most} bytes"
+            if exchange.declared_bytes > exchange.max_body:
+                message = f"the body is over the limit of {exchange.max_body} bytes"
                 response = JSONResponse({"error": message}, 413, {"connection": "close"})
                 await response(scope, receive, answer.send)
             else:
@@ -79,6 +77,14 @@ class RequestMiddleware:
                 trace.end(answer.status)
             if answer.status >= 400 or self._log_all:
                 _write(scope, answer.status, time.perf_counter() - started)
+
+
+def _identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the client's name of its request, where that is sane, or a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
+            return offered
+    return f"{getrandbits(128):032x}"
 
 
 class _Answer:

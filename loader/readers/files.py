@@ -1,5 +1,6 @@
 """Readers of real files: O_DIRECT, and a buffered one that leaves nothing in the page cache."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -27,6 +28,7 @@ class _FileReader(Reader):
         except OSError as exc:
             raise ReadError(f"{path}: {exc.strerror or exc}") from exc
         self._opened = os.fstat(self._descriptor)
+        self._looks = _looks(self._opened)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         self._require_open()
@@ -41,11 +43,19 @@ class _FileReader(Reader):
 
     def check(self) -> None:
         self._require_open()
+        # Before and after each sweep: where all is well one look is enough, and a Path would take as long.
+        with contextlib.suppress(OSError):
+            if _looks(os.stat(self.name)) == self._looks:  # noqa: PTH116
+                return
+        self._find_change()
+
+    def _find_change(self) -> None:
+        """Raise what has changed; a file that was moved away and back has not."""
         now = os.fstat(self._descriptor)
         if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
             raise FileChangedError(f"{self._path}: the file was changed since it was opened")
         try:
-            there = os.stat(self.name)  # noqa: PTH116  twice a sweep: a Path takes as long again
+            there = self._path.stat()
         except OSError as exc:
             raise FileChangedError(f"{self._path}: {exc.strerror or exc}") from exc
         if (there.st_dev, there.st_ino) != (now.st_dev, now.st_ino):
@@ -59,6 +69,11 @@ class _FileReader(Reader):
     def _require_open(self) -> None:
         if self._descriptor < 0:
             raise ClosedError(f"{self._path}: reader closed")
+
+
+def _looks(found: os.stat_result) -> tuple[int, ...]:
+    """Return what tells whether a path still leads to the same file, with the same bytes."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class DirectReader(_FileReader):

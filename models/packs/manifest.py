@@ -48,6 +48,7 @@ UNKNOWN = -1
 
 
 _NAMES = {name: name for name in (*DTYPES, STRINGS)}
+_ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 
 def _known_dtype(name: str) -> str:
@@ -105,7 +106,7 @@ class Array(_Record):
     @property
     def n_bytes(self) -> int:
         """Bytes in memory; 0 of what is loose."""
-        return 0 if self.is_loose else math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return 0 if self.is_loose else math.prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,9 +37,12 @@ class Memory(ABC):
         """Return a copy of what kernels launched so far leave at ``offset``."""
         return self._view(offset, dtype, shape).copy()
 
-    def view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return what kernels launched so far leave at ``offset``, to be read: itself, or a copy."""
-        return self.read(offset, dtype, shape)
+    def in_place(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
+        """Return what lies at ``offset`` for the host to write and to read between sweeps, until ``close``.
+
+        None: it does so by ``write`` and ``read``.
+        """
+        return None
 
     def _view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         length = math.prod(shape) * np.dtype(dtype).itemsize
@@ -73,10 +76,8 @@ class HostMemory(Memory):
     def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         return self._buffer.array(offset, dtype, shape)
 
-    def view(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        array = self._view(offset, dtype, shape)
-        array.flags.writeable = False
-        return array
+    def in_place(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        return self.array(offset, dtype, shape)
 
     def huge_page_bytes(self) -> int:
         return self._buffer.pages().huge_bytes if self._buffer.huge_pages else 0

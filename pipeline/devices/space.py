@@ -79,8 +79,11 @@ class _Part(Memory):
     def host(self, offset: int, length: int) -> memoryview:
         return self._held[offset : offset + length].data
 
-    def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    def array(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         return np.ndarray(shape, dtype, self._held.data, offset)
+
+    def in_place(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        return self.array(offset, dtype, shape)
 
     def close(self) -> None:
         self._held = np.empty(0, np.uint8)

@@ -4,7 +4,6 @@ Invariant: between sweeps nothing here holds a tensor of a request.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from loader.readers.reader import Reader
@@ -36,7 +35,7 @@ class Carrier:
         verify: bool,
     ) -> None:
         #: The lanes of the sweep that runs: kernels that are bound for several ask.
-        self.running = LaneRun(())
+        self.running = _NOBODY
         self.tally = Tally()
         self.sweeper = _idle()
         self._defaults = manifest.defaults()
@@ -58,19 +57,23 @@ class Carrier:
         outputs: dict[int, Any] = {}
         memories = self._memories
 
+        def put(lane: int) -> None:
+            inputs = lanes[lane].inputs
+            memories[lane].put({**self._defaults, **inputs} if self._defaults else inputs)
+
         def take(lane: int) -> None:
             outputs[lane] = lanes[lane].take(memories[lane].views())
 
         self._reader.check()
         self.running = run
         try:
-            run.each(lambda lane: memories[lane].put({**self._defaults, **lanes[lane].inputs}))
+            run.each(put)
             statistics = self._sweep(run, record, claim)
             for memory in memories:
                 memory.forget_inputs()
             run.each(take)
         finally:
-            self.running = LaneRun(())
+            self.running = _NOBODY
             for memory in memories:
                 memory.forget()
         return outputs, statistics
@@ -91,7 +94,10 @@ class Carrier:
         self.tally.add(self._read_bytes, statistics.stall_seconds)
         if not verified and not self._read_bytes:
             return statistics
-        return replace(statistics, read_bytes=self._read_bytes, verified=verified)
+        return statistics._replace(read_bytes=self._read_bytes, verified=verified)
+
+
+_NOBODY = LaneRun(())
 
 
 def _idle() -> Sweeper:

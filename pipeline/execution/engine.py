@@ -9,7 +9,7 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import Take, Tensors, check_inputs, copies
+from pipeline.execution.given import Expected, Take, Tensors, copies
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import Lease
@@ -37,6 +37,7 @@ from pipeline.schedule.trace import Recorder
 T = TypeVar("T")
 #: What a lane took of its outputs, and what the sweep took.
 Answer = tuple[Any, SweepStatistics]
+_NOTHING = nullcontext()
 
 
 class Engine:
@@ -64,6 +65,7 @@ class Engine:
         self._reader = reader
         self._broken: DrainError | DeviceLostError | None = None
         self._session_bytes = 0
+        self._expected = Expected(pack.manifest.inputs)
         self._lock = threading.Lock()
         self._is_open = False
         self._memory = EngineMemory(pack.manifest, plan, device, lease)
@@ -178,14 +180,16 @@ class Engine:
         carried: tuple[dict[int, Any], SweepStatistics] | None = None
         try:
             self._check_usable()
-            run.each(lambda lane: check_inputs(self.pack.manifest.inputs, lanes[lane].inputs))
+            run.each(lambda lane: self._expected.check(lanes[lane].inputs))
             if run.running:
                 with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
                     self._check_usable()  # it may have been closed meanwhile
-                    with during or nullcontext():
+                    with during or _NOTHING:
                         outputs, statistics = self._carry(lanes, run, record, claim)
-                    turns = waited + statistics.turn_seconds
-                    carried = outputs, replace(statistics, turn_seconds=turns)
+                    if waited:
+                        turns = waited + statistics.turn_seconds
+                        statistics = statistics._replace(turn_seconds=turns)
+                    carried = outputs, statistics
         except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
             for lane in run.running:
                 run.stop(lane, exc)

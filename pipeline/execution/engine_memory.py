@@ -36,6 +36,7 @@ class EngineMemory:
             "own": (plan.ring_bytes if copies else 0) + plan.resident_bytes + own_arena,
             "scratch": plan.scratch_bytes,
         }
+        self.lanes: list[LaneMemory] = []
         self._held: list[Memory | Lease] = [] if lease is None else [lease]
 
         def allocate(use: Use, n_bytes: int, slots: int = 1) -> Memory:
@@ -91,5 +92,7 @@ class EngineMemory:
         return sum(memory.huge_page_bytes() for memory in weights)
 
     def close(self) -> None:
+        for lane in self.lanes:
+            lane.close()
         for held in self._held:
             held.close()

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.manifest import STRINGS, Port
 from pipeline.devices.cells import takes
 from pipeline.execution.errors import InputError
 
@@ -69,6 +69,30 @@ def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
                 f"input {name!r} is {array.dtype}{list(array.shape)}, "
                 f"the model takes {port.dtype}{list(port.shape)}"
             )
+
+
+class Expected:
+    """What ``ports`` take, known before the first request comes."""
+
+    def __init__(self, ports: tuple[Port, ...]) -> None:
+        self._ports = ports
+        self._required = {port.name for port in ports if port.default is None}
+        self._numbers = {
+            port.name: (port.shape, np.dtype(port.dtype)) for port in ports if port.dtype != STRINGS
+        }
+
+    def check(self, inputs: Tensors) -> None:
+        """Check that ``inputs`` are exactly that; raises as ``check_inputs``."""
+        if not self._are_numbers(inputs):
+            check_inputs(self._ports, inputs)
+
+    def _are_numbers(self, inputs: Tensors) -> bool:
+        """Return whether ``inputs`` are right beyond doubt; strings are always looked at."""
+        for name in inputs:
+            tensor, like = inputs[name], self._numbers.get(name)
+            if like is None or tensor.shape != like[0] or tensor.dtype != like[1]:
+                return False
+        return self._required <= inputs.keys()
 
 
 class GivenRows:

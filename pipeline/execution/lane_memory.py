@@ -1,6 +1,6 @@
 """The memory of one lane: its part of the arena, and cells for what no plan knows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,12 @@ class LaneMemory:
             index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
         }
         self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
+        # Looked up once: to make an array of an address takes as long as a small kernel.
+        copied = [port for port in manifest.inputs if port.value not in self._given]
+        self._targets = self._in_place(copied)
+        self._views = self._in_place(manifest.outputs)
+        for view in self._views.values():
+            view.flags.writeable = False
 
     def array(self, operand: Operand) -> Any:
         """Return where an operand of known size lies, for kernels."""
@@ -62,10 +68,16 @@ class LaneMemory:
             InputError: strings in one are not UTF-8.
         """
         for port in self._manifest.inputs:
-            self._put(port, inputs[port.name])
+            tensor, target = inputs[port.name], self._targets.get(port.name)
+            if target is not None and isinstance(tensor, np.ndarray):
+                target[...] = tensor
+            else:
+                self._put(port, tensor)
 
     def views(self) -> Arrays:
         """Return the outputs where they lie, read-only: gone with the next sweep, or when forgotten."""
+        if len(self._views) == len(self._manifest.outputs):
+            return self._views
         return {port.name: self._view(port) for port in self._manifest.outputs}
 
     def forget_inputs(self) -> None:
@@ -78,6 +90,11 @@ class LaneMemory:
         self.forget_inputs()
         for cell in self._cells.values():
             cell.clear()
+
+    def close(self) -> None:
+        """Let go of the arena: views would keep its memory."""
+        self._targets.clear()
+        self._views.clear()
 
     def _put(self, port: Port, tensor: Tensor) -> None:
         if port.value in self._given:
@@ -92,15 +109,26 @@ class LaneMemory:
             raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
 
     def _write(self, port: Port, tensor: Tensor) -> None:
-        offset = self.offset(port.value)
-        if not isinstance(tensor, np.ndarray):
-            target = self.arena.array(offset, port.dtype, port.shape)
-            if isinstance(target, np.ndarray):
-                tensor.put(target)  # made where it is needed, rather than made and copied
-                return
-        self.arena.write(offset, np.ascontiguousarray(tensor))
+        target = self._targets.get(port.name)
+        if target is None or isinstance(tensor, np.ndarray):
+            self.arena.write(self.offset(port.value), np.ascontiguousarray(tensor))
+        else:
+            tensor.put(target)  # made where it is needed, rather than made and copied
 
     def _view(self, port: Port) -> NDArray[Any]:
         if port.is_loose:
             return self._cells[port.value].array
-        return self.arena.view(self.offset(port.value), port.dtype, port.shape)
+        view = self._views.get(port.name)
+        if view is None:
+            view = self.arena.read(self.offset(port.value), port.dtype, port.shape)
+            view.flags.writeable = False
+        return view
+
+    def _in_place(self, ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
+        """Return where those of ``ports`` lie that the host may touch, by name."""
+        known = [port for port in ports if not port.is_loose]
+        found = {
+            port.name: self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
+            for port in known
+        }
+        return {name: array for name, array in found.items() if array is not None}

@@ -6,16 +6,14 @@ lanes have inputs, arenas and bindings of their own, and share nothing but weigh
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.devices.base import DeviceLostError, Launch
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(NamedTuple):
     """One request of a sweep.
 
     ``inputs``: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
@@ -36,18 +34,13 @@ class LaneRun:
         self._lanes = lanes
         self._running = list(range(len(lanes)))
         self.errors: dict[int, Exception] = {}
+        #: When the sweep is of use to nobody any more; None: it always is to one.
+        self.deadline = _last([lane.deadline for lane in lanes])
 
     @property
     def running(self) -> tuple[int, ...]:
         """Lanes that have not stopped, by position."""
         return tuple(self._running)
-
-    @property
-    def deadline(self) -> float | None:
-        """When the sweep is of use to nobody any more; None: it always is to one."""
-        given = [lane.deadline for lane in self._lanes]
-        known = [deadline for deadline in given if deadline is not None]
-        return max(known) if len(known) == len(given) else None
 
     def all_stopped(self) -> bool:
         """Return whether nobody waits for the sweep; looks at each lane's cancellation."""
@@ -90,3 +83,9 @@ class LaneRun:
             raise CancelledError("cancelled")
         if held.deadline is not None and time.monotonic() > held.deadline:
             raise DeadlineError("the deadline passed")
+
+
+def _last(deadlines: Sequence[float | None]) -> float | None:
+    """Return the last of them; None where one of them never comes."""
+    known = [deadline for deadline in deadlines if deadline is not None]
+    return max(known, default=None) if len(known) == len(deadlines) else None

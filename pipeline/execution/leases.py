@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory
@@ -25,6 +25,8 @@ from pipeline.execution.errors import (
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
+#: The turn of who need not wait: entered by many at a time.
+_AT_ONCE = nullcontext(0.0)
 
 
 class Lease(ABC):
@@ -34,10 +36,9 @@ class Lease(ABC):
     #: Whether other engines use the same memory in their turns.
     shared = False
 
-    @contextmanager
     def turn(
         self, deadline: float | None = None, cancelled: Callable[[], bool] = lambda: False
-    ) -> Iterator[float]:
+    ) -> AbstractContextManager[float]:
         """Hold the arena inside the context; yield how many seconds it took to get it.
 
         Args:
@@ -48,7 +49,7 @@ class Lease(ABC):
             CancelledError, DeadlineError: as asked, while waiting. EngineClosedError: it was closed.
             ArenaLostError: an engine has lost it.
         """
-        yield 0.0
+        return _AT_ONCE
 
     def wake(self) -> None:  # noqa: B027  nobody waits for what is one's own
         """Have those who wait look whether they are cancelled."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class SweepStatistics:
+class SweepStatistics(NamedTuple):
     """One sweep. Seconds; ``read_seconds`` is the sum over reads, which overlap each other.
 
     ``stall_seconds`` is the time in which the kernel stage waited for weights. ``verified``: checksums

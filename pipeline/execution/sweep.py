@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pipeline.devices.base import Done, Launch
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
@@ -322,7 +321,8 @@ def _without(claim: Claim, statistics: SweepStatistics) -> SweepStatistics:
     waited = claim.waited_seconds
     if not waited:
         return statistics
-    return replace(statistics, delay_seconds=statistics.delay_seconds - waited, turn_seconds=waited)
+    left = statistics.delay_seconds - waited
+    return statistics._replace(delay_seconds=left, turn_seconds=waited)
 
 
 def _check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:

@@ -6,7 +6,6 @@ that are no value yet.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from models.packs.manifest import Port
 from server.codec.framing import Framing
@@ -24,10 +23,8 @@ def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) 
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
         return None
-    began = time.perf_counter()
     raw = b"" if length is None else body[length:]
-    request = read_plain(body[:length], raw, ports, outputs)
-    return request and replace(request, decoding_seconds=time.perf_counter() - began)
+    return read_plain(body[:length], raw, ports, outputs)
 
 
 class BodyDecoder:
@@ -82,7 +79,7 @@ class BodyDecoder:
         self._raw.finish()
         assert self._request is not None
         seconds = self._seconds + time.perf_counter() - began
-        return replace(self._request, decoding_seconds=seconds)
+        return self._request._replace(decoding_seconds=seconds)
 
     def _feed_text(self, block: memoryview) -> memoryview:
         """Read JSON from ``block``; return what is behind it."""

@@ -5,8 +5,7 @@ Inference-Header-Content-Length says where they begin. Bodies may be compressed 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 from server.errors import EncodedError, InvalidRequestError, shown
 
@@ -19,8 +18,7 @@ _NAMES = {b"": "identity", b"x-gzip": "gzip", **{name.encode(): name for name in
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True)
-class Framing:
+class Framing(NamedTuple):
     """``json_bytes``: of the JSON before raw tensors, None where all is JSON; ``coding``: of the whole."""
 
     json_bytes: int | None = None
@@ -68,7 +66,9 @@ def answer_coding(headers: Headers) -> Coding:
     HTTP libraries send a list of what they know, whoever uses them, and tensors hardly shrink: time spent
     for nobody. One coding alone is a wish, as tritonclient's response_compression_algorithm sends it.
     """
-    listed = b",".join(value for name, value in headers if name == b"accept-encoding")
+    listed = b",".join([value for name, value in headers if name == b"accept-encoding"])
+    if not listed:
+        return "identity"
     wished = {
         item.partition(b";")[0].strip().lower() for item in listed.split(b",") if _is_taken(item)
     }

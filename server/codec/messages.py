@@ -1,16 +1,14 @@
 """What an infer request asks and what answers it, whatever carries them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from models.packs.manifest import Port
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """An output that is asked for: raw bytes or JSON; its best ``n_classes`` instead of all, if any."""
 
     name: str
@@ -23,8 +21,7 @@ def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[Wanted
     return tuple(Wanted(port.name, is_binary) for port in outputs)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """An infer request: an array a port, with its dtype and shape, contiguous.
 
     ``wanted``: outputs, in the order of the answer. ``timeout_seconds``: of the client's own.
@@ -43,8 +40,7 @@ class Request:
         self.inputs.clear()
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """One array of an answer."""
 
     name: str
@@ -52,8 +48,7 @@ class Output:
     is_binary: bool = False
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The outputs of a model, in the order in which they were asked for."""
 
     model: str

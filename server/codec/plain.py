@@ -3,6 +3,7 @@
 It knows only what it accepts. Of everything else, right or wrong, BodyDecoder has the last word.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,6 @@ PLAIN_BYTES = 4096
 _REQUEST_KEYS = {"id", "inputs", "outputs", "parameters"}
 _OUTPUT_KEYS = {"name", "parameters"}
 _PARAMETERS = {"binary_data_output", "priority", "timeout"}
-# Request, inputs, input, parameters.
-_DEEPEST = 4
 _TENSOR_KEYS = {"name", "shape", "datatype"}
 
 
@@ -37,31 +36,37 @@ def read_plain(
     """Return what BodyDecoder makes of ``text`` and ``raw`` bytes behind it, or None: it must be asked."""
     if len(text) > PLAIN_BYTES or b"\\" in text:
         return None
+    began = time.perf_counter()
     try:
         document = orjson.loads(text)
+        _need(type(document) is dict)
+        request = _request(document, raw, ports, outputs, began)
         # A key that is there twice is lost in parsing, its quotes are not.
-        if type(document) is not dict or 2 * _count_strings(document) != text.count(b'"'):
-            return None
-        return _request(document, raw, ports, outputs)
+        _need(2 * _count_strings(document) == text.count(b'"'))
+        return request
     except (_OtherError, ServiceError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def _count_strings(value: Any, deeper: int = _DEEPEST) -> int:
-    """Return how many keys and strings are in ``value``, those in data aside: there should be none."""
-    if type(value) is str:
-        return 1
-    if type(value) not in (dict, list):
-        return 0
-    _need(deeper)
-    if type(value) is list:
-        return sum(_count_strings(item, deeper - 1) for item in value)
-    inner = (item for key, item in value.items() if key != "data")
-    return len(value) + sum(_count_strings(item, deeper - 1) for item in inner)
+def _count_strings(document: dict[str, Any]) -> int:
+    """Return how many keys and strings are in a request that is known to be right, but for its data.
+
+    Of its values only names, datatypes and the id are strings: parameters are numbers and booleans here.
+    """
+    count = len(document) + len(document.get("parameters", ())) + (document.get("id") is not None)
+    for tensor in document["inputs"]:
+        count += len(tensor) + len(tensor.get("parameters", ())) + 2
+    for output in document.get("outputs") or ():
+        count += len(output) + len(output.get("parameters", ())) + 1
+    return count
 
 
 def _request(
-    document: dict[str, Any], raw: bytes, ports: Sequence[Port], outputs: Sequence[Port]
+    document: dict[str, Any],
+    raw: bytes,
+    ports: Sequence[Port],
+    outputs: Sequence[Port],
+    began: float,
 ) -> Request:
     inputs, identity = document["inputs"], document.get("id")
     _need(document.keys() <= _REQUEST_KEYS and type(inputs) is list and len(inputs) == len(ports))
@@ -72,15 +77,17 @@ def _request(
     for tensor in inputs:
         arrays[tensor["name"]] = _array(tensor, by_name[tensor["name"]], behind)
     _need(len(arrays) == len(ports))
-    reader = RawReader(behind)
-    reader.feed(memoryview(raw))
-    reader.finish()
+    if behind or raw:
+        reader = RawReader(behind)
+        reader.feed(memoryview(raw))
+        reader.finish()
     parameters = document.get("parameters", {})
     _need(parameters.keys() <= _PARAMETERS)
     return Request(
         *(arrays, _wanted(document, parameters, outputs), identity),
         timeout_seconds=timeout_seconds(parameters),
         priority=priority(parameters),
+        decoding_seconds=time.perf_counter() - began,
     )
 
 

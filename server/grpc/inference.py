@@ -63,8 +63,8 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | No
         return request
 
     def keep(request: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
-        kept = kept_outputs(request, outputs, pack.manifest)
-        return Kept(kept.what, _COPIES * kept.n_bytes, is_raw=True)
+        kept = kept_outputs(request, outputs, pack.manifest, is_raw=True)
+        return kept._replace(n_bytes=_COPIES * kept.n_bytes)
 
     async def respond(
         request: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack

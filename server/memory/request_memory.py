@@ -84,14 +84,20 @@ class RequestMemory:
         if self._is_full and self._victim(client) is None:
             raise _busy()
 
+    def take_at_once(self, n_bytes: int, client: str, holds: bool) -> bool:
+        """Take ``n_bytes`` if nobody need be waited for; return whether they were taken."""
+        if not self.has(n_bytes, holds):
+            return False
+        self._grant(n_bytes, client)
+        return True
+
     async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
         """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not.
 
         Raises:
             BusyError: too many wait.
         """
-        if self.has(n_bytes, holds):
-            self._grant(n_bytes, client)
+        if self.take_at_once(n_bytes, client, holds):
             return
         if not holds:
             self._make_room(client)
@@ -200,11 +206,17 @@ class Lease:
         """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
         self._memory.check_room(self.client)
 
-    def fits(self, n_bytes: int) -> bool:
-        """Return whether ``n_bytes`` can be held without waiting."""
-        return n_bytes <= self.held_bytes or self._memory.has(
-            n_bytes - self.held_bytes, self._holds
-        )
+    def hold_at_once(self, n_bytes: int) -> bool:
+        """Hold ``n_bytes`` from now on if nobody need be waited for; return whether they are held."""
+        more = n_bytes - self.held_bytes
+        if more < 0:
+            self._memory.give(-more, self.client)
+        elif n_bytes > self.room_bytes or not self._memory.take_at_once(
+            more, self.client, self._holds
+        ):
+            return False
+        self.held_bytes = n_bytes
+        return True
 
     @property
     def _holds(self) -> bool:
@@ -216,18 +228,16 @@ class Lease:
         Raises:
             TooLargeError: more than there is for all requests together. BusyError: too many wait.
         """
+        if self.hold_at_once(n_bytes):
+            return
         if n_bytes > self.room_bytes:
             raise TooLargeError(
                 f"the request needs {format_size(n_bytes)} of memory; all requests together may "
                 f"take {format_size(self.room_bytes)} (setting request_memory)"
             )
-        if n_bytes <= self.held_bytes:
-            self._memory.give(self.held_bytes - n_bytes, self.client)
-        else:
-            more = n_bytes - self.held_bytes
-            self.waiting = True
-            try:
-                await self._memory.take(more, self.client, self._holds)
-            finally:
-                self.waiting = False
+        self.waiting = True
+        try:
+            await self._memory.take(n_bytes - self.held_bytes, self.client, self._holds)
+        finally:
+            self.waiting = False
         self.held_bytes = n_bytes

@@ -40,7 +40,12 @@ def tensor_bytes(ports: Iterable[Array]) -> int:
 
 def infer_bytes(manifest: Manifest) -> int:
     """Return what one infer request holds from its body on: tensors, and what decodes and writes them."""
-    return _tensors_bytes(manifest) + CODEC_BYTES
+    return with_long_text(short_infer_bytes(manifest))
+
+
+def with_long_text(short_bytes: int) -> int:
+    """Return what an infer request holds that holds ``short_bytes`` where its JSON is short."""
+    return short_bytes - SHORT_CODEC_BYTES + CODEC_BYTES
 
 
 def short_infer_bytes(manifest: Manifest) -> int:

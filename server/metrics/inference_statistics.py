@@ -4,15 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 _NANOSECONDS = 1_000_000_000
 # Of one model: when new ones keep coming, the oldest are forgotten.
 _MOST_VERSIONS = 8
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """Where the seconds of an answered request went; what the client took is nowhere among them.
 
     ``lanes``: how many requests its sweep carried.
@@ -94,7 +93,10 @@ class ModelStatistics:
         self.last_inference = time.time_ns() // 1_000_000
         self.success.add(seconds)
         self.queue.add(passage.queue)
-        self.batches.setdefault(passage.lanes, Computed()).add(passage)
+        found = self.batches.get(passage.lanes)
+        if found is None:
+            found = self.batches[passage.lanes] = Computed()
+        found.add(passage)
 
     @property
     def computed(self) -> Computed:

@@ -16,7 +16,8 @@ class StageCollector(Collector):
 
     def expect(self, model: str) -> None:
         """Have the series of ``model`` there from now on."""
-        self._models.setdefault(model, {stage: [0, 0.0] for stage in STAGES})
+        if model not in self._models:
+            self._models[model] = {stage: [0, 0.0] for stage in STAGES}
 
     def add(self, model: str, seconds: Mapping[str, float]) -> None:
         """Add one request's ``seconds`` by stage."""

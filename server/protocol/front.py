@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.protocol.errors import KNOWN, answer_error
-from server.protocol.infer import infer
+from server.protocol.infer import infer_tensors
 
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
@@ -27,10 +27,11 @@ class Front:
         if found is None:
             await self._others(scope, receive, send)
             return
-        scope["app"] = self._app
-        request = Request(scope, receive, send)
+        name, version = found.groups()
+        context, headers = self._app.state.context, scope["headers"]
         try:
-            response = await infer(request, *found.groups())
+            response = await infer_tensors(context, scope["exchange"], headers, name, version)
         except KNOWN as exc:
-            response = answer_error(request, exc)
+            scope["app"] = self._app
+            response = answer_error(Request(scope, receive, send), exc)
         await response(scope, receive, send)

@@ -1,7 +1,6 @@
 """Inference on tensors: the Open Inference Protocol's infer endpoint and its extensions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -12,8 +11,11 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
 from server.codec.classes import best_classes
+from server.codec.framing import Headers
+from server.context import Context
 from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
+from server.requests.exchange import Exchange
 from server.requests.tensors import read_tensors
 
 router = APIRouter(tags=["inference"])
@@ -23,16 +25,22 @@ router = APIRouter(tags=["inference"])
 @router.post("/v2/models/{name}/versions/{version}/infer")
 async def infer(request: HttpRequest, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    headers = request.scope["headers"]
+    exchange = exchange_of(request)
+    return await infer_tensors(context_of(request), exchange, request.headers.raw, name, version)
+
+
+async def infer_tensors(
+    context: Context, exchange: Exchange, headers: Headers, name: str, version: str | None
+) -> Response:
+    """Run the model on the tensors that the client of ``exchange`` sends."""
     coding = answer_coding(headers)
 
     async def read(pack: Pack) -> Request:
-        return await read_tensors(exchange_of(request), Framing.of(headers), pack.manifest)
+        return await read_tensors(exchange, Framing.of(headers), pack.manifest)
 
     def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
-        kept = kept_outputs(asked, outputs, pack.manifest)
-        is_raw = coding == "identity" and all(output.is_binary for output in kept.what)
-        return replace(kept, is_raw=is_raw)
+        is_raw = coding == "identity" and all(wanted.is_binary for wanted in asked.wanted)
+        return kept_outputs(asked, outputs, pack.manifest, is_raw)
 
     async def respond(
         asked: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
@@ -40,16 +48,16 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
         body = Body(Answer(name, pack.version, asked.id, outputs))
         return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))
 
-    return await run_model(
-        *(context_of(request), exchange_of(request), name, version),
-        Parts(read, keep, respond, names_timeout=True),
-    )
+    parts = Parts(read, keep, respond, names_timeout=True)
+    return await run_model(context, exchange, name, version, parts)
 
 
-def kept_outputs(asked: Request, outputs: Arrays, manifest: Manifest) -> Kept[list[Output]]:
-    """Return what is ``asked`` for of the ``outputs``, in that order."""
+def kept_outputs(
+    asked: Request, outputs: Arrays, manifest: Manifest, is_raw: bool
+) -> Kept[list[Output]]:
+    """Return what is ``asked`` for of the ``outputs``, in that order; ``is_raw``: as Kept has it."""
     kept = [_kept(wanted, outputs, manifest) for wanted in asked.wanted]
-    return Kept(kept, sum(array_bytes(output.array) for output in kept))
+    return Kept(kept, sum([array_bytes(output.array) for output in kept]), is_raw)
 
 
 def _kept(wanted: Wanted, outputs: Arrays, manifest: Manifest) -> Output:

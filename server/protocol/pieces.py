@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,15 +23,14 @@ def _nothing() -> Iterator[bytes]:
     return iter(())
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """What is sent: the pieces that ``text`` makes each time, JSON, then ``raw_bytes`` of ``raw``.
 
     ``is_mixed``: a header says how long the JSON is.
     """
 
     text: Make
-    raw: Make = field(default=_nothing)
+    raw: Make = _nothing
     raw_bytes: int = 0
     is_mixed: bool = False
     coding: Coding = "identity"
@@ -43,6 +42,30 @@ class Sent:
     @property
     def media_type(self) -> str:
         return _MIXED if self.is_mixed else _JSON
+
+
+class WholeResponse(Response):
+    """Sends all at once; ``text`` is that of what is ``sent``.
+
+    It makes its headers itself: what Starlette does for those of any response takes as long as the JSON.
+    """
+
+    def __init__(self, sent: Sent, text: bytes) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b"".join((text, *sent.raw()))
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", sent.media_type.encode()),
+        ]
+        if sent.is_mixed:
+            self.raw_headers.append((JSON_LENGTH.encode(), b"%d" % len(text)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 class PiecesResponse(Response):
@@ -103,5 +126,4 @@ def respond_in_pieces(sent: Sent) -> Response:
     if second is not None or len(first) + sent.raw_bytes > most:
         begun = (first,) if second is None else (first, second)
         return PiecesResponse(sent, chain(begun, text))
-    headers = {JSON_LENGTH: str(len(first))} if sent.is_mixed else None
-    return Response(b"".join((first, *sent.raw())), 200, headers, sent.media_type)
+    return WholeResponse(sent, first)

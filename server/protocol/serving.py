@@ -3,15 +3,14 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays, Take, Tensors, copies
+from pipeline.execution.given import Arrays, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
 from server.errors import DisconnectedError
@@ -19,8 +18,6 @@ from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
-from server.repository.served_engine import Answer
-from server.repository.worker import Worker
 from server.requests.exchange import Exchange
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
@@ -57,8 +54,7 @@ Q = TypeVar("Q", bound=Question)
 A = TypeVar("A")
 
 
-@dataclass(frozen=True)
-class Kept(Generic[A]):
+class Kept(NamedTuple, Generic[A]):
     """What a request keeps of the outputs, and what that takes; ``is_raw``: it is sent as it is."""
 
     what: A
@@ -66,8 +62,7 @@ class Kept(Generic[A]):
     is_raw: bool = False
 
 
-@dataclass(frozen=True)
-class Parts(Generic[Q, A, T]):
+class Parts(NamedTuple, Generic[Q, A, T]):
     """What is particular to an endpoint.
 
     ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
@@ -147,7 +142,11 @@ async def run_model(
             question.release()
             return parts.keep(question, outputs, pack)
 
-        answer = await _answer(worker, exchange, question, left, take)
+        if worker.is_quick:  # here and now: it takes next to nothing
+            answer = worker.answer_at_once(question.inputs, take)
+        else:
+            work = worker.answer(question.inputs, left, take, level(question.priority))
+            answer = await until_left(exchange, work)
         held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
         if not held <= exchange.lease.held_bytes <= SMALL_BYTES:  # so little is not worth changing
             async with exchange.within(limit, "there was no memory for the answer"):
@@ -172,16 +171,6 @@ async def run_model(
         seconds = time.perf_counter() - started
         context.metrics.outcome(name, outcome, seconds)
         context.metrics.inferences.of(name, pack.version).add(outcome, seconds, passage)
-
-
-async def _answer(
-    worker: Worker, exchange: Exchange, question: Question, seconds: float, take: Take[T]
-) -> Answer[T]:
-    """Return what ``worker`` answers: here and now where that takes next to nothing, else from its line."""
-    if worker.is_quick:
-        return worker.answer_at_once(question.inputs, take)
-    work = worker.answer(question.inputs, seconds, take, level(question.priority))
-    return await until_left(exchange, work)
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:

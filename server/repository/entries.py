@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from models.packs.pack import Pack
-from server.errors import NotFoundError, NotServingError, RefusedError, shown
+from server.errors import NotFoundError, shown
 from server.repository.entry import Entry, Unloaded
 
 
@@ -55,6 +55,8 @@ class Entries(Mapping[str, Entry]):
             NotFoundError: unknown name or version.
         """
         only = self._by_name.get(model)
+        if only is not None and (version is None or only.version in {None, version}):
+            return only
         known = self.of(model) if only is None else [only]
         if not known:
             raise NotFoundError(f"model {shown(model)}: not found")
@@ -71,9 +73,7 @@ class Entries(Mapping[str, Entry]):
             NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
         """
         entry = self.find(model, version)
-        if not entry.serves or entry.pack is None:
-            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
-        return entry, entry.pack
+        return entry, entry.serving().prepared.pack
 
 
 def _number(version: str | None) -> int:

@@ -12,10 +12,11 @@ from typing import Literal
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
+from server.errors import NotServingError, RefusedError
 from server.repository.layout.slots import Slot
 from server.repository.opening import Prepared
 from server.repository.replanning import Place
-from server.repository.uses import Uses
+from server.repository.uses import Use, Uses
 from server.repository.worker import Worker
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -98,6 +99,23 @@ class Entry:
         self.condition = Serving(worker, prepared, place)
         self.version, self.slot = prepared.pack.version, prepared.slot
         self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def serving(self) -> Serving:
+        """Return what answers now.
+
+        Raises:
+            RefusedError, NotServingError: nothing does.
+        """
+        found = self.condition
+        if isinstance(found, Serving) and not found.why:
+            return found
+        raise (RefusedError if self.absence == "refused" else NotServingError)(self.message)
+
+    def use(self) -> Use:
+        """Return a use of what answers, which its ``uses`` count already; raises as ``serving``."""
+        found = self.serving()
+        timeout = None if self.slot is None else self.slot.config.default_timeout_seconds
+        return Use(found.worker, found.prepared.pack, self.uses, timeout)
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""

@@ -9,7 +9,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
@@ -40,8 +39,7 @@ _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
+class Answer(NamedTuple, Generic[T]):
     """What was taken of the outputs, what the sweep took, and how long the request waited for its turn.
 
     ``ended_at``: when it had ended, on time.monotonic's clock. ``lanes``: requests of the sweep.

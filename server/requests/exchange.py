@@ -129,9 +129,9 @@ class Exchange:
 
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault."""
-        if not self.lease.fits(n_bytes):
+        if not self.lease.hold_at_once(n_bytes):
             await self._arm()
-        await self.lease.hold(n_bytes)
+            await self.lease.hold(n_bytes)
         self._moved(PROGRESS_BYTES)
 
     async def part(self, need_bytes: int, short_bytes: int) -> bytes:
@@ -272,5 +272,7 @@ class _Within:
 
 
 def _declared_length(scope: Scope) -> int:
-    text = dict(scope.get("headers", ())).get(b"content-length", b"")
-    return int(text[:20]) if text.isdigit() else 0  # int() refuses thousands of digits
+    for name, value in scope.get("headers", ()):
+        if name == b"content-length":
+            return int(value[:20]) if value.isdigit() else 0  # int() refuses thousands of digits
+    return 0

@@ -46,7 +46,8 @@ class Exchanges:
 
     def most(self, scope: Scope) -> int:
         """Return how many bytes the body of a request may have."""
-        sends_model = _UPLOAD.fullmatch(scope.get("path", "")) is not None
+        path = scope.get("path", "")
+        sends_model = path.endswith("/upload") and _UPLOAD.fullmatch(path) is not None
         return self._max_upload if sends_model else self._max_body
 
     def sweep(self, now: float, hurry: bool) -> None:

@@ -5,7 +5,12 @@ import asyncio
 from models.packs.manifest import Manifest
 from server.codec import BodyDecoder, Framing, Request, decode_at_once
 from server.codec.compression import opener
-from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, infer_bytes, short_infer_bytes
+from server.memory.request_needs import (
+    INFLATE_BYTES,
+    LOOSE_BYTES,
+    short_infer_bytes,
+    with_long_text,
+)
 from server.requests.exchange import FREE_BYTES, Exchange
 
 
@@ -47,7 +52,7 @@ def _needs(framing: Framing, manifest: Manifest) -> tuple[int, int]:
     # Raw tensors need their bytes once; JSON of any length, what its values are on their way.
     has_short_text = framing.json_bytes is not None and framing.json_bytes <= FREE_BYTES
     short = short_infer_bytes(manifest)
-    need = short if has_short_text else infer_bytes(manifest)
+    need = short if has_short_text else with_long_text(short)
     if framing.coding == "identity":
         return need, short
     return need + INFLATE_BYTES, need + INFLATE_BYTES  # a short body may open to a long one

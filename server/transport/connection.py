@@ -53,6 +53,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
+        self._ending = cast(asyncio.Transport, _Ending(self))
         self._registry.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -102,7 +103,7 @@ class Connection(HttpToolsProtocol):
             )
         self._heading = False
         super().on_headers_complete()
-        self.cycle.transport = cast(asyncio.Transport, _Ending(self))
+        self.cycle.transport = self._ending
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -129,12 +130,17 @@ class Connection(HttpToolsProtocol):
             self.write(b"")
 
     def on_response_complete(self) -> None:
+        """As uvicorn's, but for its timer: the registry ends every kind of waiting."""
         self.flush()
         self._head_written = False
         self.used = True
         self._since = self.loop.time()
-        super().on_response_complete()
-        self._unset_keepalive_if_required()  # the registry does it, for every kind of waiting
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -83,7 +83,7 @@ class PortArray:
             # By way of float64, also for integers: else a value would depend on its neighbours.
             with np.errstate(over="ignore"):
                 target[...] = np.array(values, np.float64)
-            if not np.isfinite(target).all():
+            if np.count_nonzero(np.isfinite(target)) < len(values):  # all() takes as long again
                 raise self._too_large()
         elif self._kind in "iu":
             try:

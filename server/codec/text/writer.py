@@ -1,6 +1,6 @@
 """Writes infer answers as JSON in pieces, so that no answer is held as text as a whole."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ def write_text(answer: Answer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
     Each is at most PIECE_BYTES long and takes about a millisecond; a small response is one piece. All
     values that are written are finite.
     """
-    written = [output.array for output in answer.outputs if output.name not in raw_sizes]
-    if sum(array.size for array in written) <= _NUMBERS and not _has_strings(written):
+    if _is_small(answer, raw_sizes):
         return iter((_whole(answer, raw_sizes),))
     return _gathered(_texts(answer, raw_sizes))
 
@@ -44,16 +43,25 @@ def check_finite(output: Output) -> None:
     if output.array.dtype.kind != "f":
         return
     flat = output.array.ravel()
-    step = PIECE_BYTES  # no mask as large as the array
-    if not all(np.isfinite(flat[i : i + step]).all() for i in range(0, flat.size, step)):
-        raise NotFiniteError(
-            f"output {output.name!r} has NaN or infinite values; JSON cannot carry them, "
-            "binary data can"
-        )
+    for start in range(0, flat.size, PIECE_BYTES):  # no mask as large as the array
+        mask = np.isfinite(flat[start : start + PIECE_BYTES])
+        if np.count_nonzero(mask) < mask.size:
+            raise NotFiniteError(
+                f"output {output.name!r} has NaN or infinite values; JSON cannot carry them, "
+                "binary data can"
+            )
 
 
-def _has_strings(arrays: Iterable[NDArray[Any]]) -> bool:
-    return any(array.dtype.kind == "O" for array in arrays)
+def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
+    """Return whether all that becomes text is so little, and so surely, that it is made at once."""
+    left = _NUMBERS
+    for output in answer.outputs:
+        if output.name in raw_sizes:
+            continue
+        left -= output.array.size
+        if left < 0 or output.array.dtype.kind == "O":
+            return False
+    return True
 
 
 def _whole(answer: Answer, raw_sizes: Mapping[str, int]) -> bytes:

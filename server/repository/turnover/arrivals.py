@@ -5,12 +5,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
 from server.repository.entries import Entries
 from server.repository.entry import Entry
-from server.repository.layout.model_config import ModelConfig
 from server.repository.uses import Use
 
 
@@ -45,8 +43,9 @@ class Arrivals:
             try:
                 if entry.worker is None:
                     await self._wait(entry, until)
-                if uses is entry.uses:  # or it came, and went again for another
-                    return _use(*self._entries.serving(model, version))
+                # Or it came, and went again for another; or another version answers by now.
+                if uses is entry.uses and entry is self._entries.find(model, version):
+                    return entry.use()
             except BaseException:
                 uses.end()
                 raise
@@ -95,9 +94,3 @@ class Arrivals:
         await self._fetch(entry)
         count, seconds = self.cold_starts.get(entry.name, (0, 0.0))
         self.cold_starts[entry.name] = count + 1, seconds + self._clock() - began
-
-
-def _use(entry: Entry, pack: Pack) -> Use:
-    assert entry.worker is not None
-    config = entry.slot.config if entry.slot is not None else ModelConfig()
-    return Use(entry.worker, pack, entry.uses, config.default_timeout_seconds)
