@@ -3,8 +3,21 @@
 from collections.abc import Iterator, Mapping
 
 from models.packs.pack import Pack
-from server.errors import NotFoundError, NotServingError, RefusedError, shown
-from server.repository.entry import Entry
+from server.errors import (
+    NotFoundError,
+    NotLoadedError,
+    NotServingError,
+    RefusedError,
+    ServiceError,
+    shown,
+)
+from server.repository.entry import Absence, Entry
+
+# Whose fault it is that nothing serves: what is not listed is the server's.
+_ABSENT: dict[Absence | None, type[ServiceError]] = {
+    "refused": RefusedError,
+    "unloaded": NotLoadedError,
+}
 
 
 class Entries(Mapping[str, Entry]):
@@ -59,11 +72,12 @@ class Entries(Mapping[str, Entry]):
         """Return what answers now, and its pack.
 
         Raises:
-            NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
+            NotFoundError: unknown name or version, or unloaded by request. RefusedError, NotServingError:
+                it is not loaded.
         """
         entry = self.find(model, version)
         if not entry.serves or entry.pack is None:
-            raise (RefusedError if entry.absence == "refused" else NotServingError)(entry.message)
+            raise _ABSENT.get(entry.absence, NotServingError)(entry.message)
         return entry, entry.pack
 
 

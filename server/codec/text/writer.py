@@ -47,8 +47,8 @@ def check_finite(output: Output) -> None:
     step = PIECE_BYTES  # no mask as large as the array
     if not all(np.isfinite(flat[i : i + step]).all() for i in range(0, flat.size, step)):
         raise NotFiniteError(
-            f"output {output.name!r} has NaN or infinite values; JSON cannot carry them, "
-            "binary data can"
+            f"output {output.name!r} has NaN or infinite values, which JSON cannot carry: "
+            "ask for it as binary data (parameters.binary_data of the output)"
         )
 
 
