@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import lru_cache, partial
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -30,7 +30,7 @@ from server.protocol.documentation.openapi import describe
 from server.protocol.errors import register_handlers
 from server.protocol.extensions import config, statistics, unserved
 from server.protocol.front import Front
-from server.protocol.head import HeadMiddleware
+from server.protocol.methods import HeadMiddleware
 from server.settings.settings import Settings
 
 
@@ -84,10 +84,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
 @lru_cache(maxsize=1)
 def _routes() -> list[BaseRoute]:
     """Return all endpoints; what FastAPI makes of them is the same for every application."""
-    root = APIRouter()
     # The statistics of all models before a model that is called stats.
-    for group in (infer, classify, detect, health, statistics, config, metadata, repository):
-        root.include_router(group.router)
-    for group in (uploading, unserved, docs, page):
-        root.include_router(group.router)
-    return root.routes
+    models = (infer, classify, detect, health, statistics, config, metadata, repository)
+    groups = (*models, uploading, unserved, docs, page)
+    return [route for group in groups for route in group.router.routes]

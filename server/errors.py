@@ -8,11 +8,15 @@ class ServiceError(Exception):
 
 
 class NotFiniteError(ServiceError):
-    """An output has NaN or infinite values, which JSON cannot carry; the message names it."""
+    """An output that is wanted as JSON has NaN or infinite values; the message names it, and a way out."""
 
 
 class NotFoundError(ServiceError):
     """No such model, version or output."""
+
+
+class NotLoadedError(NotFoundError):
+    """The model was unloaded by request: it is there for a load, and for nobody else."""
 
 
 class InvalidRequestError(ServiceError):
@@ -52,7 +56,7 @@ class ConflictError(ServiceError):
 
 
 class NotServingError(ServiceError):
-    """The model is known but not loaded, or left service."""
+    """The model is to be served and is not: it is loading, could not be loaded, or left service."""
 
 
 class BusyError(ServiceError):

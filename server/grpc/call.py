@@ -18,8 +18,10 @@ from starlette.types import Message
 from server.access.guard import why_refused
 from server.access.keys import Key
 from server.context import Context
+from server.grpc.shares import Shares
 from server.grpc.statuses import code_of, hints_of
 from server.operation.logs import request_id
+from server.operation.tracing import Trace, current
 from server.protocol.administration import FORWARDED, Caller
 from server.protocol.errors import KNOWN, told
 from server.requests.exchange import Exchange
@@ -27,20 +29,34 @@ from server.requests.exchange import Exchange
 ServicerContext = aio.ServicerContext[bytes, bytes]
 Work = Callable[["Call"], Awaitable[None]]
 
+SERVICE = "inference.GRPCInferenceService"
+
 _log = logging.getLogger("server.access")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
 #: As health over HTTP: who asks whether a server lives has no key.
 _OPEN = frozenset({"ServerLive", "ServerReady"})
 _QUIET = frozenset({grpc.StatusCode.UNAVAILABLE})
+# As OpenTelemetry has them: what is no client's mistake.
+_FAULTS = frozenset(
+    {
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
 _INTERNAL = "internal error; the log has the details"
 
 
 class Call:
     """What a method sees of its call."""
 
-    def __init__(self, context: Context, method: str, wire: ServicerContext) -> None:
+    def __init__(
+        self, context: Context, shares: Shares, method: str, wire: ServicerContext
+    ) -> None:
         self.context = context
+        self._shares = shares
         self._method = method
         self._wire = wire
         metadata = wire.invocation_metadata() or ()
@@ -84,12 +100,14 @@ class Call:
         began, code = time.perf_counter(), grpc.StatusCode.CANCELLED
         about = (("x-request-id", identity),)
         self._wire.set_trailing_metadata(about)
+        trace = self._begin_trace()
         try:
             refused = self._refused()
             if refused:
                 code = grpc.StatusCode.UNAUTHENTICATED
                 await self._wire.abort(code, refused, about)
-            await work(self)
+            with self._shares.call(self._peer()):
+                await work(self)
             code = grpc.StatusCode.OK
         except KNOWN as exc:
             code = code_of(exc)
@@ -102,8 +120,19 @@ class Call:
             logging.getLogger(__name__).exception("unexpected error")
             await self._wire.abort(code, _INTERNAL, about)
         finally:
+            if trace is not None:
+                trace.end_call(code.value[0], code in _FAULTS)
             self._write(code, time.perf_counter() - began)
             request_id.reset(token)
+
+    def _begin_trace(self) -> Trace | None:
+        """Begin the trace of the call, if there are any; its spans are found by ``current``."""
+        tracing = self.context.tracing
+        if tracing is None or self._method in _OPEN:
+            return None
+        trace = tracing.begin_call(SERVICE, self._method, dict(self._metadata))
+        current.set(trace)
+        return trace
 
     def _refused(self) -> str:
         """Return why the caller may ask for nothing, in words; empty: he may, and his key is known."""

@@ -11,6 +11,7 @@ from grpc import aio
 
 from server.context import Context
 from server.grpc.service import handlers
+from server.grpc.shares import Shares
 from server.transport.certificate import Certificate
 from server.transport.limits import HEADER_BYTES
 from server.transport.listener import PortError
@@ -23,14 +24,15 @@ class GrpcServer:
     """Answers calls on ``host``:``port`` from ``start`` to ``end``."""
 
     def __init__(self, context: Context, certificate: Certificate | None) -> None:
-        self._settings = context.settings
+        settings = self._settings = context.settings
         self._certificate = certificate
         self._ending: asyncio.Task[None] | None = None
         self._server = aio.server(
             options=_options(context),
-            maximum_concurrent_rpcs=context.settings.max_connections,
+            maximum_concurrent_rpcs=settings.max_connections,
         )
-        self._server.add_generic_rpc_handlers((handlers(context),))
+        shares = Shares(settings.max_connections, settings.max_connections_per_address)
+        self._server.add_generic_rpc_handlers((handlers(context, shares),))
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (of 0: the one that was free).
@@ -65,6 +67,9 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", HEADER_BYTES),
         ("grpc.max_concurrent_streams", settings.max_connections),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        # From the first byte of a connection to the end of its greeting, with TLS or without.
+        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
         ("grpc.max_connection_idle_ms", round(settings.idle_timeout * 1e3)),
         ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
         # Or it lets clients send more and more before anybody asked for it.

@@ -12,14 +12,14 @@ from google.protobuf.message import Message as Protobuf
 from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, ServiceError
 from server.grpc import inference
-from server.grpc.call import Call, ServicerContext, Work
+from server.grpc.call import SERVICE, Call, ServicerContext, Work
 from server.grpc.decoding import values_of
 from server.grpc.messages import inference_pb2 as messages
+from server.grpc.shares import Shares
 from server.protocol import health, metadata, repository
 from server.protocol.administration import check_administrator
 from server.protocol.extensions import config, statistics
 
-SERVICE = "inference.GRPCInferenceService"
 #: What a method makes of its message: the fields of its answer.
 Answering = Callable[[Call, Any], Awaitable[Mapping[str, Any]]]
 
@@ -126,8 +126,8 @@ METHODS: dict[str, Work] = {
 }
 
 
-def handlers(context: Context) -> grpc.GenericRpcHandler:
-    """Return what answers calls to the service.
+def handlers(context: Context, shares: Shares) -> grpc.GenericRpcHandler:
+    """Return what answers calls to the service, as many as ``shares`` has for each address.
 
     All methods are streams to gRPC: on the wire a call with one message looks the same, and a message is
     read when it is asked for, an answer held until it is sent.
@@ -135,7 +135,7 @@ def handlers(context: Context) -> grpc.GenericRpcHandler:
 
     def handler(name: str, work: Work) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def serve(_: object, wire: ServicerContext) -> None:
-            await Call(context, name, wire).serve(work)
+            await Call(context, shares, name, wire).serve(work)
 
         return grpc.stream_stream_rpc_method_handler(serve)
 

@@ -8,6 +8,7 @@ overlap, so they are times of the sweep and no spans of their own.
 import contextvars
 import re
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from starlette.datastructures import Headers
@@ -65,16 +66,21 @@ class Tracing:
 
     def begin(self, scope: Scope) -> "Trace":
         """Begin the span of the request ``scope``."""
+        method, path = scope["method"], scope["path"][:200]
+        about = {"http.request.method": method, "url.path": path}
+        name = f"{method} {_NAME.sub('{name}', path)}"
+        return self._begun(name, dict(Headers(scope=scope)), about)
+
+    def begin_call(self, service: str, method: str, metadata: Mapping[str, str]) -> "Trace":
+        """Begin the span of a call over gRPC."""
+        about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+        return self._begun(f"{service}/{method}", metadata, about)
+
+    def _begun(self, name: str, headers: Mapping[str, str], about: Mapping[str, str]) -> "Trace":
         from opentelemetry.trace import SpanKind
 
-        method, path = scope["method"], scope["path"][:200]
-        span = self._tracer.start_span(
-            f"{method} {_NAME.sub('{name}', path)}",
-            self._propagator.extract(dict(Headers(scope=scope))),
-            SpanKind.SERVER,
-            {"http.request.method": method, "url.path": path},
-        )
-        return Trace(self, span)
+        parent = self._propagator.extract(headers)
+        return Trace(self, self._tracer.start_span(name, parent, SpanKind.SERVER, about))
 
     def add(
         self, parent: "Trace", name: str, began: int, ended: int, **values: float | str
@@ -116,9 +122,16 @@ class Trace:
 
     def end(self, status: int) -> None:
         """End it with the ``status`` of its answer."""
+        self._end("http.response.status_code", status, is_fault=status >= 500)
+
+    def end_call(self, code: int, is_fault: bool) -> None:
+        """End that of a call with its status ``code``."""
+        self._end("rpc.grpc.status_code", code, is_fault)
+
+    def _end(self, name: str, value: int, is_fault: bool) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        self.span.set_attribute("http.response.status_code", status)
-        if status >= 500:
+        self.span.set_attribute(name, value)
+        if is_fault:
             self.span.set_status(Status(StatusCode.ERROR))
         self.span.end()

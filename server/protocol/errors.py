@@ -25,6 +25,7 @@ from server.errors import (
     ForbiddenError,
     InvalidRequestError,
     LateError,
+    NotFiniteError,
     NotFoundError,
     NotServingError,
     RefusedError,
@@ -34,6 +35,7 @@ from server.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from server.protocol.methods import not_allowed
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ _LONGEST_WAIT_SECONDS = 3600
 STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
+    NotFiniteError: 400,
     ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
@@ -161,6 +164,8 @@ async def _validation(request: Request, exc: Exception) -> JSONResponse:
 
 async def _http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
+    if exc.status_code == 405:
+        exc = not_allowed(request.app.router.routes, request.scope)
     return _answer(str(exc.detail), exc.status_code, exc.headers)
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 
 from server.context import Context
 from server.errors import ForbiddenError, InvalidRequestError, shown
@@ -88,12 +88,17 @@ async def load_model(context: Context, name: str, parameters: Mapping[str, Any])
     return {"name": name, "state": entry.state}
 
 
+def _whole(value: object) -> object:
+    """Return 8e6 as the integer that it is to JSON, which has one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Replan(BaseModel):
     """``memory_bytes``: the most that the model may take; null: what the budget leaves it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    memory_bytes: PositiveInt | None
+    memory_bytes: Annotated[PositiveInt, BeforeValidator(_whole)] | None
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:

@@ -70,7 +70,8 @@ class Entries(Mapping[str, Entry]):
         """Return what answers now, and its pack.
 
         Raises:
-            NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
+            NotFoundError: unknown name or version, or unloaded by request. RefusedError, NotServingError:
+                it is not loaded.
         """
         entry = self.find(model, version)
         return entry, entry.serving().prepared.pack

@@ -12,7 +12,7 @@ from typing import Literal
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
-from server.errors import NotServingError, RefusedError
+from server.errors import NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.repository.layout.slots import Slot
 from server.repository.opening import Prepared
 from server.repository.replanning import Place
@@ -22,6 +22,12 @@ from server.repository.worker import Worker
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
 Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
+
+# Whose fault it is that nothing serves: what is not listed is the server's.
+_ABSENT: dict[Absence | None, type[ServiceError]] = {
+    "refused": RefusedError,
+    "unloaded": NotLoadedError,
+}
 
 
 @dataclass(frozen=True)
@@ -104,12 +110,12 @@ class Entry:
         """Return what answers now.
 
         Raises:
-            RefusedError, NotServingError: nothing does.
+            NotLoadedError: unloaded by request. RefusedError, NotServingError: nothing does.
         """
         found = self.condition
         if isinstance(found, Serving) and not found.why:
             return found
-        raise (RefusedError if self.absence == "refused" else NotServingError)(self.message)
+        raise _ABSENT.get(self.absence, NotServingError)(self.message)
 
     def use(self) -> Use:
         """Return a use of what answers, which its ``uses`` count already; raises as ``serving``."""

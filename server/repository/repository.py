@@ -374,7 +374,7 @@ class Repository:
         await self._arrivals.close()
         async with self._changing():
             for entry in self.entries():
-                await self._loaded.close(entry, "unloaded", "unloaded")
+                await self._loaded.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
 
     @contextlib.asynccontextmanager

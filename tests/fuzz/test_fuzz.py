@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import cfg as cfg_fuzzer
+from tests.fuzz import grpc_infer as grpc_infer_fuzzer
 from tests.fuzz import http_infer as http_infer_fuzzer
 from tests.fuzz import infer as infer_fuzzer
 from tests.fuzz import model_config as config_fuzzer
@@ -60,6 +61,12 @@ def test_infer_over_http(tmp_path: Path) -> None:
     assert 0 < sum(accepted) < EXAMPLES // 3
 
 
+def test_infer_over_grpc(tmp_path: Path) -> None:
+    with grpc_infer_fuzzer.GrpcInferFuzzer(tmp_path) as fuzzer:
+        accepted = [fuzzer.run(number) for number in range(EXAMPLES // 3)]
+    assert 0 < sum(accepted) < EXAMPLES // 3
+
+
 # Drawn and not shrunk: a smaller graph is another graph, and each takes a compilation.
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
@@ -103,6 +110,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
         infer_fuzzer.main,
         config_fuzzer.main,
         http_infer_fuzzer.main,
+        grpc_infer_fuzzer.main,
         sdf3_fuzzer.main,
         network_fuzzer.main,
     ],

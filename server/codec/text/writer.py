@@ -47,9 +47,21 @@ def check_finite(output: Output) -> None:
         mask = np.isfinite(flat[start : start + PIECE_BYTES])
         if np.count_nonzero(mask) < mask.size:
             raise NotFiniteError(
-                f"output {output.name!r} has NaN or infinite values; JSON cannot carry them, "
-                "binary data can"
+                f"output {output.name!r} has NaN or infinite values, which JSON cannot carry: "
+                "ask for it as binary data (parameters.binary_data of the output)"
             )
+
+
+def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
+    """Return whether all that becomes text is so little, and so surely, that it is made at once."""
+    left = _NUMBERS
+    for output in answer.outputs:
+        if output.name in raw_sizes:
+            continue
+        left -= output.array.size
+        if left < 0 or output.array.dtype.kind == "O":
+            return False
+    return True
 
 
 def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:

@@ -23,12 +23,12 @@ ERRORS = {
     400: "the request is not what the protocol or the model asks for; the field is named",
     401: "a key is wanted, or this one is not valid (only where the server has keys)",
     403: "loading and unloading is not for this caller",
-    404: "no such model, version or output",
+    404: "no such model, version or output; or the model was unloaded by request",
     409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
     413: "the body is over the limit",
     415: "the body is compressed in a way that is not read (Content-Encoding)",
-    500: "the answer cannot be sent, or a fault of the server; its log says more",
-    503: "not loaded, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
+    500: "a fault of the server; its log says more",
+    503: "not ready, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
     504: "no answer in time",
 }
 

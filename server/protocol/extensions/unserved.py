@@ -1,7 +1,7 @@
 """What Triton's clients may ask that this server has none of: traces, log levels, shared memory.
 
-States are told, since they are true: nothing is traced, no region is registered. Changing them is refused;
-what is always refused is in no documentation.
+States are told, since they are true: nothing is traced, no region is registered. Settings take no POST;
+registering a region, which is always refused, is in no documentation.
 """
 
 from typing import Any
@@ -29,13 +29,6 @@ async def model_trace_settings(context: ContextDependency, name: str) -> dict[st
     return await trace_settings()
 
 
-@router.post("/v2/trace/setting", include_in_schema=False)
-@router.post("/v2/models/{name}/trace/setting", include_in_schema=False)
-async def update_trace_settings(name: str = "") -> None:
-    """501: there are no traces."""
-    raise UnsupportedError("traces are not served; /metrics has the times of stages")
-
-
 @router.get("/v2/logging")
 async def log_settings() -> dict[str, bool | int | str]:
     """What is logged: everything but details of requests."""
@@ -47,12 +40,6 @@ async def log_settings() -> dict[str, bool | int | str]:
         "log_verbose_level": 0,
         "log_format": "default",
     }
-
-
-@router.post("/v2/logging", include_in_schema=False)
-async def update_log_settings() -> None:
-    """501: the log has the level that the server was started with."""
-    raise UnsupportedError("log settings cannot be changed while the server runs")
 
 
 async def regions(region: str = "") -> list[Any]:

@@ -164,7 +164,7 @@ async def check_unload(service: Service) -> None:
     answer = await service.client.post(unload, json={"parameters": {"unload_dependents": True}})
     assert answer.status_code == 200
     assert (await states(service))["tiny"] == "UNAVAILABLE"
-    error(await service.client.get("/v2/models/tiny/stats"), 503)
+    error(await service.client.get("/v2/models/tiny/stats"), 404, "unloaded")
 
 
 async def test_what_is_not_served_is_said(shared: Service) -> None:
@@ -180,4 +180,4 @@ async def test_what_is_not_served_is_said(shared: Service) -> None:
             assert (await shared.client.post(f"{root}{place}/unregister")).status_code == 200
         error(await shared.client.post(f"{root}/region/r/register", json={}), 501, "shared memory")
     for path in ("/v2/trace/setting", "/v2/models/tiny/trace/setting", "/v2/logging"):
-        error(await shared.client.post(path, json={"trace_level": ["TIMESTAMPS"]}), 501)
+        error(await shared.client.post(path, json={"trace_level": ["TIMESTAMPS"]}), 405, path)

@@ -121,9 +121,9 @@ REFUSALS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str]] = [
     ("load_model", ("tiny",), {"config": '{"max_batch_size": 8}'}, "400", "max_batch_size"),
     ("load_model", ("tiny",), {"config": "{}", "files": {"file:1/m": b"x"}}, "400", "file:1/m"),
     ("unload_model", ("nobody",), {}, "404", "'nobody'"),
-    ("update_trace_settings", (), {"settings": {"trace_level": ["OFF"]}}, REFUSED, "traces"),
-    ("update_trace_settings", ("tiny", {}), {}, REFUSED, "traces"),
-    ("update_log_settings", ({"log_info": False},), {}, REFUSED, "log settings"),
+    ("update_trace_settings", (), {"settings": {"trace_level": ["OFF"]}}, "405", "trace/setting"),
+    ("update_trace_settings", ("tiny", {}), {}, "405", "trace/setting"),
+    ("update_log_settings", ({"log_info": False},), {}, "405", "logging"),
     ("register_system_shared_memory", ("r", "/k", 64), {}, REFUSED, "shared memory"),
     ("register_cuda_shared_memory", ("r", b"aGFuZGxl", 0, 64), {}, REFUSED, "shared memory"),
 ]

@@ -120,5 +120,5 @@ def test_an_array_that_is_not_contiguous() -> None:
 def test_what_is_not_finite_is_refused_before_the_first_piece(dtype: str, value: float) -> None:
     array = np.zeros(300_000, dtype)
     array[-1] = value
-    with pytest.raises(NotFiniteError, match="output 'bad' has NaN or infinite values; JSON"):
+    with pytest.raises(NotFiniteError, match="output 'bad' has NaN or infinite values, which JSON"):
         body({"good": np.zeros(1), "bad": array})

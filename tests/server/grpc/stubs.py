@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from grpc import aio
 
 from server.context import Context
+from server.grpc.call import SERVICE
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.server import GrpcServer
-from server.grpc.service import SERVICE
 from server.transport.certificate import Certificate
 from tests.server.support import LIMIT_SECONDS, Tensors
 

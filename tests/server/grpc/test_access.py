@@ -38,7 +38,7 @@ async def _load_and_unload(client: Client) -> None:
     assert await states(ready=True) == {"pair": "READY"}
     assert set(await states(ready=False)) == {"pair", "tiny", "twin"}
     error = await client.refused("ModelInfer", asking("tiny", inputs_for("tiny")))
-    assert error.code() is Code.UNAVAILABLE
+    assert error.code() is Code.NOT_FOUND
     load = messages.RepositoryModelLoadRequest(model_name="tiny")
     load.parameters["config"].string_param = json.dumps({"name": "tiny"})
     await client("RepositoryModelLoad", load)

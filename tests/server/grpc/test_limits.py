@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
+from server.grpc.call import SERVICE
 from server.grpc.messages import inference_pb2 as messages
-from server.grpc.service import SERVICE
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
 from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving
@@ -140,6 +140,50 @@ async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
         assert await call.code() is Code.DEADLINE_EXCEEDED
         assert "no progress" in await call.details()
         await nothing_held(service)
+
+
+async def test_an_address_has_its_share_of_calls(
+    settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
+) -> None:
+    chosen = settings(models=("tiny",), max_connections_per_address=2)
+    async with serving(chosen) as service, calling(service.context) as client:
+        calls = [client.begin("ModelInfer", TINY) for _ in range(2)]
+        for _ in calls:
+            await arrivals.acquire()
+        error = await client.refused("ServerMetadata", b"")
+        assert error.code() is Code.UNAVAILABLE
+        assert "2 calls" in (error.details() or "")
+        blocked.open()
+        for call in calls:
+            assert (await call).outputs
+        assert (await client("ServerMetadata")).name
+
+
+async def test_a_connection_that_says_nothing_is_closed(settings: SettingsFactory) -> None:
+    chosen = settings(models=("tiny",), header_timeout=0.1)
+    async with serving(chosen) as service, calling(service.context) as client:
+        host, _, port = client.place.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()  # a greeting, and the end
+        writer.close()
+        assert (await client("ServerLive")).live
+
+
+async def test_there_are_as_many_connections_as_over_http(settings: SettingsFactory) -> None:
+    chosen = settings(models=("tiny",), max_connections=2, header_timeout=600)
+    async with serving(chosen) as service, calling(service.context) as client:
+        assert (await client("ServerLive")).live
+        host, _, port = client.place.rpartition(":")
+        others = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in others]
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        assert (await client("ServerLive")).live
+        for writer in (writer for _, writer in others):
+            writer.close()
+        await asyncio.wait(ends)
 
 
 async def test_calls_in_flight_are_answered_when_the_service_ends(

@@ -152,7 +152,7 @@ async def test_unload_frees_and_load_takes_again(
             error(await client.post(LOAD.format("pair")), 409)
             assert (await client.post(UNLOAD.format("twin"))).json()["state"] == "UNAVAILABLE"
             assert service.context.budget.held().keys() == {"tiny"}
-            error(await service.infer("twin", inputs_for("twin")), 503, "'twin'", "unloaded")
+            error(await service.infer("twin", inputs_for("twin")), 404, "'twin'", "unloaded")
             assert await service.metric("layerstream_model_ready", model="twin") == 0
             memory = {"model": "twin", "kind": "ring"}
             assert await service.metric("layerstream_memory_bytes", **memory) is None

@@ -83,7 +83,7 @@ async def test_a_model_that_is_unloaded_holds_up_nobody(
         assert (await late).status_code in (503, 504)
         assert "tiny (stuck 1)" in service.context.budget.held()
         close(arrays(await service.infer("pair", PAIR)), packs.expected("pair", PAIR))
-        error(await service.infer("tiny", TINY), 503, "unloaded")
+        error(await service.infer("tiny", TINY), 404, "unloaded")
         await in_time(service.context.repository.load("tiny"))
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
     finally:

@@ -482,5 +482,5 @@ async def test_no_form_makes_the_server_fail(
 async def test_an_answer_that_json_cannot_carry(shared: Service) -> None:
     inputs = {**inputs_for("pair"), "x": np.full((1, 64), 3e38, np.float32)}
     response = await shared.infer("pair", inputs)
-    error(response, 500, "NaN or infinite")
+    error(response, 400, "'scores'", "NaN or infinite", "binary_data")
     await still_serves(shared)

@@ -110,7 +110,7 @@ def known(method: str, path: str, good: dict[str, Any], name: str) -> Iterator[C
     yield Case(method, path, 200, name, good)
     yield Case(method, path, 404, "nobody", good)
     yield Case(method, path, 409, "zlarge", good)
-    yield Case(method, path, 503, "idle", good)
+    yield Case(method, path, 404, "idle", good)
     yield Case(method, path, 503, "damaged", good)
 
 
@@ -127,7 +127,7 @@ def inference() -> Iterator[Case]:
         yield Case("post", path, 400, name, {"content": b""})
         yield Case("post", path, 413, name, BIG)
         yield Case("post", path, 415, name, BROTLI)
-    yield Case("post", f"{MODEL}/infer", 500, "root", {"json": roots})
+    yield Case("post", f"{MODEL}/infer", 400, "root", {"json": roots})
     chosen = request(inputs_for("tiny"), id="7", outputs=[{"name": "output"}], parameters={"a": 1})
     yield Case("post", f"{MODEL}/infer", 400, "tiny", {"json": chosen})
     yield Case("post", f"{MODEL}/infer", 200, "tiny", BINARY)
@@ -162,8 +162,9 @@ def cases() -> Iterator[Case]:
         yield Case("post", REPLAN, status, sent={"json": {"memory_bytes": limit}})
     yield Case("post", REPLAN, 413, sent=BIG)
     yield Case("post", REPLAN, 403, "tiny", {"json": {"memory_bytes": None}, **FOREIGN})
-    for name, status in (("nobody", 404), ("idle", 503)):
+    for name, status in (("nobody", 404), ("idle", 404), ("damaged", 503)):
         yield Case("post", REPLAN, status, name, {"json": {"memory_bytes": None}})
+    yield Case("post", REPLAN, 200, sent={"content": b'{"memory_bytes": 4e9}'})
     yield Case("post", LOAD, 409, "zlarge")
     yield Case("post", LOAD, 503, "damaged")
     yield Case("post", UPLOAD, 400)
@@ -214,7 +215,7 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     # These take a process that compiles: tests/server/repository/uploads.
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
-    rare |= {("post", f"{MODEL}{end}", 500) for end in (":classify", ":detect")}
+    rare |= {("post", f"{MODEL}{end}", 500) for end in ("/infer", ":classify", ":detect")}
     with_keys = {(case.method, case.path, 401) for case in cases() if case.path not in OPEN_PATHS}
     given = {(case.method, case.path, case.status) for case in cases()} | rare | with_keys
     promised = {

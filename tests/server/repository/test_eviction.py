@@ -136,7 +136,7 @@ async def test_load_and_unload_by_hand(crowded: Service, packs: Packs) -> None:
     assert (await crowded.client.post("/v2/repository/models/twin/load")).status_code == 200
     assert loaded(crowded) == {"twin", "pair"}
     await crowded.client.post("/v2/repository/models/tiny/unload")
-    error(await crowded.infer("tiny", inputs_for("tiny")), 503, "unloaded")
+    error(await crowded.infer("tiny", inputs_for("tiny")), 404, "unloaded")
     await right(crowded, packs, "twin")
 
 

@@ -91,7 +91,7 @@ async def test_versions_side_by_side(
         error(await service.infer("tiny/versions/2", TINY), 404, "version '2'")
         assert {"tiny", "pair"} == set(service.context.budget.held())
         await service.client.post(LOAD.replace("load", "unload"))
-        error(await service.infer("tiny", TINY), 503, "unloaded")
+        error(await service.infer("tiny", TINY), 404, "unloaded")
 
 
 async def test_one_bad_version_takes_no_other_with_it(

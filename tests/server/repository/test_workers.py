@@ -96,7 +96,7 @@ async def test_unloading_answers_what_is_in_flight(
     await leaving
     assert service.context.budget.used_bytes < before
     assert "tiny" not in service.context.budget.held()
-    error(await service.infer("tiny", given[0]), 503, "tiny", "unloaded")
+    error(await service.infer("tiny", given[0]), 404, "tiny", "unloaded")
     await service.context.repository.load("tiny")
     close(arrays(await service.infer("tiny", given[0])), packs.expected("tiny", given[0]))
 

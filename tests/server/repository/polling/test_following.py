@@ -46,7 +46,7 @@ async def test_models_follow_the_disk(lively: tuple[Service, Path], packs: Packs
     assert await statuses() == [200, 200]  # that it was gone was nobody's wish
     await service.client.post("/v2/repository/models/pair/unload")
     await follow(service.context.repository)
-    assert await statuses() == [200, 503]  # that it was unloaded was
+    assert await statuses() == [200, 404]  # that it was unloaded was
 
 
 async def test_a_pack_that_was_replaced_or_is_damaged(

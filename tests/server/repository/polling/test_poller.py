@@ -107,7 +107,7 @@ async def test_what_somebody_unloaded_stays_so(
     shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
     for _ in range(2):
         await poller.step()
-    error(await following.infer("tiny", TINY), 503, "unloaded")
+    error(await following.infer("tiny", TINY), 404, "unloaded")
 
 
 async def test_a_repository_that_is_away_says_nothing_of_models(

@@ -1,0 +1,48 @@
+"""Methods of a path: HEAD answers where GET does; another one is told those that the path takes."""
+
+from collections.abc import Iterable
+
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import shown
+
+
+class HeadMiddleware:
+    """Has a HEAD request answered as GET and keeps the body back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
+
+
+def not_allowed(routes: Iterable[BaseRoute], scope: Scope) -> HTTPException:
+    """Return why the method of ``scope`` is not for its path: a 405 with all methods that are."""
+    methods = _methods(routes, scope)
+    said = f"Method Not Allowed: {shown(scope['path'])} takes {methods}"
+    return HTTPException(405, said, {"Allow": methods})
+
+
+def _methods(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """Return the methods of the first of ``routes`` that is meant, and of others with the same path."""
+    found = [
+        route
+        for route in routes
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE
+    ]
+    same = [route for route in found if route.path == found[0].path]
+    methods = {method for route in same for method in route.methods or ()}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

@@ -1,0 +1,40 @@
+"""A method that a path does not take is a 405; Allow names all that it takes, as the documentation does."""
+
+import httpx
+import pytest
+
+from tests.server.support import Service, error
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def allowed(answer: httpx.Response) -> set[str]:
+    return {method.strip() for method in answer.headers["allow"].split(",")}
+
+
+async def test_every_path_names_its_methods(shared: Service) -> None:
+    for path, operations in shared.app.openapi()["paths"].items():
+        expected = {method.upper() for method in operations}
+        expected |= {"HEAD"} if "GET" in expected else set()
+        place = path.format(name="pair", version="1", region="r")
+        for method in ("DELETE", "OPTIONS", "BREW"):
+            answer = await shared.client.request(method, place)
+            error(answer, 405, "Method Not Allowed", place[:60], *expected)
+            assert allowed(answer) == expected, path
+
+
+async def test_head_of_what_takes_posts_names_them(shared: Service) -> None:
+    answer = await shared.client.head("/v2/models/pair/infer")
+    assert answer.status_code == 405
+    assert allowed(answer) == {"POST"}
+
+
+async def test_settings_that_cannot_be_changed_say_so(shared: Service) -> None:
+    for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/pair/trace/setting"):
+        answer = await shared.client.post(path, json={})
+        error(answer, 405, path, "GET")
+        assert allowed(answer) == {"GET", "HEAD"}
+
+
+async def test_a_long_path_is_cut(shared: Service) -> None:
+    error(await shared.client.delete(f"/v2/models/{'n' * 5000}"), 405, "'/v2/models/nnn")
