@@ -219,6 +219,10 @@ class Connection(HttpToolsProtocol):
     def _runs(self) -> bool:
         return self._latest is not None and not self._latest.response_complete
 
+    @property
+    def heading(self) -> bool:
+        return self._heading
+
     def silence(self, now: float) -> float | None:
         if self._ended_at is not None:
             silence = now - self._ended_at
@@ -226,7 +230,8 @@ class Connection(HttpToolsProtocol):
             return None
         else:
             silence = now - self._since
-        at_once = self._ended_at is None and not self._heading
+        # The rest of an answer, and of a request on a connection that had some, is waited for.
+        at_once = self._ended_at is None and not (self._heading and self.used)
         return silence if at_once or silence >= GRACE_SECONDS else None
 
     def overdue(self, now: float) -> bool:

@@ -202,11 +202,13 @@ async def test_who_lingers_gives_way_after_a_second() -> None:
     assert wire.transport.aborts
 
 
-async def test_a_header_that_comes_is_left_a_second() -> None:
+async def test_the_header_of_a_further_request_is_left_a_second() -> None:
     wire = Wire(answers_at_once)
-    await wire.sends(GET[:10])
+    await wire.sends(GET + GET[:10])
     now = wire.connection.loop.time()
     assert not wire.registry.drop_silent(now + GRACE_SECONDS - 0.1)
+    assert wire.registry.drop_silent(now + GRACE_SECONDS)
+    assert b"408" in wire.answer
 
 
 # What it holds
