@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.attacks import ATTACKS
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, Sampler, count
@@ -129,6 +130,7 @@ class Mill:
         self._played.book.phase = name
         self._sampler.take()
         print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+        cpu_before = cpu_seconds(self._served.pid)
         given = [str(self._served.port), f"{seconds:.1f}", str(seed), addresses]
         attacker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "benchmarks.mill.attacker", *given, *attacks,
@@ -143,9 +145,12 @@ class Mill:
         output, _ = await attack
         await asyncio.sleep(_PAUSE)
         seen = json.loads(output) if output else f"the attacker ended with {attacker.returncode}"
-        self._played.phases.append({"phase": name, "attackers": seen, "peak": self._sampler.take()})
-        if not self._is_alive():
+        phase = {"phase": name, "attackers": seen, "peak": self._sampler.take()}
+        if self._is_alive():
+            phase["cpu_seconds"] = round(cpu_seconds(self._served.pid) - cpu_before, 2)
+        else:
             self._played.died_in = name
+        self._played.phases.append(phase)
 
     def _is_alive(self) -> bool:
         return self._served.process.poll() is None

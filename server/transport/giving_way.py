@@ -27,11 +27,11 @@ class Member(Protocol):
         """It has had an answer."""
 
     @property
-    def heading(self) -> bool:
-        """A part of a header has come, and the rest is waited for."""
+    def beginning(self) -> bool:
+        """A part of a request has come, and the rest is waited for."""
 
     def silence(self, now: float) -> float | None:
-        """Seconds that it has been waiting for its client between requests; None while one runs."""
+        """Seconds that it has been waiting for its client; None while the client waits for it."""
 
     def overdue(self, now: float) -> bool:
         """It has been silent for longer than it may."""
@@ -48,7 +48,7 @@ class _Worth(IntEnum):
 
     NEVER_USED = 0
     KEPT = 1
-    BEGINNING = 2  # a first header, of which the rest may come yet
+    BEGINNING = 2  # part of a request, of which the rest may come yet
     IN_USE = 3  # its client asks now and then, and may be about to
 
 
@@ -91,9 +91,8 @@ def _rank(member: Member, now: float) -> tuple[_Worth, float] | None:
     silence = member.silence(now)
     if silence is None:
         return None
-    is_fresh = silence < GRACE_SECONDS
-    if member.used:
-        worth = _Worth.IN_USE if is_fresh else _Worth.KEPT
-    else:
-        worth = _Worth.BEGINNING if is_fresh and member.heading else _Worth.NEVER_USED
-    return worth, -silence
+    if silence >= GRACE_SECONDS:
+        return _Worth.KEPT if member.used else _Worth.NEVER_USED, -silence
+    if member.beginning:
+        return _Worth.BEGINNING, -silence
+    return _Worth.IN_USE if member.used else _Worth.NEVER_USED, -silence

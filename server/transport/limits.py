@@ -11,6 +11,8 @@ HEADER_BYTES = 32 << 10
 HEADER_FIELDS = 128
 #: Requests of a connection that may wait for the one that runs.
 PIPELINED_REQUESTS = 16
+#: Bytes of a body that count as progress: fewer are as good as none.
+PROGRESS_BYTES = 4096
 #: Silence after which a connection gives way to another that finds no place.
 GRACE_SECONDS = 1.0
 #: How long an ended connection is read on, so that the answer is not lost to a reset.

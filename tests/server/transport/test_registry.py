@@ -23,7 +23,7 @@ class FakeMember:
 
     address: str = "a"
     used: bool = False
-    heading: bool = False
+    beginning: bool = False
     since: float | None = 0.0
     is_overdue: bool = False
     has_data: bool = False
@@ -51,7 +51,7 @@ MEMBERS = st.builds(
     FakeMember,
     address=st.sampled_from("abc"),
     used=st.booleans(),
-    heading=st.booleans(),
+    beginning=st.booleans(),
     since=st.one_of(st.none(), st.integers(0, 100), st.floats(99.0, 100.0)),
     has_data=st.booleans(),
 )
@@ -65,10 +65,9 @@ def due(members: list[FakeMember]) -> FakeMember | None:
 
 def worth(member: FakeMember) -> int:
     """What is lost with ``member`` at 100.0."""
-    is_fresh = 100.0 - (member.since or 0.0) < GRACE_SECONDS
-    if member.used:
-        return 3 if is_fresh else 1
-    return 2 if is_fresh and member.heading else 0
+    if 100.0 - (member.since or 0.0) >= GRACE_SECONDS:
+        return 1 if member.used else 0
+    return 2 if member.beginning else 3 if member.used else 0
 
 
 def filled(members: list[FakeMember]) -> Registry:
@@ -213,7 +212,7 @@ def test_where_many_have_one_each_somebody_with_a_few_loses_none_of_them() -> No
     registry = Registry(replace(SHARED, total=256))
     kept = [FakeMember("good", used=True, since=99.9) for _ in range(4)]
     for number in range(252):
-        registry.add(FakeMember(f"10.0.0.{number}", heading=True, since=99.5))
+        registry.add(FakeMember(f"10.0.0.{number}", beginning=True, since=99.5))
     for member in kept:
         registry.add(member)
     assert registry.admits("good", 100.0)  # a fifth
