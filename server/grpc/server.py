@@ -12,7 +12,7 @@ from grpc import aio
 from server.context import Context
 from server.grpc.service import handlers
 from server.transport.certificate import Certificate
-from server.transport.limits import HEADER_BYTES
+from server.transport.limits import HEADER_BYTES, allowed_files
 from server.transport.listener import PortError
 
 # Messages come as they are: what a compressed one opens to has no limit in gRPC.
@@ -64,6 +64,9 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _message_limit(context)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", HEADER_BYTES),
+        # Or connections to this port would take the descriptors of those to the other one.
+        ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, ports=2)),
+        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
         ("grpc.max_concurrent_streams", settings.max_connections),
         ("grpc.max_connection_idle_ms", round(settings.idle_timeout * 1e3)),
         ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),

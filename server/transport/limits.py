@@ -39,14 +39,15 @@ class ConnectionLimits:
     stall_seconds: float
 
 
-def allowed_files(wanted_connections: int) -> int:
+def allowed_files(wanted_connections: int, ports: int = 1) -> int:
     """Raise this process's limit on open files as far as needed; return how many connections fit.
 
-    An accept that fails for want of a descriptor would shut everybody out.
+    ``ports``: how many there are that take so many each. An accept that fails for want of a descriptor
+    would shut everybody out.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted_connections + _OTHER_FILES
+    needed = ports * wanted_connections + _OTHER_FILES
     if soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted_connections, soft - _OTHER_FILES))
+    return max(1, min(wanted_connections, (soft - _OTHER_FILES) // ports))
