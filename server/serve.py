@@ -190,7 +190,7 @@ def _place(listener: socket.socket, encrypted: bool) -> str:
 
 
 def _limits(settings: Settings, listener: socket.socket) -> ConnectionLimits:
-    total = allowed_files(settings.max_connections)
+    total = allowed_files(settings.max_connections, ports=1 if settings.grpc_port is None else 2)
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
     # Whoever comes through a Unix socket has the same address: none.

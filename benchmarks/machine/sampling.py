@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from types import TracebackType
 from typing import Self
 
 from benchmarks.machine.cgroup import MemoryGroup, Usage, memory_group
 
 _SECONDS = 0.015
+_MINUTE = 60.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,25 @@ def figures(peak_bytes: int, samples: Sequence[Sample]) -> dict[str, int]:
         "anonymous_peak_bytes": sampled.anonymous,
         "file_peak_bytes": sampled.file,
     }
+
+
+def growth(samples: Sequence[Sample], began: float, ended: float) -> float | None:
+    """Return by which part of it anonymous memory grew from the second minute to the last one.
+
+    Medians of minutes: memory of requests comes and goes. ``began``, ``ended``: of the load, in seconds of
+    the samples. None: it was shorter than four minutes, or memory was not sampled in one of the two.
+    """
+    if ended - began < 4 * _MINUTE:
+        return None
+    second = _median_anonymous(samples, began + _MINUTE, began + 2 * _MINUTE)
+    last = _median_anonymous(samples, ended - _MINUTE, ended)
+    return last / second - 1 if second and last else None
+
+
+def _median_anonymous(samples: Sequence[Sample], since: float, until: float) -> float:
+    """Return the median of the samples in [since, until); 0 where there are none."""
+    seen = [sample.usage.anonymous for sample in samples if since <= sample.seconds < until]
+    return median(seen) if seen else 0.0
 
 
 class Sampler:

@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.machine.cgroup import MemoryGroup, memory_group
 from benchmarks.machine.processes import cpu_seconds
+from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
 from benchmarks.mill.measuring import Counts, LogReader, Sampler, metrics, pool_bytes
@@ -44,6 +45,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--addresses", type=int, default=4, help="that attacks come from")
     parser.add_argument("--settle", type=float, default=60.0, help="seconds to close all in")
     parser.add_argument("--attacks", default="", help="only these, separated by commas")
+    parser.add_argument(
+        "--beside-calm",
+        action="store_true",
+        help="before each attack a phase without one: delays and memory may be twice its",
+    )
     parser.add_argument("--serve", default="", help="more flags for serve, separated by blanks")
     return parser.parse_args()
 
@@ -77,8 +83,9 @@ async def _run(
     start = await mill.warm_up()
     slack = min(32, (os.cpu_count() or 1) + 4)  # asyncio's threads come as they are needed
     played = await mill.play(
-        known(options.attacks), options.seconds, options.phase_seconds, options.addresses, options.seed
-    )  # fmt: skip
+        *(known(options.attacks), options.seconds, options.phase_seconds),
+        *(options.addresses, options.seed, options.beside_calm),
+    )
     await mill.settle(start, slack, options.settle)
     code, seconds, cpu = served.process.poll(), 0.0, {}
     if played.died_in is None:
@@ -138,7 +145,9 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             served.process.wait()
         pool, base = pool_bytes(reported), int(reported["layerstream_process_base_bytes"])
         bound = memory_bound(budget, base, pool)
+        compared = beside_calm.compared(played)
         lines += [
+            *beside_calm.lines(compared),
             at_most("cgroup_peak_bytes", group.peak_bytes, bound),
             at_most("oom_kills", group.oom_kills, 0),
         ]
@@ -149,6 +158,7 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             "log_bytes": log.bytes,
             "settled_seconds": played.settled_seconds,
             **ended,
+            "beside_calm": compared,
             **_report(played),
             "log_tail": log.tail()[-2000:] if ended["exit_status"] else "",
         }

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.attacks import ATTACKS
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, Sampler, count
 from benchmarks.mill.models import Errand
 from benchmarks.servers.served import Served
 
-_CALM = 1.0  # seconds before the next phase, so that its figures are its own
+#: What a phase without an attack is called.
+CALM = "calm"
+_PAUSE = 1.0  # seconds before the next phase, so that its figures are its own
 _MIXED = 4  # attacks at once in the last phase of a round
 _GRACE = 30.0  # seconds that an attacker may need longer than its phase
 
@@ -32,10 +35,17 @@ class Played:
     """Until nothing was open any more; None: it was not within the time."""
 
 
-def plan_phases(names: Sequence[str], generator: random.Random) -> list[list[str]]:
-    """Return one round: every attack alone, in random order, then a few at once."""
-    alone = [[name] for name in generator.sample(names, len(names))]
-    return [*alone, generator.sample(names, _MIXED)] if len(names) >= _MIXED else alone
+def plan_phases(
+    names: Sequence[str], generator: random.Random, beside_calm: bool = False
+) -> list[list[str]]:
+    """Return one round: every attack alone, in random order, then a few at once.
+
+    ``beside_calm``: a phase without an attack before each that has one.
+    """
+    phases = [[name] for name in generator.sample(names, len(names))]
+    if len(names) >= _MIXED:
+        phases.append(generator.sample(names, _MIXED))
+    return [each for phase in phases for each in ([], phase)] if beside_calm else phases
 
 
 def sources(addresses: int) -> str:
@@ -59,7 +69,13 @@ class Mill:
         return count(self._served.pid, self._served.port)
 
     async def play(
-        self, names: Sequence[str], seconds: float, phase_seconds: float, addresses: int, seed: int
+        self,
+        names: Sequence[str],
+        seconds: float,
+        phase_seconds: float,
+        addresses: int,
+        seed: int,
+        beside_calm: bool = False,
     ) -> Played:
         """Play rounds of phases until ``seconds`` are over or the server is dead."""
         generator, stop = random.Random(seed), asyncio.Event()
@@ -68,7 +84,7 @@ class Mill:
         running.append(asyncio.create_task(self._sampler.run(stop)))
         try:
             while time.monotonic() < end and self._played.died_in is None:
-                for attacks in plan_phases(names, generator):
+                for attacks in plan_phases(names, generator, beside_calm):
                     left = min(phase_seconds, end - time.monotonic())
                     if left < 1 or self._played.died_in is not None:
                         break
@@ -110,10 +126,11 @@ class Mill:
         return GoodClient(errand, self._served.port, self._played.book)
 
     async def _phase(self, attacks: list[str], seconds: float, addresses: str, seed: int) -> None:
-        name = "+".join(attacks)
+        name = "+".join(attacks) or CALM
         self._played.book.phase = name
         self._sampler.take()
         print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+        cpu_before = cpu_seconds(self._served.pid)
         given = [str(self._served.port), f"{seconds:.1f}", str(seed), addresses]
         attacker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "benchmarks.mill.attacker", *given, *attacks,
@@ -126,11 +143,14 @@ class Mill:
         if not attack.done():
             attacker.kill()
         output, _ = await attack
-        await asyncio.sleep(_CALM)
+        await asyncio.sleep(_PAUSE)
         seen = json.loads(output) if output else f"the attacker ended with {attacker.returncode}"
-        self._played.phases.append({"phase": name, "attackers": seen, "peak": self._sampler.take()})
-        if not self._is_alive():
+        phase = {"phase": name, "attackers": seen, "peak": self._sampler.take()}
+        if self._is_alive():
+            phase["cpu_seconds"] = round(cpu_seconds(self._served.pid) - cpu_before, 2)
+        else:
             self._played.died_in = name
+        self._played.phases.append(phase)
 
     def _is_alive(self) -> bool:
         return self._served.process.poll() is None

@@ -13,7 +13,7 @@ from server.context import Context
 from server.grpc.service import handlers
 from server.grpc.shares import Shares
 from server.transport.certificate import Certificate
-from server.transport.limits import HEADER_BYTES
+from server.transport.limits import HEADER_BYTES, allowed_files
 from server.transport.listener import PortError
 
 # Messages come as they are: what a compressed one opens to has no limit in gRPC.
@@ -66,6 +66,9 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _message_limit(context)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", HEADER_BYTES),
+        # Or connections to this port would take the descriptors of those to the other one.
+        ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, ports=2)),
+        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
         ("grpc.max_concurrent_streams", settings.max_connections),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
         # From the first byte of a connection to the end of its greeting, with TLS or without.

@@ -21,11 +21,10 @@ from server.errors import (
 )
 from server.memory.request_memory import Lease
 from server.requests.admission import Turns
+from server.transport.limits import PROGRESS_BYTES
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
-#: Bytes that count as progress: fewer in the time that is given are as good as none.
-PROGRESS_BYTES = 4096
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
 

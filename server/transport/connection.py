@@ -26,10 +26,12 @@ from server.transport.limits import (
     HEADER_FIELDS,
     LINGER_SECONDS,
     PIPELINED_REQUESTS,
+    PROGRESS_BYTES,
 )
 from server.transport.registry import Registry
 
 _NO_HEADER = "the header did not come in time"
+_NO_BODY = "the body did not come in time, and others wait for the connection"
 
 
 class Connection(HttpToolsProtocol):
@@ -45,6 +47,7 @@ class Connection(HttpToolsProtocol):
         self._since = self.loop.time()
         self._heading = False
         self._header_bytes = 0
+        self._body_bytes = 0  # since they last were progress
         self._head = b""
         self._head_written = False
         self._blocked_since: float | None = None
@@ -109,6 +112,9 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
         # What is between parts of a body, or behind it, is counted like a header.
         self._header_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes >= PROGRESS_BYTES:
+            self._body_bytes, self._since = 0, self.loop.time()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -199,16 +205,17 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what never became a whole request; an answer on its way is cut off instead."""
-        if self._runs:
-            if self.cycle.response_started or self.pipeline:
-                self.transport.abort()
-                return
-            self.cycle.disconnected = True  # whoever reads it is told that there is no more to come
-            self.cycle.message_event.set()
-        self._say(status, message)
+        if self._runs and (self.cycle.response_started or self.pipeline):
+            self.transport.abort()
+            return
+        self._leave(status, message)
         self.end()
 
-    def _say(self, status: int, message: str) -> None:
+    def _leave(self, status: int, message: str) -> None:
+        """Answer for whoever reads the request, who is told that there is no more to come."""
+        if self._runs:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = json.dumps({"error": message}).encode()
         head = b"content-type: application/json\r\nconnection: close\r\n"
         length = b"content-length: %d\r\n\r\n" % len(body)
@@ -225,15 +232,23 @@ class Connection(HttpToolsProtocol):
     def _runs(self) -> bool:
         return self._latest is not None and not self._latest.response_complete
 
+    @property
+    def beginning(self) -> bool:
+        return self._heading or self._runs
+
+    @property
+    def _waits_for_body(self) -> bool:
+        """Whether it is the client who keeps the request that runs waiting, not who reads it."""
+        cycle = self.cycle
+        wants_more = cycle.more_body and not (cycle.body or cycle.response_started)
+        waits_for_us = cycle.waiting_for_100_continue or self.flow.read_paused or self.pipeline
+        return wants_more and not waits_for_us
+
     def silence(self, now: float) -> float | None:
         if self._ended_at is not None:
             silence = now - self._ended_at
-        elif self._runs:
-            return None
-        else:
-            silence = now - self._since
-        at_once = self._ended_at is None and not self._heading
-        return silence if at_once or silence >= GRACE_SECONDS else None
+            return silence if silence >= GRACE_SECONDS else None
+        return None if self._runs and not self._waits_for_body else now - self._since
 
     def overdue(self, now: float) -> bool:
         limits, hurry = self._registry.limits, self._registry.draining
@@ -262,9 +277,11 @@ class Connection(HttpToolsProtocol):
         if self._ended_at is not None or self.transport.get_write_buffer_size():
             self.transport.abort()  # what is left of an answer may never be taken
             return True
-        if not self._heading:
+        if not self.beginning:
             return self.drop()
-        self._say(408, _NO_HEADER)
+        if self._has_data():
+            return False
+        self._leave(408, _NO_BODY if self._runs else _NO_HEADER)
         self._close()
         return True
 

@@ -11,6 +11,8 @@ HEADER_BYTES = 32 << 10
 HEADER_FIELDS = 128
 #: Requests of a connection that may wait for the one that runs.
 PIPELINED_REQUESTS = 16
+#: Bytes of a body that count as progress: fewer are as good as none.
+PROGRESS_BYTES = 4096
 #: Silence after which a connection gives way to another that finds no place.
 GRACE_SECONDS = 1.0
 #: How long an ended connection is read on, so that the answer is not lost to a reset.
@@ -37,14 +39,15 @@ class ConnectionLimits:
     stall_seconds: float
 
 
-def allowed_files(wanted_connections: int) -> int:
+def allowed_files(wanted_connections: int, ports: int = 1) -> int:
     """Raise this process's limit on open files as far as needed; return how many connections fit.
 
-    An accept that fails for want of a descriptor would shut everybody out.
+    ``ports``: how many there are that take so many each. An accept that fails for want of a descriptor
+    would shut everybody out.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted_connections + _OTHER_FILES
+    needed = ports * wanted_connections + _OTHER_FILES
     if soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted_connections, soft - _OTHER_FILES))
+    return max(1, min(wanted_connections, (soft - _OTHER_FILES) // ports))

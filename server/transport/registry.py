@@ -5,34 +5,13 @@ Decisions only, over what connections say of themselves; the clock is an argumen
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 from ipaddress import IPv6Address
-from typing import Protocol
 
+from server.transport.giving_way import Leavers, Member
 from server.transport.limits import ConnectionLimits
 
-
-class Member(Protocol):
-    """What the registry sees of a connection."""
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def used(self) -> bool:
-        """It has had an answer."""
-
-    def silence(self, now: float) -> float | None:
-        """Seconds that it has been waiting for its client between requests; None while one runs."""
-
-    def overdue(self, now: float) -> bool:
-        """It has been silent for longer than it may."""
-
-    def drop(self) -> bool:
-        """Close it, or cut it off where it was closed before; False where a request has just come."""
-
-    def give_way(self) -> bool:
-        """Close it at once, for another; False where a request has just come."""
+# What any address may have: one in so many, whatever others take.
+_FEW = 32
 
 
 class Registry:
@@ -41,8 +20,9 @@ class Registry:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._members: set[Member] = set()
+        self._leavers = Leavers(self._members)
         self._leaving: set[Member] = set()  # gave way, and are not gone yet
-        self._owners: Counter[str] = Counter()
+        self._owners: dict[str, _Owner] = {}
         self._coming: Counter[str] = Counter()  # let in, and not counted yet
         self._left = asyncio.Event()
         #: Somebody waits for a place.
@@ -58,7 +38,7 @@ class Registry:
     def add(self, member: Member) -> None:
         """Count ``member``."""
         self._members.add(member)
-        self._owners[owner(member.address)] += 1
+        self._owners.setdefault(owner(member.address), _Owner()).members.add(member)
 
     def discard(self, member: Member) -> None:
         """Forget ``member``, if it is counted: its place is free."""
@@ -66,7 +46,10 @@ class Registry:
         if member not in self._members:
             return
         self._members.discard(member)
-        _less(self._owners, owner(member.address))
+        name = owner(member.address)
+        self._owners[name].members.discard(member)
+        if not self._owners[name].members:
+            del self._owners[name]
         self._left.set()
 
     def expect(self, address: str) -> None:
@@ -87,12 +70,15 @@ class Registry:
 
         Where no number is set it may have as many as are free: alone it gets half of them, the next one
         half of what is left. So while few addresses take all they can, there is a place for who has none.
+        A few it may have in any case: where a hundred others have one each, it would else lose its own.
         """
         name = owner(address)
-        share = self.limits.per_address or max(1, self.limits.total - self._taken)
-        if self._owners[name] + self._coming[name] < share:
+        few = max(1, self.limits.total // _FEW)
+        share = self.limits.per_address or max(few, self.limits.total - self._taken)
+        own = self._owners.get(name)
+        if (len(own.members) if own else 0) + self._coming[name] < share:
             return True
-        return self._give_way((m for m in self._members if owner(m.address) == name), now)
+        return own is not None and self._give_way(own.leavers, now)
 
     async def place(self) -> None:
         """Wait for a place; the longest silent gives way."""
@@ -100,7 +86,7 @@ class Registry:
         try:
             while self._taken >= self.limits.total:
                 self.waiting = True
-                if self._give_way(self._members, loop.time()):
+                if self._give_way(self._leavers, loop.time()):
                     return
                 self._left.clear()
                 await self._left.wait()
@@ -112,27 +98,29 @@ class Registry:
         for member in [*self._members, *self._leaving]:
             if member.overdue(now):
                 member.drop()
-        if self.waiting and self._give_way(self._members, now):
+        if self.waiting and self._give_way(self._leavers, now):
             self._left.set()
 
     def drop_silent(self, now: float) -> bool:
         """Let one give way, if there is one; for want of something else than places."""
-        return self._give_way(self._members, now)
+        return self._give_way(self._leavers, now)
 
-    def _give_way(self, members: Iterable[Member], now: float) -> bool:
-        """Drop the one that serves least: never used before used, then the longest silent."""
-        candidates = [
-            (not member.used, silence, member)
-            for member in members
-            if (silence := member.silence(now)) is not None
-        ]
-        for _, _, member in sorted(candidates, key=lambda item: item[:2], reverse=True):
-            if member.give_way():
-                self.discard(member)
-                self._leaving.add(member)
-                self.dropped += 1
-                return True
-        return False
+    def _give_way(self, leavers: Leavers, now: float) -> bool:
+        member = leavers.next(now)
+        if member is None:
+            return False
+        self.discard(member)
+        self._leaving.add(member)
+        self.dropped += 1
+        return True
+
+
+class _Owner:
+    """The connections of one address, and which of them goes first."""
+
+    def __init__(self) -> None:
+        self.members: set[Member] = set()
+        self.leavers = Leavers(self.members)
 
 
 def owner(address: str) -> str:

@@ -21,6 +21,7 @@ HELD = {
     "cgroup_peak_bytes": 168,
     "anonymous_peak_bytes": 147,
     "oom_kills": 0,
+    "anonymous_growth": 0.01,
     "wrong": 0,
     "right": {"a": 3, "b": 1},
 }
@@ -55,6 +56,8 @@ def test_an_answer_is_right_within_its_tolerance(given: bytes, fault: str) -> No
         ({"oom_kills": 1}, "memory"),
         ({"cgroup_peak_bytes": 169}, "memory"),
         ({"anonymous_peak_bytes": 148}, "anonymous_memory"),
+        ({"anonymous_growth": 0.011}, "growth"),
+        ({"anonymous_growth": None}, None),
     ],
 )
 def test_each_part_of_the_claim_can_break(change: dict[str, Any], broken: str | None) -> None:

@@ -222,3 +222,18 @@ async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service)
                 if stuck:
                     exchanges.sweep(loop.time() + 60, hurry=False)
         await nothing_held(service)
+
+
+async def test_connections_have_a_limit_and_a_time(settings: SettingsFactory) -> None:
+    chosen = settings(models=("tiny",), max_connections=3, header_timeout=0.2)
+    async with serving(chosen) as service, calling(service.context) as client:
+        assert (await client("ServerReady")).ready
+        port = int(client.place.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        async with asyncio.timeout(LIMIT_SECONDS):
+            # Those over the limit are closed at once, without a word, the others when their time is over.
+            said = [await reader.read() for reader, _ in silent]
+        assert said.count(b"") >= len(silent) - 2
+        for _, writer in silent:
+            writer.close()
+        assert (await client("ServerReady")).ready

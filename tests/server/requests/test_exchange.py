@@ -13,8 +13,9 @@ from server.errors import BusyError, DisconnectedError, StalledError, TooLargeEr
 from server.memory import request_memory
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.admission import Turns
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, PROGRESS_BYTES, Exchange
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
 from server.requests.exchanges import Exchanges
+from server.transport.limits import PROGRESS_BYTES
 
 MIB = 1 << 20
 STALL_SECONDS = 10.0

@@ -13,6 +13,7 @@ from server.transport.limits import (
     HEADER_FIELDS,
     LINGER_SECONDS,
     PIPELINED_REQUESTS,
+    PROGRESS_BYTES,
     READ_BYTES,
 )
 from server.transport.registry import Registry
@@ -202,11 +203,50 @@ async def test_who_lingers_gives_way_after_a_second() -> None:
     assert wire.transport.aborts
 
 
-async def test_a_header_that_comes_is_left_a_second() -> None:
-    wire = Wire(answers_at_once)
-    await wire.sends(GET[:10])
-    now = wire.connection.loop.time()
-    assert not wire.registry.drop_silent(now + GRACE_SECONDS - 0.1)
+@pytest.mark.parametrize("before", [b"", GET])
+@pytest.mark.parametrize(("data", "what"), [(GET[:10], "header"), (POST % 100 + b"x", "body")])
+async def test_a_part_of_a_request_gives_way_and_is_told(
+    before: bytes, data: bytes, what: str
+) -> None:
+    wire = Wire(reads_all)
+    await wire.sends(before)
+    await wire.sends(data)
+    assert wire.connection.beginning
+    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert wire.answer.count(b"HTTP/1.1 408") == 1
+    assert what.encode() in wire.answer
+    assert wire.transport.is_closed
+    await wire.settled()
+    await wire.sends(b"x" * 99)
+    assert wire.answer.count(b"HTTP/1.1") == (2 if before else 1)
+
+
+async def test_a_body_that_comes_on_is_not_silent() -> None:
+    wire = Wire(reads_all)
+    await wire.sends(POST % MIB + b"x")
+    for _ in range(5):
+        await wire.time_passes(1.0)
+        await wire.sends(b"x" * PROGRESS_BYTES)
+        assert wire.connection.silence(wire.connection.loop.time()) == 0
+    for step in range(5):
+        await wire.sends(b"x")
+        assert wire.connection.silence(wire.connection.loop.time()) == step
+        await wire.time_passes(1.0)
+
+
+@pytest.mark.parametrize(
+    ("app", "data"),
+    [
+        (reads_nothing, POST % MIB + b"x"),
+        (reads_nothing, POST % 100 + b"x" * 100),
+        (reads_nothing, (POST % 100).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")),
+    ],
+    ids=["nobody reads it", "it is whole", "nobody asked for it"],
+)
+async def test_who_is_not_waited_for_does_not_give_way(app: Application, data: bytes) -> None:
+    wire = Wire(app)
+    await wire.sends(data)
+    assert not wire.registry.drop_silent(wire.connection.loop.time())
 
 
 # What it holds

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.limits import ConnectionLimits
+from server.transport.limits import GRACE_SECONDS, ConnectionLimits
 from server.transport.registry import Registry, owner
 from tests.examples import examples
 
@@ -23,6 +23,7 @@ class FakeMember:
 
     address: str = "a"
     used: bool = False
+    beginning: bool = False
     since: float | None = 0.0
     is_overdue: bool = False
     has_data: bool = False
@@ -50,7 +51,8 @@ MEMBERS = st.builds(
     FakeMember,
     address=st.sampled_from("abc"),
     used=st.booleans(),
-    since=st.one_of(st.none(), st.integers(0, 100)),
+    beginning=st.booleans(),
+    since=st.one_of(st.none(), st.integers(0, 100), st.floats(99.0, 100.0)),
     has_data=st.booleans(),
 )
 
@@ -58,8 +60,14 @@ MEMBERS = st.builds(
 def due(members: list[FakeMember]) -> FakeMember | None:
     """Who gives way among ``members``, said the slow way; None where nobody does."""
     silent = [each for each in members if each.since is not None and not each.has_data]
-    never = [each for each in silent if not each.used]
-    return min(never or silent, key=lambda each: each.since or 0.0, default=None)
+    return min(silent, key=lambda each: (worth(each), each.since), default=None)
+
+
+def worth(member: FakeMember) -> int:
+    """What is lost with ``member`` at 100.0."""
+    if 100.0 - (member.since or 0.0) >= GRACE_SECONDS:
+        return 1 if member.used else 0
+    return 2 if member.beginning else 3 if member.used else 0
 
 
 def filled(members: list[FakeMember]) -> Registry:
@@ -71,7 +79,9 @@ def filled(members: list[FakeMember]) -> Registry:
 
 @given(st.lists(MEMBERS, max_size=8))
 @examples(few=140, many=5000)
-def test_never_used_before_used_then_the_longest_silent(members: list[FakeMember]) -> None:
+def test_never_used_then_kept_then_beginning_then_in_use_the_longest_silent_of_each(
+    members: list[FakeMember],
+) -> None:
     registry, expected = filled(members), due(members)
     gave_way = registry.drop_silent(100.0)
     left = [member for member in members if member.dropped]
@@ -79,7 +89,7 @@ def test_never_used_before_used_then_the_longest_silent(members: list[FakeMember
     assert len(left) == len(members) - len(registry) == registry.dropped == int(gave_way)
     for member in left:
         assert expected is not None
-        assert (member.used, member.since) == (expected.used, expected.since)
+        assert (worth(member), member.since) == (worth(expected), expected.since)
         assert member.dropped == ["gave way"]
 
 
@@ -196,6 +206,53 @@ def test_one_alone_has_half() -> None:
     while registry.admits("a", 1.0):
         registry.add(FakeMember("a", since=None))
     assert len(registry) == SHARED.total // 2
+
+
+def test_where_many_have_one_each_somebody_with_a_few_loses_none_of_them() -> None:
+    registry = Registry(replace(SHARED, total=256))
+    kept = [FakeMember("good", used=True, since=99.9) for _ in range(4)]
+    for number in range(252):
+        registry.add(FakeMember(f"10.0.0.{number}", beginning=True, since=99.5))
+    for member in kept:
+        registry.add(member)
+    assert registry.admits("good", 100.0)  # a fifth
+    for _ in range(100):
+        assert registry.drop_silent(100.0)
+    assert not any(member.dropped for member in kept)
+
+
+def test_finding_who_gives_way_does_not_look_at_all_for_each_that_comes() -> None:
+    looks = 0
+
+    class Counted(FakeMember):
+        def silence(self, now: float) -> float | None:
+            nonlocal looks
+            looks += 1
+            return super().silence(now)
+
+    registry = Registry(replace(SHARED, total=2000))
+    for number in range(2000):
+        registry.add(Counted(f"10.0.{number % 10}.{number % 250}"))
+    for step in range(1000):
+        assert registry.drop_silent(step / 1000)
+        registry.add(Counted("10.1.0.0", since=step / 1000))
+    assert looks < 100_000
+
+
+def test_who_has_fallen_silent_or_asked_since_the_order_was_made_is_seen_as_it_is_now() -> None:
+    members = [FakeMember(str(number), since=number) for number in range(4)]
+    registry = Registry(SHARED)
+    for member in members:
+        registry.add(member)
+    assert registry.drop_silent(100.0)
+    members[1].since = None  # it asks
+    assert registry.drop_silent(100.0)
+    assert [bool(member.dropped) for member in members] == [True, False, True, False]
+    members[1].since = 99.0
+    assert registry.drop_silent(100.0)
+    assert registry.drop_silent(100.0)
+    assert members[1].dropped
+    assert not registry.drop_silent(100.0)
 
 
 def test_who_is_let_in_has_a_place_before_it_is_counted() -> None:
