@@ -68,11 +68,9 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", HEADER_BYTES),
         # Or connections to this port would take the descriptors of those to the other one.
         ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, ports=2)),
-        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
-        ("grpc.max_concurrent_streams", settings.max_connections),
-        ("grpc.max_allowed_incoming_connections", settings.max_connections),
         # From the first byte of a connection to the end of its greeting, with TLS or without.
         ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
+        ("grpc.max_concurrent_streams", settings.max_connections),
         ("grpc.max_connection_idle_ms", round(settings.idle_timeout * 1e3)),
         ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
         # Or it lets clients send more and more before anybody asked for it.

@@ -64,18 +64,6 @@ def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
-    """Return whether all that becomes text is so little, and so surely, that it is made at once."""
-    left = _NUMBERS
-    for output in answer.outputs:
-        if output.name in raw_sizes:
-            continue
-        left -= output.array.size
-        if left < 0 or output.array.dtype.kind == "O":
-            return False
-    return True
-
-
 def _whole(answer: Answer, raw_sizes: Mapping[str, int]) -> bytes:
     """Return a small response at once; the same bytes as its pieces."""
     document: dict[str, Any] = {

@@ -171,21 +171,6 @@ async def test_a_connection_that_says_nothing_is_closed(settings: SettingsFactor
         assert (await client("ServerLive")).live
 
 
-async def test_there_are_as_many_connections_as_over_http(settings: SettingsFactory) -> None:
-    chosen = settings(models=("tiny",), max_connections=2, header_timeout=600)
-    async with serving(chosen) as service, calling(service.context) as client:
-        assert (await client("ServerLive")).live
-        host, _, port = client.place.rpartition(":")
-        others = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
-        ends = [asyncio.create_task(reader.read()) for reader, _ in others]
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        assert (await client("ServerLive")).live
-        for writer in (writer for _, writer in others):
-            writer.close()
-        await asyncio.wait(ends)
-
-
 async def test_calls_in_flight_are_answered_when_the_service_ends(
     settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
 ) -> None:

@@ -128,6 +128,6 @@ async def test_what_somebody_unloads_meanwhile_stays_away(
     gate.open()
     await asyncio.gather(other, unloading, replacing)
     error(await case.behind, 503, "did not come back")
-    error(await service.infer("tiny", TINY), 503, "unloaded")
+    error(await service.infer("tiny", TINY), 404, "unloaded")
     case.gate.open()
     await asyncio.to_thread(case.worker.wait)
