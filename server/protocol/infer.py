@@ -14,7 +14,7 @@ from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_
 from server.codec.classes import best_classes
 from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
-from server.requests.tensors import read_tensors
+from server.requests.tensors import Check, read_tensors
 
 router = APIRouter(tags=["inference"])
 
@@ -26,8 +26,8 @@ async def infer(request: HttpRequest, name: str, version: str | None = None) -> 
     headers = request.scope["headers"]
     coding = answer_coding(headers)
 
-    async def read(pack: Pack) -> Request:
-        return await read_tensors(exchange_of(request), Framing.of(headers), pack.manifest)
+    async def read(pack: Pack, check: Check) -> Request:
+        return await read_tensors(exchange_of(request), Framing.of(headers), pack.manifest, check)
 
     def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
         kept = kept_outputs(asked, outputs, pack.manifest)

@@ -22,6 +22,7 @@ from server.protocol.errors import outcome_of
 from server.repository.served_engine import Answer
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange
+from server.requests.tensors import Check
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
 
@@ -70,12 +71,13 @@ class Kept(Generic[A]):
 class Parts(Generic[Q, A, T]):
     """What is particular to an endpoint.
 
-    ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
+    ``prepare`` reads the request once the model is known, and may ask before all of it has come whether it
+    would be refused; ``keep`` takes from the outputs what is needed of
     them, while nobody else may use the model; ``respond`` makes the response of that. ``names_timeout``:
     a request may have a timeout of its own, which nobody knows before it is read.
     """
 
-    prepare: Callable[[Pack], Awaitable[Q]]
+    prepare: Callable[[Pack, Check], Awaitable[Q]]
     keep: Callable[[Q, Arrays, Pack], Kept[A]]
     respond: Callable[[Q, A, SweepStatistics, Pack], Awaitable[T]]
     names_timeout: bool = False
@@ -138,10 +140,16 @@ async def run_model(
         usual = deadline_of(context.settings, name) or use.default_timeout_seconds
         worker.check_room(None if parts.names_timeout else usual)
         exchange.check_room()
+
+        def left_of(timeout_seconds: float | None) -> float:
+            return _left(timeout_seconds or usual, time.perf_counter() - started, limit)
+
+        def check(timeout_seconds: float | None) -> None:
+            worker.check_room(left_of(timeout_seconds))
+
         async with exchange.within(limit):
-            question = await parts.prepare(pack)
-        wanted = question.timeout_seconds or usual
-        left = _left(wanted, time.perf_counter() - started, limit)
+            question = await parts.prepare(pack, check)
+        left = left_of(question.timeout_seconds)
 
         def take(outputs: Arrays) -> Kept[A]:
             question.release()
