@@ -15,7 +15,7 @@ from loader.priority import wake_soon
 from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
-from server.operation.garbage import pass_over_what_stays
+from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
 from server.repository.polling.following import follow
@@ -209,6 +209,7 @@ def run(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     wake_soon()
+    take_short_turns()
     try:
         uvloop.run(serve(settings))
     except Exception as exc:

@@ -44,6 +44,11 @@ class BodyDecoder:
             self._raw = RawReader([tensor])
 
     @property
+    def begun(self) -> Request | None:
+        """The request, once its JSON has come; its raw tensors may still be coming."""
+        return self._request
+
+    @property
     def loose_bytes(self) -> int:
         """Of what is held, what no array of numbers is."""
         return self._text.loose_bytes + self._raw.loose_bytes

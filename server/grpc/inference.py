@@ -17,6 +17,7 @@ from server.protocol.errors import KNOWN, told
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Kept, run_model
 from server.requests.exchange import Exchange
+from server.requests.tensors import Check
 
 # gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
 _COPIES = 2
@@ -53,7 +54,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | No
     if asked is None:
         return None
 
-    async def read(pack: Pack) -> Request:
+    async def read(pack: Pack, _: Check) -> Request:
         nonlocal asked
         assert asked is not None
         manifest = pack.manifest

@@ -20,6 +20,7 @@ from server.protocol.serving import (
     kept_tensors,
     run_model,
 )
+from server.requests.tensors import Check
 
 router = APIRouter(tags=["inference"])
 
@@ -35,7 +36,7 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
 
-    async def read(pack: Pack) -> Picture:
+    async def read(pack: Pack, _: Check) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
     async def respond(

@@ -17,6 +17,7 @@ from pipeline.execution.statistics import SweepStatistics
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import ContextDependency, Kept, Parts, exchange_of, run_model
+from server.requests.tensors import Check
 
 router = APIRouter(tags=["inference"])
 
@@ -49,7 +50,7 @@ async def detect(
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
 
-    async def read(pack: Pack) -> Picture:
+    async def read(pack: Pack, _: Check) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
     def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:

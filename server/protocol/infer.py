@@ -16,7 +16,7 @@ from server.context import Context
 from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
 from server.requests.exchange import Exchange
-from server.requests.tensors import read_tensors
+from server.requests.tensors import Check, read_tensors
 
 router = APIRouter(tags=["inference"])
 
@@ -35,8 +35,8 @@ async def infer_tensors(
     """Run the model on the tensors that the client of ``exchange`` sends."""
     coding = answer_coding(headers)
 
-    async def read(pack: Pack) -> Request:
-        return await read_tensors(exchange, Framing.of(headers), pack.manifest)
+    async def read(pack: Pack, check: Check) -> Request:
+        return await read_tensors(exchange, Framing.of(headers), pack.manifest, check)
 
     def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
         is_raw = coding == "identity" and all(wanted.is_binary for wanted in asked.wanted)

@@ -19,6 +19,7 @@ from server.memory.request_needs import answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.requests.exchange import Exchange
+from server.requests.tensors import Check
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
 
@@ -65,12 +66,13 @@ class Kept(NamedTuple, Generic[A]):
 class Parts(NamedTuple, Generic[Q, A, T]):
     """What is particular to an endpoint.
 
-    ``prepare`` reads the request once the model is known; ``keep`` takes from the outputs what is needed of
+    ``prepare`` reads the request once the model is known, and may ask before all of it has come whether it
+    would be refused; ``keep`` takes from the outputs what is needed of
     them, while nobody else may use the model; ``respond`` makes the response of that. ``names_timeout``:
     a request may have a timeout of its own, which nobody knows before it is read.
     """
 
-    prepare: Callable[[Pack], Awaitable[Q]]
+    prepare: Callable[[Pack, Check], Awaitable[Q]]
     keep: Callable[[Q, Arrays, Pack], Kept[A]]
     respond: Callable[[Q, A, SweepStatistics, Pack], Awaitable[T]]
     names_timeout: bool = False
@@ -133,10 +135,16 @@ async def run_model(
         usual = deadline_of(context.settings, name) or use.default_timeout_seconds
         worker.check_room(None if parts.names_timeout else usual)
         exchange.check_room()
+
+        def left_of(timeout_seconds: float | None) -> float:
+            return _left(timeout_seconds or usual, time.perf_counter() - started, limit)
+
+        def check(timeout_seconds: float | None) -> None:
+            worker.check_room(left_of(timeout_seconds))
+
         async with exchange.within(limit):
-            question = await parts.prepare(pack)
-        wanted = question.timeout_seconds or usual
-        left = _left(wanted, time.perf_counter() - started, limit)
+            question = await parts.prepare(pack, check)
+        left = left_of(question.timeout_seconds)
 
         def take(outputs: Arrays) -> Kept[A]:
             question.release()

@@ -90,7 +90,7 @@ class LoadedModels:
         Raises:
             RefusedError: it does not fit. Otherwise why it cannot be planned.
         """
-        shares = await self.planning.run(lambda: self._planned([*loaded], (key, model)))
+        shares = await self.planning.plan(lambda: self._planned([*loaded], (key, model)))
         own = shares.outcomes[len(loaded)]
         if not isinstance(own, Fitted):
             raise own or RefusedError(f"model {model.slot.name!r} is not planned")
@@ -108,7 +108,7 @@ class LoadedModels:
         loaded = self.places()
         changes: dict[str, Place] = {}
         try:
-            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+            shares = await self.planning.plan(lambda: self._planned([*loaded], None))
             planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
             check_within(entry.name, planned[entry.name], most_bytes)
             others = {name: place for name, place in loaded.items() if name != entry.name}
@@ -187,7 +187,7 @@ class LoadedModels:
         """Let the loaded models use what is free."""
         loaded = self.places()
         try:
-            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+            shares = await self.planning.plan(lambda: self._planned([*loaded], None))
         except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
@@ -207,7 +207,7 @@ class LoadedModels:
                 forget()
                 trim_heap()
 
-        return await self.planning.run(planned)
+        return await self.planning.plan(planned)
 
     def _replaced_on_disk(self, loaded: Places) -> dict[str, Place]:
         """Return those of ``loaded`` that stay as they are: their weights could not be opened again."""

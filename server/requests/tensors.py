@@ -1,6 +1,7 @@
 """The tensors of an infer request, read from its client: body, memory and codec brought together."""
 
 import asyncio
+from collections.abc import Callable
 
 from models.packs.manifest import Manifest
 from server.codec import BodyDecoder, Framing, Request, decode_at_once
@@ -13,15 +14,21 @@ from server.memory.request_needs import (
 )
 from server.requests.exchange import FREE_BYTES, Exchange
 
+#: Raises where a request with this timeout in seconds (None: of its own it has none) is refused.
+Check = Callable[[float | None], None]
 
-async def read_tensors(exchange: Exchange, framing: Framing, manifest: Manifest) -> Request:
+
+async def read_tensors(
+    exchange: Exchange, framing: Framing, manifest: Manifest, check: Check
+) -> Request:
     """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
 
-    What it needs is held from the moment on in which more has come than anybody may send.
+    What it needs is held from the moment on in which more has come than anybody may send. ``check`` is
+    asked when the JSON of a body has come before its raw tensors: these need not come where it refuses.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
-            went away. Otherwise as Exchange.hold.
+            went away. Otherwise as Exchange.hold and ``check``.
     """
     ports, outputs = manifest.inputs, manifest.outputs
     need, short = _needs(framing, manifest)
@@ -32,6 +39,7 @@ async def read_tensors(exchange: Exchange, framing: Framing, manifest: Manifest)
             return request
     decoder = BodyDecoder(framing, ports, outputs)
     opened = opener(framing.coding, exchange.max_body)
+    is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):
             if number:  # others have their turn: a small part may open to a thousand times as much
@@ -42,6 +50,9 @@ async def read_tensors(exchange: Exchange, framing: Framing, manifest: Manifest)
                 await exchange.hold(max(more, exchange.lease.held_bytes))
         if exchange.is_read:
             break
+        if decoder.begun is not None and not is_checked:
+            check(decoder.begun.timeout_seconds)
+            is_checked = True
         part = await exchange.part(need, short)
     opened.finish()
     return decoder.finish()

@@ -11,11 +11,11 @@ from starlette.types import Message
 
 from models.packs.manifest import Manifest, Port
 from server.codec import Framing, Request
-from server.errors import DisconnectedError, TooLargeError
+from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
 from server.requests.exchange import Exchange
-from server.requests.tensors import read_tensors
+from server.requests.tensors import Check, read_tensors
 
 SHAPE = (1, 3, 224, 224)
 X = Port(name="x", dtype="float32", shape=SHAPE, value=0)
@@ -49,12 +49,18 @@ class Sender:
     async def send(self, message: Message) -> None:
         raise AssertionError(message)
 
-    async def tensors(self, framing: Framing, port: Port = X, max_body: int = 4 * MIB) -> Request:
+    async def tensors(
+        self,
+        framing: Framing,
+        port: Port = X,
+        max_body: int = 4 * MIB,
+        check: Check = lambda timeout: None,
+    ) -> Request:
         fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
         manifest = Manifest.model_construct(**fields)
         lease = Lease(self.memory)
         with Exchange({"type": "http"}, self.receive, self.send, lease, max_body) as exchange:
-            return await read_tensors(exchange, framing, manifest)
+            return await read_tensors(exchange, framing, manifest, check)
 
 
 def text(port: Port, **fields: object) -> bytes:
@@ -113,6 +119,22 @@ async def test_a_short_compressed_body_may_open_to_a_long_one() -> None:
         await Sender(gzip.compress(body)).tensors(
             Framing(framing.json_bytes, "gzip"), max_body=100_000
         )
+
+
+async def test_what_is_refused_is_not_read() -> None:
+    def refuse(timeout: float | None) -> None:
+        raise LateError(f"not within {timeout}", 1.0)
+
+    head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
+    begun = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
+    sender = Sender(begun + ARRAY.tobytes())
+    with pytest.raises(LateError, match=r"not within 0\.05"):
+        await sender.tensors(Framing(len(begun)), check=refuse)
+    assert sender.read == 2  # the rest of many, and where it is all there nobody asks
+    assert sender.memory.used_bytes == 0
+    await Sender(text(X, data=ARRAY.ravel().tolist())).tensors(
+        Framing(), check=refuse, max_body=16 * MIB
+    )
 
 
 async def test_strings_are_held_as_they_come() -> None:
