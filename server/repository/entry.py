@@ -13,7 +13,7 @@ from typing import Literal
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.repository.layout.slots import Slot
-from server.repository.opening import Prepared
+from server.repository.planning.preparing import Prepared
 from server.repository.replanning import Place
 from server.repository.uses import Uses
 from server.repository.worker import Worker
