@@ -28,7 +28,7 @@ from server.errors import few
 from server.memory.budget import Budget
 from server.memory.shared_space import possible
 from server.repository.survey import Found, Verdict, judge, needed_for_all, survey
-from server.settings.settings import split_names
+from server.settings.group import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 

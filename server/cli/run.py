@@ -52,7 +52,7 @@ from server.cli.running.files import check_output, open_picture, read_inputs, sa
 from server.cli.running.repeats import repeated
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
-from server.repository.pack_profiles import prepared
+from server.repository.planning.pack_profiles import prepared
 
 
 def run(

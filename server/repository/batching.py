@@ -2,8 +2,9 @@
 
 from server.repository.layout.slots import Slot
 from server.scheduling.sweeps import ALONE, Batching
+from server.settings.lanes import MOST_LANES
 from server.settings.per_model import of_model
-from server.settings.settings import MOST_LANES, Settings
+from server.settings.settings import Settings
 from server.settings.workers import workers_of
 
 

@@ -14,7 +14,7 @@ from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.repository.layout.slots import Slot
-from server.repository.opening import Prepared
+from server.repository.planning.preparing import Prepared
 from server.repository.replanning import Place
 from server.repository.uses import Use, Uses
 from server.repository.worker import Worker

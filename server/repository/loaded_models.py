@@ -5,10 +5,8 @@ calls changes one thing at a time (repository.py).
 """
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from models.errors import ModelError
 from models.runtime.heap import trim_heap
@@ -21,15 +19,16 @@ from pipeline.profiles.profile_file import save_found
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
-from server.repository.entry import Absence, Entry, Lost, Unloaded
+from server.repository.closing import Closing
+from server.repository.entry import Entry
 from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
-from server.repository.opening import Opener, Prepared
-from server.repository.planning_threads import PlanningThreads
+from server.repository.opening import Opener
+from server.repository.planning.planning_threads import PlanningThreads
+from server.repository.planning.preparing import Prepared, Preparer
 from server.repository.replanning import Place, Places, check_within, growing, making_room
 from server.repository.uninterrupted import to_its_end
 from server.repository.uses import Uses
-from server.repository.worker import Worker
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
@@ -45,20 +44,22 @@ class LoadedModels:
         self,
         entries: Mapping[str, Entry],
         budget: Budget,
+        preparer: Preparer,
         opener: Opener,
+        closing: Closing,
         absent: Absent,
     ) -> None:
         self._entries = entries
         self._budget = budget
+        self._preparer = preparer
         self._opener = opener
+        self._closing = closing
         self._absent = absent
         self.planning = PlanningThreads()
-        #: What no entry has any more, until the requests that it accepted are answered.
-        self.leaving: set[Worker] = set()
 
     async def prepared(self, slot: Slot) -> Prepared:
-        """Return what is in ``slot``, ready to be admitted; raises as Opener.prepare."""
-        return await self.planning.run(lambda: self._opener.prepare(slot))
+        """Return what is in ``slot``, ready to be admitted; raises as Preparer.prepare."""
+        return await self.planning.run(lambda: self._preparer.prepare(slot))
 
     async def admit(self, entry: Entry, model: Prepared, key: str = "") -> bool:
         """Plan ``model`` with the loaded ones, make room, have ``entry`` serve it; on an error undo that.
@@ -123,66 +124,6 @@ class LoadedModels:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
             raise
 
-    async def close(
-        self, entry: Entry, why: str, cause: Absence = "failed", patience_seconds: float = 0.0
-    ) -> None:
-        """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
-
-        ``patience_seconds``: how long those may take that have found it and are still being read. Runs to
-        its end even when cancelled: what nobody can close any more would stay reserved.
-        """
-        worker = entry.worker
-        if not isinstance(entry.condition, Lost):
-            entry.condition = Unloaded(why, cause)
-        if worker is None:
-            return
-        uses, entry.uses = entry.uses, Uses()
-        # What is stuck does not end; nor do the requests that it had.
-        patience = 0.0 if worker.abandoned else patience_seconds
-        await to_its_end(self._closed(entry, worker, uses.over(patience)))
-
-    def _leave_behind(self, name: str, worker: Worker) -> None:
-        """Keep what a stuck engine holds reserved until it ends, beside what ``name`` takes anew."""
-        apart = self._budget.set_apart(name, "stuck")
-
-        def wait() -> None:
-            worker.wait()
-            if not worker.engine.broken:
-                self._budget.release(apart)
-                trim_heap()
-
-        # Nobody waits for it, the end of the process neither.
-        threading.Thread(target=wait, name=f"left-{name}", daemon=True).start()
-
-    async def _closed(
-        self, entry: Entry, worker: Worker, unused: Coroutine[Any, Any, None]
-    ) -> None:
-        await unused
-        lost = await self.ended(entry.name, worker)
-        if lost:
-            entry.condition = Lost(lost)
-        else:
-            self._budget.release(entry.name)
-        trim_heap()
-
-    async def ended(self, name: str, worker: Worker) -> str:
-        """Close ``worker``; return why its memory can never be used again, empty where it can.
-
-        The memory of a broken engine is still the disk's; that of a stuck one stands apart until it ends.
-        """
-        self.leaving.add(worker)
-        try:
-            await worker.close()
-        except Exception as exc:  # noqa: BLE001  the other models go on
-            _log.exception("model %s cannot be closed", name)
-            return f"it could not be closed: {exc}"
-        finally:
-            self.leaving.remove(worker)
-        if worker.abandoned:
-            self._leave_behind(name, worker)
-            return ""
-        return worker.engine.broken or worker.served.lost
-
     async def grow(self) -> None:
         """Let the loaded models use what is free."""
         loaded = self.places()
@@ -202,7 +143,7 @@ class LoadedModels:
 
         def planned() -> list[FrontierPoint]:
             try:
-                return self._opener.frontier(model)
+                return self._preparer.frontier(model)
             finally:
                 forget()
                 trim_heap()
@@ -265,7 +206,7 @@ class LoadedModels:
             )
         except Exception:
             if not entry.serves:
-                await self.close(entry, entry.reason)
+                await self._closing.close(entry, entry.reason)
             raise
         entry.move(place)
 

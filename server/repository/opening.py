@@ -1,48 +1,37 @@
-"""From a folder to a model that serves: prepare it for planning, reserve what was planned, read, start."""
+"""From a plan to a model that serves: reserve what was planned, read, start."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from loader.readers.replaceable import ReplaceableReader
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
-from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.cores import cores_for
-from pipeline.fitting.frontier import FrontierPoint, frontier
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import FILE, save_found
-from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.errors import NotServingError, RefusedError
-from server.memory.budget import Budget, check_requests
-from server.memory.minima import Minimum
-from server.memory.request_needs import Need
+from pipeline.profiles.profile_file import FILE
+from server.memory.budget import Budget
 from server.memory.shared_space import shared_space
-from server.memory.sharing import Activations, Sharer, partitioned_sharer, sharer
+from server.memory.sharing import Activations
 from server.repository.batching import batching_of
-from server.repository.layout.slots import Slot, labelled
-from server.repository.pack_profiles import prepared
+from server.repository.planning.preparing import Prepared, naming
 from server.repository.replanning import Place
 from server.repository.served_engine import Running
 from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
-from server.settings.workers import workers_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,16 +40,6 @@ _NO_PROFILE = (
     "model %s has no profile: its memory is planned by rules of thumb and its delay is not predicted; "
     "`layerstream profile %s` measures this machine, load the model again afterwards"
 )
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
-
-    slot: Slot
-    pack: Pack
-    profile: Profile | None
-    sharer: Sharer
 
 
 class Opener:
@@ -77,42 +56,6 @@ class Opener:
         self._next_core = 0
         #: As the settings say, as far as the device can.
         self.activations: Activations = settings.activations if self._arena else "own"
-
-    def least(self, folder: Path) -> Minimum:
-        """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
-
-        Raises:
-            ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
-        """
-        # What is wrong with a profile is said when the pack is opened.
-        pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
-        model = folder.parent if folder.name.isdecimal() else folder
-        least = self._sharer(model.name, pack, profile)
-        save_found([profile])
-        return Minimum(least.least, Need.of(pack.manifest), least.alone)
-
-    def prepare(self, slot: Slot) -> Prepared:
-        """Return what is in ``slot``, ready to be planned; blocks.
-
-        Raises:
-            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
-            NotServingError: the system refuses its files. RefusedError: no request could be answered.
-        """
-        with _naming(slot.name):
-            pack, profile = prepared(self._checked(slot.folder), self._device)
-            check_requests(slot.name, pack.manifest, self._budget)
-            lanes = batching_of(self._settings, slot).lanes
-            shared = self._sharer(slot.model, pack, profile, lanes)
-            return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
-
-    def frontier(self, model: Prepared) -> list[FrontierPoint]:
-        """Return the plans that ``model`` may have, ascending in memory; blocks.
-
-        Raises:
-            PlanError, ProfileError: it has none.
-        """
-        resident = self._device.adapt(ARCHITECTURES["pre"])
-        return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
 
     async def open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Reserve under ``key``, read and start ``model`` as it is planned.
@@ -141,7 +84,7 @@ class Opener:
     def _open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open`` does; blocks."""
         name = model.slot.name
-        with _naming(name):
+        with naming(name):
             self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
                 running = self._running(model, place)
@@ -164,7 +107,7 @@ class Opener:
             As ``open``; what was reserved for the plan before may be changed.
         """
         trim_heap()
-        with _naming(name):
+        with naming(name):
             self._budget.change(name, place.fitted.plan.memory, place.in_turns)
             return self._running(model, place)
 
@@ -172,21 +115,6 @@ class Opener:
         """Give back the arena that models share; all are closed."""
         if self._arena is not None:
             self._arena.close()
-
-    def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
-        """Return the model as one of a set, in partitions where the settings say so.
-
-        Raises:
-            PlanError: it cannot be cut into as many, or not here.
-        """
-        workers = workers_of(self._settings.workers, name)
-        if workers == 1:
-            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
-        if not self._device.computes_on_caller:
-            raise PlanError(
-                f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
-            )
-        return partitioned_sharer(name, pack.manifest, self._architecture(), workers, profile)
 
     def _running(self, model: Prepared, place: Place) -> Running:
         """Open an engine as it is planned."""
@@ -240,25 +168,6 @@ class Opener:
         if why:
             _log.warning("%s", why)
         return None if space is None else SharedArena(space)
-
-    def _architecture(self) -> Architecture:
-        return self._device.adapt(ARCHITECTURES[self._settings.architecture])
-
-    def _checked(self, folder: Path) -> Pack:
-        return open_pack(folder, self._device.target, self._settings.recompile)
-
-
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Turn what the system and the device say of memory and files into errors that name the model."""
-    try:
-        yield
-    except DeviceMemoryError as exc:
-        raise RefusedError(f"model {name!r}: {exc}") from exc
-    except MemoryError as exc:
-        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
-    except OSError as exc:
-        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
 
 
 def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:

@@ -10,7 +10,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from loader.errors import LoaderError
@@ -18,30 +18,29 @@ from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
-from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
 from pipeline.fitting.frontier import FrontierPoint
 from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, NotServingError, RefusedError, few, shown
+from server.errors import NotFoundError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
-from server.memory.minima import Minima, least_together
-from server.memory.sharing import Sharer
+from server.memory.minima import Minima
+from server.repository.changing import Changing
+from server.repository.closing import Closing
 from server.repository.entries import Entries
 from server.repository.entry import Entry, Lost, Unloaded
-from server.repository.layout.model_config import FILE, ModelConfig
-from server.repository.layout.model_folders import model_names
+from server.repository.expected import Expected
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import (
     Missing,
     Slot,
-    ignored_fields,
     missing_versions,
-    slots,
 )
 from server.repository.layout.wholeness import check_whole
 from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
+from server.repository.planning.preparing import Preparer
+from server.repository.remarks import IgnoredFields, warn_of_names
 from server.repository.turnover.arrivals import Arrivals
 from server.repository.turnover.bringing import Bringing
 from server.repository.turnover.evicting import Evicting
@@ -56,37 +55,39 @@ _log = logging.getLogger(__name__)
 # What is wrong with one pack, or with the disk or the device under it.
 _FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
 
-# Settings in which models are named.
-_BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
-
 
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
     def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
         self._settings = settings
-        self._budget = budget
+        preparer = Preparer(settings, budget, device)
         self._opener = Opener(settings, budget, device, pool)
         self._entries = Entries()
-        self._lock = asyncio.Lock()
-        self._growth: asyncio.Task[None] | None = None
-        self._closed = False
-        self._minima = Minima(self._opener.least)
+        self._expected = Expected(settings, budget, self._entries, Minima(preparer.least))
         # Reading a request and computing may each take the time limit.
         self._patience = 2 * settings.request_timeout
         self._evicts = settings.budget_policy == "evict-lru"
-        self._loaded = LoadedModels(self._entries, budget, self._opener, self._absent)
+        self._closing = Closing(budget)
+        self._loaded = LoadedModels(
+            *(self._entries, budget, preparer, self._opener, self._closing, self._expected.absent)
+        )
+        self._changing = Changing(self._loaded.grow)
         self._evicting = Evicting(
-            *(self._entries, budget, self._loaded),
-            absent=self._absent,
+            *(self._entries, budget, self._loaded, self._closing),
+            absent=self._expected.absent,
             activations=self._opener.activations,
             may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
             patience_seconds=self._patience,
         )
-        replacing = Replacing(*(budget, self._opener, self._loaded, self._evicting, self._patience))
-        self._bringing = Bringing(*(self._entries, budget, self._loaded, self._evicting, replacing))
+        replacing = Replacing(
+            *(budget, self._opener, self._loaded, self._closing, self._evicting, self._patience)
+        )
+        self._bringing = Bringing(
+            *(self._entries, budget, self._loaded, self._closing, self._evicting, replacing)
+        )
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
-        self._said: dict[str, str] = {}
+        self._ignored = IgnoredFields()
         self.presence = Presence(settings.repository)
 
     @property
@@ -100,7 +101,7 @@ class Repository:
 
     def leaving(self) -> list[Worker]:
         """Return the workers of what was loaded that still have requests to answer."""
-        return list(self._loaded.leaving)
+        return list(self._closing.leaving)
 
     def names(self) -> list[str]:
         """Return the models on disk, by name.
@@ -108,7 +109,11 @@ class Repository:
         Raises:
             NotFoundError: the repository does not exist.
         """
-        return model_names(self._settings.repository)
+        return self._expected.on_disk()
+
+    def served(self) -> list[str]:
+        """Return the models that the settings name, or all on disk; raises as ``names``."""
+        return self._expected.names()
 
     def set_aside(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest; blocks.
@@ -116,19 +121,13 @@ class Repository:
         Raises:
             RefusedError: there is not as much.
         """
-        # What is wrong with one is said when it is loaded.
-        found = [self._minima.of(slot.folder) for slot in self._served_slots()]
-        minima = [minimum for minimum in found if minimum is not None]
-        together = least_together(minima, self._opener.activations != "own")
-        needs = [minimum.need for minimum in minima]
-        self._budget.set_aside(self._settings.request_memory, needs, together)
-        trim_heap()
+        self._expected.set_aside(self._opener.activations)
 
     async def load_all(self) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on."""
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
-        self._warn_of_names()
+        warn_of_names(self._settings, self.names())
         for name in self.served():
             with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
                 await self._load(name, evicts=False)
@@ -138,14 +137,6 @@ class Repository:
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
                     _log.error("not served: %s", entry.message)
-
-    def _warn_of_names(self) -> None:
-        """Say which names of settings by model are no model's."""
-        for setting in _BY_MODEL:
-            unknown = sorted(set(getattr(self._settings, setting)) - {ALL, *self.names()})
-            if unknown:
-                listed = few(list(map(shown, unknown)))
-                _log.warning("%s: not in the repository: %s", setting, listed)
 
     async def load(self, name: str) -> Entry:
         """Load what the repository has of ``name`` now, within its share of the budget.
@@ -168,13 +159,13 @@ class Repository:
         return entry
 
     async def _load(self, name: str, evicts: bool) -> Entry:
-        async with self._changing():
+        async with self._changing.alone():
             try:
-                found = await asyncio.to_thread(self._laid_out, name)
+                found = await asyncio.to_thread(self._expected.slots_of, name)
             except _FAILURES as exc:
                 self.note(name, exc)
                 raise
-            self._say_ignored(name, found[0].config)
+            self._ignored.say(name, found[0].config)
             missing = missing_versions(found)
             await self._remove(name, {*missing, *(slot.name for slot in found)})
             for each in missing.values():
@@ -188,25 +179,11 @@ class Repository:
         """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
         self._entries.note(name, (isinstance(exc, OSError) and exc.strerror) or str(exc))
 
-    def _laid_out(self, name: str) -> list[Slot]:
-        """Return the slots of the model ``name`` as they are on disk; blocks. Raises as ``load``."""
-        try:
-            return slots(self._settings.repository, name)
-        except OSError as exc:
-            raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
-
-    def _say_ignored(self, name: str, config: ModelConfig) -> None:
-        """Say once which fields of a configuration mean nothing here."""
-        ignored = ignored_fields(config)
-        if self._said.get(name, "") != ignored:
-            _log.info("model %s: %s: ignored: %s", name, FILE, ignored or "nothing any more")
-        self._said[name] = ignored
-
     async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
         """Let ``slot`` be served; return why it cannot be."""
         try:
             if await self._bringing.bring(slot, evicts):
-                self._grow_later()
+                self._changing.grow_later()
         except (*_FAILURES, RefusedError, NotServingError) as exc:
             return exc
         return None
@@ -217,20 +194,20 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._changing():
+        async with self._changing.alone():
             known = self._entries.of(name)
             if not known:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
-                await self._loaded.close(entry, "unloaded", "unloaded")
+                await self._closing.close(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
             if was_loaded:
-                self._grow_later()
+                self._changing.grow_later()
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
-        async with self._changing():
+        async with self._changing.alone():
             await self._remove(name, ())
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -241,8 +218,8 @@ class Repository:
                 continue
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
-                self._grow_later()
-            await self._loaded.close(entry, gone, patience_seconds=self._patience)
+                self._changing.grow_later()
+            await self._closing.close(entry, gone, patience_seconds=self._patience)
             if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)
 
@@ -250,8 +227,8 @@ class Repository:
         """Note a version that shall be served and is not on disk; one that was goes."""
         entry = self._entries.known(missing.name, missing.model)
         if entry.worker is not None:
-            self._grow_later()
-        await self._loaded.close(entry, missing.why, patience_seconds=self._patience)
+            self._changing.grow_later()
+        await self._closing.close(entry, missing.why, patience_seconds=self._patience)
         entry.version = missing.version
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
@@ -314,16 +291,16 @@ class Repository:
         Where there is no room for it, and models go for others, the next request tries again. Return
         whether it is served; not where somebody loaded or unloaded it meanwhile. Raises as ``load``.
         """
-        async with self._changing():
+        async with self._changing.alone():
             if entry.worker is not given_up:
                 return False
-            await self._loaded.close(entry, why, "evicted" if self._evicts else "failed")
+            await self._closing.close(entry, why, "evicted" if self._evicts else "failed")
             await self._bring_back(entry)
             return True
 
     async def _fetch(self, entry: Entry) -> None:
         """Load an evicted model again; raises as ``load``."""
-        async with self._changing():
+        async with self._changing.alone():
             if entry.evicted:  # or somebody loaded or unloaded it before this had its turn
                 await self._bring_back(entry)
 
@@ -332,7 +309,7 @@ class Repository:
 
         Nobody has said that what is on disk by now is whole: what is not as it was is read first.
         """
-        found = await asyncio.to_thread(self._laid_out, entry.model)
+        found = await asyncio.to_thread(self._expected.slots_of, entry.model)
         for slot in found:
             known = self._entries.get(slot.name)
             if known is None or known.slot is None or known.slot.seen != slot.seen:
@@ -341,7 +318,7 @@ class Repository:
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
             if await self._bringing.bring(slot, self._evicts):
-                self._grow_later()
+                self._changing.grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -353,10 +330,10 @@ class Repository:
             NotFoundError, NotServingError: it is not loaded. RefusedError: it needs more at least; nothing
             has changed. Otherwise as ``load``.
         """
-        async with self._changing():
+        async with self._changing.alone():
             entry, _ = self.get(name)
             await self._loaded.replan(entry, most_bytes)
-            self._grow_later()
+            self._changing.grow_later()
             return entry
 
     async def frontier(self, name: str) -> list[FrontierPoint]:
@@ -369,36 +346,13 @@ class Repository:
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
-        self._closed = True
+        self._changing.close()
         self._loaded.planning.close()
         await self._arrivals.close()
-        async with self._changing():
+        async with self._changing.alone():
             for entry in self.entries():
-                await self._loaded.close(entry, "the server is stopping")
+                await self._closing.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
-
-    @contextlib.asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
-        """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
-        growth, self._growth = self._growth, None
-        try:
-            if growth is not None:
-                growth.cancel()
-                await asyncio.wait({growth})
-            async with self._lock:
-                yield
-        finally:
-            if growth is not None and (growth.cancelled() or not growth.done()):
-                self._grow_later()
-
-    def _grow_later(self) -> None:
-        """Let the loaded models use what is free, in the background."""
-        if not self._closed and (self._growth is None or self._growth.done()):
-            self._growth = asyncio.create_task(self._grow())
-
-    async def _grow(self) -> None:
-        async with self._lock:
-            await self._loaded.grow()
 
     def has(self, slot: Slot) -> bool:
         """Return whether ``slot`` is served as it is on disk."""
@@ -417,27 +371,3 @@ class Repository:
     def refused(self) -> list[str]:
         """Return the models that are not loaded for want of memory."""
         return sorted({each.model for each in self.entries() if each.absence == "refused"})
-
-    def served(self) -> list[str]:
-        """Return the models that the settings name, or all on disk; raises as ``names``."""
-        return list(self._settings.models) or self.names()
-
-    def _served_slots(self) -> Iterator[Slot]:
-        """Yield the slots of models that are served, as they are on disk; blocks."""
-        for name in self.served():
-            with contextlib.suppress(NotFoundError, NotServingError, *_FAILURES):
-                yield from self._laid_out(name)
-
-    def _absent(self, present: Collection[str]) -> Iterator[Sharer]:
-        """Yield models that are served but not ``present``, and that nobody has unloaded; blocks."""
-        for slot in self._served_slots():
-            entry = self._entries.get(slot.name)
-            if slot.name not in present and not (entry and _stays_away(entry)):
-                least = self._minima.of(slot.folder)
-                if least is not None and least.has_room(self._budget.request_bytes):
-                    yield Sharer(slot.name, least.memory, alone=least.alone)
-
-
-def _stays_away(entry: Entry) -> bool:
-    """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
-    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from server.errors import shown
 from server.settings.per_model import of_model
 
+#: Of one sweep: each has an arena.
+MOST_LANES = 64
+
 
 def check_lanes(lanes: Mapping[str, int], workers: Mapping[str, int]) -> None:
     """Check that no model has several lanes and several workers.

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from server.settings.settings import Default, Panel, Settings, Takes
+from server.settings.group import Default, Group, Takes
+from server.settings.settings import Settings
 from server.settings.sources import flag, variable
 
 # What a value is, by its type.
@@ -58,8 +59,14 @@ def settings_table() -> tuple[Setting, ...]:
 def setting(name: str) -> Setting:
     """Return the setting called ``name``."""
     field = Settings.model_fields[name]
-    panel = next(item.title for item in field.metadata if isinstance(item, Panel))
-    return Setting(name, panel, _taken(field), _default(field), field.description or "")
+    return Setting(
+        name, _group(name).title, _taken(field), _default(field), field.description or ""
+    )
+
+
+def _group(name: str) -> type[Group]:
+    groups = (base for base in Settings.__bases__ if issubclass(base, Group))
+    return next(group for group in groups if name in group.model_fields)
 
 
 def _taken(field: FieldInfo) -> str:

@@ -4,6 +4,11 @@ from collections.abc import Mapping
 
 from server.settings.per_model import of_model, parse_per_model, whole
 
+#: More threads than any machine has use for.
+MOST_THREADS = 1024
+#: Of one model: each has a core.
+MOST_WORKERS = 64
+
 
 def parse_workers(value: object) -> object:
     """Return numbers by model of 2, "2" or "resnet50=2,yolov4=2"; anything else as it is.

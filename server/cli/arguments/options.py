@@ -10,9 +10,9 @@ from pipeline.devices.base import Device
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.settings.settings import MOST_THREADS
 from server.settings.sizes import parse_size
 from server.settings.table import setting
+from server.settings.workers import MOST_THREADS
 
 
 def _of(name: str) -> Any:

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import typer
 
 from server.settings.per_model import ALL
-from server.settings.settings import MOST_WORKERS
-from server.settings.workers import has_several, parse_workers
+from server.settings.workers import MOST_WORKERS, has_several, parse_workers
 
 
 def workers_by_model(

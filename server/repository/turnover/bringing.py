@@ -8,6 +8,7 @@ from loader.errors import LoaderError
 from pipeline.execution.errors import DrainError
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
+from server.repository.closing import Closing
 from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.layout.slots import Slot
@@ -29,12 +30,14 @@ class Bringing:
         entries: Entries,
         budget: Budget,
         loaded: LoadedModels,
+        closing: Closing,
         evicting: Evicting,
         replacing: Replacing,
     ) -> None:
         self._entries = entries
         self._budget = budget
         self._loaded = loaded
+        self._closing = closing
         self._evicting = evicting
         self._replacing = replacing
         #: How often each slot was refused for want of budget.
@@ -63,7 +66,7 @@ class Bringing:
         """Load what ``entry``, which does not serve, shall; return whether others have changed."""
         was_evicted = entry.evicted
         # What left service holds its memory until here.
-        await self._loaded.close(entry, entry.reason)
+        await self._closing.close(entry, entry.reason)
         if isinstance(entry.condition, Lost):
             raise NotServingError(f"{entry.message}; restart the server")
         entry.condition, entry.slot = Loading(), slot

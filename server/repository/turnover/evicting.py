@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims
 from server.memory.sharing import Activations
+from server.repository.closing import Closing
 from server.repository.entry import Entry
 from server.repository.loaded_models import Absent, LoadedModels
-from server.repository.opening import Prepared
+from server.repository.planning.preparing import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Evicting:
         entries: Mapping[str, Entry],
         budget: Budget,
         loaded: LoadedModels,
+        closing: Closing,
         *,
         absent: Absent,
         activations: Activations,
@@ -36,6 +38,7 @@ class Evicting:
         self._entries = entries
         self._budget = budget
         self._loaded = loaded
+        self._closing = closing
         self._absent = absent
         self._activations = activations
         self._may_go = may_go
@@ -48,7 +51,7 @@ class Evicting:
         gone = await self.chosen(model) or []
         for name in gone:
             _log.info("model %s: evicted, %s comes", name, model.slot.name)
-            await self._loaded.close(self._entries[name], _EVICTED, "evicted", self._patience)
+            await self._closing.close(self._entries[name], _EVICTED, "evicted", self._patience)
             self.evictions[name] = self.evictions.get(name, 0) + 1
         return bool(gone)
 

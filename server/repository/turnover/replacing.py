@@ -5,11 +5,13 @@ import logging
 from models.runtime.heap import trim_heap
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
+from server.repository.closing import Closing
 from server.repository.entry import Entry, Lost
 from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
 from server.repository.loaded_models import LoadedModels
-from server.repository.opening import Opener, Prepared
+from server.repository.opening import Opener
+from server.repository.planning.preparing import Prepared
 from server.repository.replanning import Place
 from server.repository.turnover.evicting import Evicting
 from server.repository.uninterrupted import to_its_end
@@ -30,12 +32,14 @@ class Replacing:
         budget: Budget,
         opener: Opener,
         loaded: LoadedModels,
+        closing: Closing,
         evicting: Evicting,
         patience_seconds: float,
     ) -> None:
         self._budget = budget
         self._opener = opener
         self._loaded = loaded
+        self._closing = closing
         self._evicting = evicting
         self._patience = patience_seconds
 
@@ -75,7 +79,7 @@ class Replacing:
         self, entry: Entry, model: Prepared, before: Prepared, place: Place, evicts: bool
     ) -> bool:
         with entry.coming_back():
-            await self._loaded.close(
+            await self._closing.close(
                 entry, "its pack is being replaced", patience_seconds=self._patience
             )
             if isinstance(entry.condition, Lost):
@@ -99,7 +103,7 @@ class Replacing:
         """Close ``worker``, whose place another has taken, and let that hold its memory as ``entry``."""
         assert worker is not None
         await uses.over(self._patience)
-        lost = await self._loaded.ended(entry.name, worker)
+        lost = await self._closing.ended(entry.name, worker)
         if lost:
             _log.error("model %s: the memory of what it was stays reserved: %s", entry.name, lost)
             self._budget.set_apart(entry.name, "lost")

@@ -9,7 +9,8 @@ from server.repository.batching import batching_of
 from server.repository.layout.model_config import read_model_config
 from server.repository.layout.slots import Slot
 from server.scheduling.sweeps import ALONE, Batching
-from server.settings.settings import MOST_LANES, load_settings
+from server.settings.lanes import MOST_LANES
+from server.settings.settings import load_settings
 
 GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
 EIGHT = """

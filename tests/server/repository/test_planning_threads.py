@@ -9,7 +9,7 @@ import pytest
 from loader.priority import LEVELS
 from pipeline.program.stopping import go_on
 from server.errors import NotServingError
-from server.repository.planning_threads import PlanningThreads
+from server.repository.planning.planning_threads import PlanningThreads
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, serving
 
@@ -72,7 +72,10 @@ async def test_a_server_stops_while_a_model_is_planned(
 ) -> None:
     """While what it needs at least is searched for, or its share."""
     search = Endless()
-    places = {"sharer": "server.repository.opening", "share_out": "server.repository.loaded_models"}
+    places = {
+        "sharer": "server.repository.planning.preparing",
+        "share_out": "server.repository.loaded_models",
+    }
     async with serving(settings(models=("tiny",))) as service:
         monkeypatch.setattr(f"{places[what]}.{what}", search)
         loading = asyncio.create_task(service.context.repository.load("pair"))

@@ -1,0 +1,85 @@
+"""Models that shall be served, loaded or not: those that the settings name, as they are on disk."""
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+from loader.errors import LoaderError
+from models.errors import ModelError
+from models.runtime.heap import trim_heap
+from pipeline.devices.base import DeviceError
+from pipeline.planning.plan import PlanError
+from server.errors import NotFoundError, NotServingError
+from server.memory.budget import Budget
+from server.memory.minima import Minima, Minimum, least_together
+from server.memory.sharing import Activations, Sharer
+from server.repository.entries import Entries
+from server.repository.entry import Entry, Lost
+from server.repository.layout.model_folders import model_names
+from server.repository.layout.slots import Slot, slots
+from server.settings.settings import Settings
+
+# What is wrong with one is said when it is loaded.
+_FAILURES = (NotFoundError, NotServingError, ModelError, LoaderError, PlanError, DeviceError)
+
+
+class Expected:
+    """The models to serve, and what each needs at least (``minima``)."""
+
+    def __init__(
+        self, settings: Settings, budget: Budget, entries: Entries, minima: Minima[Minimum]
+    ) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._entries = entries
+        self._minima = minima
+
+    def on_disk(self) -> list[str]:
+        """Return the models in the repository, by name; NotFoundError where there is none."""
+        return model_names(self._settings.repository)
+
+    def names(self) -> list[str]:
+        """Return the models that the settings name, or all on disk; raises as ``on_disk``."""
+        return list(self._settings.models) or self.on_disk()
+
+    def slots_of(self, name: str) -> list[Slot]:
+        """Return the slots of the model ``name`` as they are on disk; blocks.
+
+        Raises:
+            As layout.slots.slots; NotServingError: no access.
+        """
+        try:
+            return slots(self._settings.repository, name)
+        except OSError as exc:
+            raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
+
+    def set_aside(self, activations: Activations) -> None:
+        """Take the memory of requests out of the budget, before models share the rest; blocks.
+
+        Raises:
+            RefusedError: there is not as much.
+        """
+        found = [self._minima.of(slot.folder) for slot in self._slots()]
+        minima = [minimum for minimum in found if minimum is not None]
+        together = least_together(minima, activations != "own")
+        needs = [minimum.need for minimum in minima]
+        self._budget.set_aside(self._settings.request_memory, needs, together)
+        trim_heap()
+
+    def absent(self, present: Collection[str]) -> Iterator[Sharer]:
+        """Yield models that are not ``present`` and that nobody has unloaded; blocks."""
+        for slot in self._slots():
+            entry = self._entries.get(slot.name)
+            if slot.name not in present and not (entry and _stays_away(entry)):
+                least = self._minima.of(slot.folder)
+                if least is not None and least.has_room(self._budget.request_bytes):
+                    yield Sharer(slot.name, least.memory, alone=least.alone)
+
+    def _slots(self) -> Iterator[Slot]:
+        for name in self.names():
+            with contextlib.suppress(*_FAILURES):
+                yield from self.slots_of(name)
+
+
+def _stays_away(entry: Entry) -> bool:
+    """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
+    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)

@@ -1,0 +1,1 @@
+"""What a slot needs and may be planned as, before anything of it is opened."""

@@ -1,0 +1,114 @@
+"""From a folder to a model that can be planned with others: its pack as the device runs it, its profile."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from models.packs.pack import Pack, open_pack
+from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.planning.plan import PlanError
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import save_found
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.errors import NotServingError, RefusedError
+from server.memory.budget import Budget, check_requests
+from server.memory.minima import Minimum
+from server.memory.request_needs import Need
+from server.memory.sharing import Sharer, partitioned_sharer, sharer
+from server.repository.batching import batching_of
+from server.repository.layout.slots import Slot, labelled
+from server.repository.planning.pack_profiles import prepared
+from server.settings.settings import Settings
+from server.settings.workers import workers_of
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
+
+    slot: Slot
+    pack: Pack
+    profile: Profile | None
+    sharer: Sharer
+
+
+class Preparer:
+    """Prepares packs for ``device``, as the settings say; requests to them shall fit in ``budget``."""
+
+    def __init__(self, settings: Settings, budget: Budget, device: Device) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._device = device
+
+    def least(self, folder: Path) -> Minimum:
+        """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
+
+        Raises:
+            ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
+        """
+        # What is wrong with a profile is said when the pack is opened.
+        pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
+        model = folder.parent if folder.name.isdecimal() else folder
+        least = self._sharer(model.name, pack, profile)
+        save_found([profile])
+        return Minimum(least.least, Need.of(pack.manifest), least.alone)
+
+    def prepare(self, slot: Slot) -> Prepared:
+        """Return what is in ``slot``, ready to be planned; blocks.
+
+        Raises:
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            NotServingError: the system refuses its files. RefusedError: no request could be answered.
+        """
+        with naming(slot.name):
+            pack, profile = prepared(self._checked(slot.folder), self._device)
+            check_requests(slot.name, pack.manifest, self._budget)
+            lanes = batching_of(self._settings, slot).lanes
+            shared = self._sharer(slot.model, pack, profile, lanes)
+            return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
+
+    def frontier(self, model: Prepared) -> list[FrontierPoint]:
+        """Return the plans that ``model`` may have, ascending in memory; blocks.
+
+        Raises:
+            PlanError, ProfileError: it has none.
+        """
+        resident = self._device.adapt(ARCHITECTURES["pre"])
+        return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
+
+    def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
+        """Return the model as one of a set, in partitions where the settings say so.
+
+        Raises:
+            PlanError: it cannot be cut into as many, or not here.
+        """
+        workers = workers_of(self._settings.workers, name)
+        if workers == 1:
+            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
+        if not self._device.computes_on_caller:
+            raise PlanError(
+                f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
+            )
+        return partitioned_sharer(name, pack.manifest, self._architecture(), workers, profile)
+
+    def _architecture(self) -> Architecture:
+        return self._device.adapt(ARCHITECTURES[self._settings.architecture])
+
+    def _checked(self, folder: Path) -> Pack:
+        return open_pack(folder, self._device.target, self._settings.recompile)
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Turn what the system and the device say of memory and files into errors that name the model."""
+    try:
+        yield
+    except DeviceMemoryError as exc:
+        raise RefusedError(f"model {name!r}: {exc}") from exc
+    except MemoryError as exc:
+        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
+    except OSError as exc:
+        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
