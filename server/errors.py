@@ -83,8 +83,11 @@ _SHOWN_CHARACTERS = 60
 
 
 def shown(text: str) -> str:
-    """Return what a client wrote as errors show it: quoted, on one line, of bounded length."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+    """Return what a client wrote as errors show it: quoted, on one line, of bounded length.
+
+    Letters that look like others are told apart: beyond ASCII each is written as its number.
+    """
+    return ascii(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
 
 _NAMED = 5

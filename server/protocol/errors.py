@@ -34,6 +34,7 @@ from server.errors import (
     StalledError,
     TooLargeError,
     UnsupportedError,
+    shown,
 )
 from server.protocol.methods import not_allowed
 
@@ -166,6 +167,10 @@ async def _http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
     if exc.status_code == 405:
         exc = not_allowed(request.app.router.routes, request.scope)
+    elif exc.status_code == 404:
+        exc = HTTPException(
+            404, f"Not Found: {shown(request.scope['path'])} is no path of this server"
+        )
     return _answer(str(exc.detail), exc.status_code, exc.headers)
 
 

@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
             if isinstance(refused, _HeaderError):
                 self._refuse(refused.status, str(refused))
             else:
-                self._refuse(400, "this is not an HTTP request")
+                self._refuse(400, f"this is not an HTTP request: {str(exc)[:100]}")
             return
         if self._header_bytes > HEADER_BYTES:
             self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")

@@ -76,7 +76,12 @@ def _error(status: int) -> Document:
 
 
 def _contents(*contents: Content) -> Document:
-    return {content.media: {"schema": _schema(content.schema)} for content in contents}
+    return {content.media: _content(content) for content in contents}
+
+
+def _content(content: Content) -> Document:
+    example = {} if content.example is None else {"example": content.example}
+    return {"schema": _schema(content.schema), **example}
 
 
 def _schema(schema: type[BaseModel] | Document) -> Document:

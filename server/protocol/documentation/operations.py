@@ -24,6 +24,7 @@ ERRORS = {
     401: "a key is wanted, or this one is not valid (only where the server has keys)",
     403: "loading and unloading is not for this caller",
     404: "no such model, version or output; or the model was unloaded by request",
+    408: "the body did not come on",
     409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
     413: "the body is over the limit",
     415: "the body is compressed in a way that is not read (Content-Encoding)",
@@ -35,10 +36,14 @@ ERRORS = {
 
 @dataclass(frozen=True)
 class Content:
-    """A body of one media type; ``schema``: a model of ``schemas``, or as JSON Schema has it."""
+    """A body of one media type; ``schema``: a model of ``schemas``, or as JSON Schema has it.
+
+    ``example``: of a body that any model takes, where there is one; a test sends it.
+    """
 
     schema: type[BaseModel] | Document
     media: str = _JSON
+    example: Document | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Operation:
 
 
 _KNOWN = (404, 409, 503)
-_INFERENCE = (400, 404, 409, 413, 415, 500, 503, 504)
+_INFERENCE = (400, 404, 408, 409, 413, 415, 500, 503, 504)
 _IMAGE = (
     Content({"type": "string", "format": "binary"}, "image/*"),
     Content(schemas.ImageForm, "multipart/form-data"),
@@ -70,9 +75,12 @@ def _gives(schema: type[BaseModel] | Document, *errors: int) -> Operation:
     return Operation({200: (Content(schema),)}, errors)
 
 
-def _takes(given: type[BaseModel], schema: type[BaseModel] | Document, *errors: int) -> Operation:
+def _takes(
+    given: type[BaseModel], example: Document, schema: type[BaseModel] | Document, *errors: int
+) -> Operation:
     """An endpoint whose body may be left out."""
-    return Operation({200: (Content(schema),)}, (400, 413, *errors), (Content(given),), True)
+    body = Content(given, example=example)
+    return Operation({200: (Content(schema),)}, (400, 408, 413, *errors), (body,), True)
 
 
 def _header(name: str, description: str, schema: Document) -> Document:
@@ -129,22 +137,25 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/v2/models/{name}:detect"): Operation(
         {200: (Content(schemas.Detections),)}, _INFERENCE, _IMAGE
     ),
-    ("post", "/v2/repository/index"): _takes(extensions.IndexRequest, _INDEX, 404),
+    ("post", "/v2/repository/index"): _takes(
+        *(extensions.IndexRequest, {"ready": True}, _INDEX), 404
+    ),
     ("post", "/v2/repository/models/{name}/load"): _takes(
-        extensions.LoadRequest, schemas.ModelState, 403, 404, 409, 500, 503
+        *(extensions.LoadRequest, {"parameters": {}}, schemas.ModelState),
+        *(403, 404, 409, 500, 503),
     ),
     ("post", "/v2/repository/models/{name}/replan"): Operation(
         {200: (Content(schemas.Replanned),)},
-        (400, 403, 404, 409, 413, 500, 503),
-        (Content(Replan),),
+        (400, 403, 404, 408, 409, 413, 500, 503),
+        (Content(Replan, example={"memory_bytes": None}),),
     ),
     ("post", "/v2/repository/models/{name}/upload"): Operation(
         {200: (Content(schemas.Placed),)},
-        (400, 403, 409, 413, 500, 503, 504),
+        (400, 403, 408, 409, 413, 500, 503, 504),
         (Content({"type": "string", "format": "binary"}, "application/octet-stream"),),
     ),
     ("post", "/v2/repository/models/{name}/unload"): _takes(
-        extensions.UnloadRequest, schemas.ModelState, 403, 404
+        *(extensions.UnloadRequest, {"parameters": {}}, schemas.ModelState), 403, 404
     ),
     ("get", "/v2/trace/setting"): _gives(extensions.TraceSettings),
     ("get", "/v2/models/{name}/trace/setting"): _gives(extensions.TraceSettings, *_KNOWN),

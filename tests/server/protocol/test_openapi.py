@@ -216,6 +216,10 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
     rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
     rare |= {("post", f"{MODEL}{end}", 500) for end in ("/infer", ":classify", ":detect")}
+    # A client that stops sending: tests/server/requests/test_stalls.py.
+    takes = (INDEX, LOAD, UNLOAD, REPLAN, UPLOAD)
+    rare |= {("post", path, 408) for path in takes}
+    rare |= {("post", f"{MODEL}{end}", 408) for end in ("/infer", ":classify", ":detect")}
     with_keys = {(case.method, case.path, 401) for case in cases() if case.path not in OPEN_PATHS}
     given = {(case.method, case.path, case.status) for case in cases()} | rare | with_keys
     promised = {
@@ -258,6 +262,24 @@ async def test_good_requests_are_as_documented(document: Document) -> None:
             for wrong in wrongs:
                 with pytest.raises(jsonschema.ValidationError):
                     validate(document, schema, wrong)
+
+
+async def test_every_example_is_taken(service: Service, document: Document) -> None:
+    sent = 0
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for media, content in operation.get("requestBody", {}).get("content", {}).items():
+                if "example" not in content:
+                    continue
+                assert media == "application/json"
+                validate(document, content["schema"], content["example"])
+                place = path.format(name="tiny")
+                answer = await service.client.request(method, place, json=content["example"])
+                assert answer.status_code == 200, (place, answer.text)
+                check(document, path, method, answer)
+                sent += 1
+    assert sent == 4  # the index, load, replan, unload: each other body is of one model
+    await service.client.post(LOAD.format(name="tiny"))
 
 
 async def test_every_reference_leads_somewhere(document: Document) -> None:

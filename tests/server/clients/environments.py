@@ -1,0 +1,57 @@
+"""Clients that cannot live in this project's environment, each in one of its own; a server for them."""
+
+import os
+import subprocess
+import sys
+import threading
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.server.support import LIMIT_SECONDS, serving_port
+
+
+def programs(folder: Path, requirement: str, variable: str) -> Path:
+    """The folder of the programs of an environment with ``requirement``, made in ``folder``.
+
+    The environment variable ``variable`` names a Python that has it already.
+    """
+    given = os.environ.get(variable)
+    if given:
+        return Path(given).parent
+    venv.create(folder, with_pip=True)
+    found = folder / "bin"
+    installed = subprocess.run(
+        [found / "python", "-m", "pip", "install", "-q", requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if installed.returncode:
+        pytest.skip(f"{requirement} cannot be installed: {installed.stderr[-200:]}")
+    return found
+
+
+@contextmanager
+def served(*flags: str) -> Iterator[int]:
+    """A server with these ``flags`` in a process of its own; its port for HTTP."""
+    code = "from server.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--port", "0", *flags]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:
+        assert server.stderr is not None
+        log = threading.Thread(target=server.stderr.read)  # a full pipe would hold it up
+        try:
+            port = serving_port(server)
+            log.start()
+            yield port
+        finally:
+            server.terminate()
+            server.wait(LIMIT_SECONDS)
+            if log.ident is not None:
+                log.join()
+    assert server.returncode in {0, -15}
