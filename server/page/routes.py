@@ -1,12 +1,15 @@
 """GET / and what the page there asks for. The page is files: no build, no other host, no inline code."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from server.context import Context
 from server.errors import NotFoundError
@@ -57,7 +60,15 @@ async def events(request: Request, context: ContextDependency) -> StreamingRespo
         on_disk = await asyncio.to_thread(_on_disk, context)
         return state(context, on_disk, lambda text: public(text, context.settings.repository))
 
-    return StreamingResponse(watchers.watch(now), media_type="text/event-stream", headers=_HEADERS)
+    return _Following(watchers.watch(now), media_type="text/event-stream", headers=_HEADERS)
+
+
+class _Following(StreamingResponse):
+    """Ends its events with itself: who left while one was sent would be counted on as one who watches."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(cast(AsyncGenerator[bytes], self.body_iterator)):
+            await super().__call__(scope, receive, send)
 
 
 def _on_disk(context: Context) -> list[str]:

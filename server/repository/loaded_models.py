@@ -27,9 +27,9 @@ from server.repository.layout.slots import Slot
 from server.repository.opening import Opener, Prepared
 from server.repository.planning_threads import PlanningThreads
 from server.repository.replanning import Place, Places, check_within, growing, making_room
-from server.repository.uninterrupted import to_its_end
 from server.repository.uses import Uses
 from server.repository.worker import Worker
+from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)

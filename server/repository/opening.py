@@ -38,8 +38,8 @@ from server.repository.layout.slots import Slot, labelled
 from server.repository.pack_profiles import prepared
 from server.repository.replanning import Place
 from server.repository.served_engine import Running
-from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
+from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
