@@ -48,13 +48,18 @@ class Siege:
         self._open: dict[int, socket.socket] = {}
         self._drips: list[tuple[float, int, int]] = []  # when, which opening, its descriptor
         self._epoll = select.epoll()
+        self._ended = False
+
+    def end(self) -> None:
+        """Let ``play`` come to its end now."""
+        self._ended = True
 
     def play(self, seconds: float) -> None:
         """Hold out for ``seconds``, then close all."""
         tick = time.monotonic()
         end = tick + seconds
         try:
-            while (now := time.monotonic()) < end:
+            while (now := time.monotonic()) < end and not self._ended:
                 if now >= tick:
                     tick = now + _TICK_SECONDS
                     self._fill(now)

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
 
 from fastapi import Request
 
@@ -17,10 +15,8 @@ from server.errors import InvalidRequestError
 from server.memory.request_needs import picture_sweep_bytes
 from server.protocol.serving import exchange_of
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
+from server.requests.uninterrupted import to_its_end
 from server.requests.upload import uploaded
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,24 +59,15 @@ async def read_picture(
             held = exchange.lease.held_bytes
             room = exchange.lease.room_bytes - held
             limits = PictureLimits(context.settings.max_image_pixels, room, recipe.work_bytes)
-            pixels = await _to_its_end(decoding_bytes, path, limits)
+            # To their ends, or what they take would be counted as free while they take it.
+            pixels = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
             # All at once: who waits for more while it holds something may wait for its like.
             await exchange.hold(max(held + pixels, picture_sweep_bytes(pack.manifest)))
-            photograph = await _to_its_end(decode, path, limits)
-            tensor = await _to_its_end(recipe.tensor, photograph.image)
+            photograph = await to_its_end(asyncio.to_thread(decode, path, limits))
+            tensor = await to_its_end(asyncio.to_thread(recipe.tensor, photograph.image))
         seconds = time.perf_counter() - started
         context.metrics.preprocess(name, seconds)
     size = photograph.size
     del photograph
     await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
     return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
-
-
-async def _to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work`` in a thread; cancelled, wait for it: what it takes is not free before."""
-    running = asyncio.create_task(asyncio.to_thread(work, *args, **kwargs))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise

@@ -8,9 +8,9 @@ from typing import Any
 from models.runtime.heap import trim_heap
 from server.memory.budget import Budget
 from server.repository.entry import Absence, Entry, Lost, Unloaded
-from server.repository.uninterrupted import to_its_end
 from server.repository.uses import Uses
 from server.repository.worker import Worker
+from server.requests.uninterrupted import to_its_end
 
 _log = logging.getLogger(__name__)
 

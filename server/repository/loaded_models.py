@@ -27,8 +27,8 @@ from server.repository.opening import Opener
 from server.repository.planning.planning_threads import PlanningThreads
 from server.repository.planning.preparing import Prepared, Preparer
 from server.repository.replanning import Place, Places, check_within, growing, making_room
-from server.repository.uninterrupted import to_its_end
 from server.repository.uses import Uses
+from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from server.repository.batching import batching_of
 from server.repository.planning.preparing import Prepared, naming
 from server.repository.replanning import Place
 from server.repository.served_engine import Running
-from server.repository.uninterrupted import to_its_end
 from server.repository.worker import Worker
+from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 

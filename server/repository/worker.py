@@ -23,7 +23,7 @@ from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.repository.gate import Gate
 from server.repository.served_engine import Answer, Running, ServedEngine
-from server.repository.uninterrupted import to_its_end
+from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiofiles
 import aiofiles.tempfile
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from server.errors import DisconnectedError, InvalidRequestError, SpoolError
+from server.requests.uninterrupted import held
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +32,10 @@ async def uploaded(request: Request) -> AsyncIterator[Path]:
             take it.
         DisconnectedError: the client went away while sending.
     """
-    with _spooling():
-        file = await aiofiles.tempfile.NamedTemporaryFile("wb")
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        with _spooling():
+            temporary = aiofiles.tempfile.NamedTemporaryFile("wb")
+            file = await stack.enter_async_context(held(temporary, _close))
         size = 0
         async for chunk in _chunks(request):
             with _spooling():
@@ -43,9 +46,11 @@ async def uploaded(request: Request) -> AsyncIterator[Path]:
         with _spooling():
             await file.flush()
         yield Path(str(file.name))
-    finally:
-        with contextlib.suppress(OSError):  # of what was not written, and is not wanted any more
-            await file.close()
+
+
+async def _close(file: Any) -> None:
+    with contextlib.suppress(OSError):  # of what was not written, and is not wanted any more
+        await file.close()
 
 
 @contextlib.contextmanager

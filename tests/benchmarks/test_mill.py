@@ -1,12 +1,17 @@
 """What the mill decides without a server: the order of phases, its limit, its lines."""
 
 import random
+import socket
+import threading
 
 import pytest
 
+from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks import ATTACKS
+from benchmarks.mill.crowd import Crowd, Siege, spread
 from benchmarks.mill.deployed import beside_the_budget, memory_max
-from benchmarks.mill.play import known, plan_phases
+from benchmarks.mill.good import Book
+from benchmarks.mill.play import CALM, Played, known, plan_phases
 from benchmarks.mill.verdict import at_most, memory_bound
 
 
@@ -41,3 +46,57 @@ def test_a_figure_that_is_missing_does_not_hold() -> None:
     assert not at_most("peak", 6, 5).holds
     assert not at_most("peak", None, 5).holds
     assert memory_bound(budget=100, base=60, pool=40) == 210
+
+
+def test_calm_comes_before_each_attack() -> None:
+    phases = plan_phases(["idle", "flood"], random.Random(1), beside_calm=True)
+    assert phases[::2] == [[], []]
+    assert sorted(phases[1::2]) == [["flood"], ["idle"]]
+
+
+def played(calm: list[float], attacked: list[float], memory: int = 150) -> Played:
+    """A run with the delays of ``ready`` in calm phases and in one with an attack, and peaks of memory."""
+    found = Played(Book())
+    for name, delays, peak in ((CALM, calm, 100), ("idle", attacked, memory)):
+        found.book.pages[name]["ready"].delays += delays
+        found.phases.append({"phase": name, "peak": {"total": peak, "anonymous": peak // 2}})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("attacked", "memory", "held"),
+    [
+        ([0.01] * 200, 150, {"p99": True, "memory": True}),
+        ([0.01] * 100 + [0.5] * 100, 150, {"p99": False, "memory": True}),
+        ([0.01] * 200, 201, {"p99": True, "memory": False}),
+        ([0.01] * 20, 150, {"p99": False, "memory": True}),  # nobody can say
+    ],
+)
+def test_an_attack_is_compared_with_calm(
+    attacked: list[float], memory: int, held: dict[str, bool]
+) -> None:
+    compared = beside_calm.compared(played([0.01] * 200, attacked, memory))
+    lines = {line.name: line.holds for line in beside_calm.lines(compared)}
+    assert lines == {f"{name}_beside_calm:idle": holds for name, holds in held.items()}
+
+
+def test_a_crowd_opens_again_what_is_ended_and_counts_it() -> None:
+    """A server that answers everybody with 408 and hangs up."""
+    answer = b"HTTP/1.1 408 Request Timeout\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        siege = Siege(Crowd(3, b"hello"), listener.getsockname()[1], spread(2))
+        thread = threading.Thread(target=siege.play, args=(60.0,))
+        thread.start()
+        sources = set()
+        for _ in range(5):
+            client, (source, _) = listener.accept()
+            sources.add(source)
+            assert client.recv(5) == b"hello"
+            client.sendall(answer)
+            client.close()
+        siege.end()
+        thread.join()
+    assert sources == set(spread(2))
+    assert siege.seen["opened"] >= 5
+    assert siege.seen["held"] <= 3
+    assert siege.seen["408"] >= siege.seen["ended"] >= 2

@@ -3,7 +3,7 @@
 import itertools
 
 from benchmarks.machine.cgroup import Usage
-from benchmarks.machine.sampling import Sample, Sampler, figures, peaks
+from benchmarks.machine.sampling import Sample, Sampler, figures, growth, peaks
 
 SAMPLES = [
     Sample(0.0, Usage(total=10, anonymous=2, file=7)),
@@ -39,3 +39,14 @@ def test_sampling_ends_when_the_process_is_gone() -> None:
     assert [sample.usage.total for sample in sampler.samples] == [1, 2, 3]
     times = [sample.seconds for sample in sampler.samples]
     assert times == sorted(times)
+
+
+def test_growth_is_of_the_last_minute_over_the_second() -> None:
+    """Requests come and go; ten bytes a minute stay."""
+    samples = [
+        Sample(float(second), Usage(0, 1000 + second // 60 * 10 + 500 * (second % 4 == 0), 0))
+        for second in range(30, 640)
+    ]
+    assert growth(samples, began=0.0, ended=600.0) == 1090 / 1010 - 1
+    assert growth(samples, began=30.0, ended=200.0) is None
+    assert growth([], began=0.0, ended=600.0) is None

@@ -14,9 +14,9 @@ from server.repository.opening import Opener
 from server.repository.planning.preparing import Prepared
 from server.repository.replanning import Place
 from server.repository.turnover.evicting import Evicting
-from server.repository.uninterrupted import to_its_end
 from server.repository.uses import Uses
 from server.repository.worker import Worker
+from server.requests.uninterrupted import to_its_end
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
-from server.repository.uninterrupted import to_its_end
 from server.repository.uploads.child import Kind, Task
+from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
 
 _COMMAND = (sys.executable, "-m", "server.repository.uploads.child")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiofiles
+from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
 from loader.errors import LoaderError
 from models.errors import ModelError
@@ -25,10 +26,10 @@ from pipeline.execution.errors import EngineError
 from pipeline.planning.plan import PlanError
 from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
 from server.repository.repository import Repository
-from server.repository.uninterrupted import to_its_end
 from server.repository.uploads.compiling import Compiler
 from server.repository.uploads.placing import check_takes_versions, place
 from server.requests.admission import Turns
+from server.requests.uninterrupted import held, to_its_end
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class Upload:
         """
         size = 0
         with _disk():
-            async with aiofiles.open(self._source, "wb") as file:
+            async with held(aiofiles.open(self._source, "wb"), _close) as file:
                 async for part in parts:
                     await file.write(part)
                     size += len(part)
@@ -172,6 +173,10 @@ class Upload:
     def _public(self, text: str) -> str:
         """Return ``text`` without the hidden folder, which is no client's business."""
         return text.replace(f"{self._folder}/", "")
+
+
+async def _close(file: AsyncBufferedIOBase) -> None:
+    await file.close()
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""Decoding in a thread: what it takes stays taken until the thread has ended."""
+"""What must not be left half done is waited for, however often whoever waits is cancelled."""
 
 import asyncio
 import threading
 
 import pytest
 
-from server.protocol.pictures import _to_its_end
+from server.requests.uninterrupted import to_its_end
 from tests.server.support import LIMIT_SECONDS
 
 
@@ -16,10 +16,10 @@ async def test_work_that_is_cancelled_is_waited_for() -> None:
         begun.set()
         assert go_on.wait(LIMIT_SECONDS)
 
-    task = asyncio.create_task(_to_its_end(work))
+    task = asyncio.create_task(to_its_end(asyncio.to_thread(work)))
     assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
-    task.cancel()
     for _ in range(3):
+        task.cancel()
         await asyncio.sleep(0)
         assert not task.done()
     go_on.set()

@@ -1,0 +1,45 @@
+"""Waiting for what must not be left half done, also when whoever waits is cancelled."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; a cancellation is raised when it has ended, not before."""
+    task = asyncio.create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # seen, or the loop complains
+        raise asyncio.CancelledError
+    return task.result()
+
+
+@contextlib.asynccontextmanager
+async def held(
+    opening: Awaitable[T], close: Callable[[T], Coroutine[Any, Any, None]]
+) -> AsyncIterator[T]:
+    """Yield what ``opening`` gives, and ``close`` it at the end, also where either is cancelled.
+
+    A thread that opens a file goes on when nobody waits for it; one that was to close it may never begin.
+    """
+    stack = contextlib.AsyncExitStack()
+
+    async def opened() -> T:
+        found = await opening
+        stack.push_async_callback(close, found)
+        return found
+
+    try:
+        yield await to_its_end(opened())
+    finally:
+        await to_its_end(stack.aclose())

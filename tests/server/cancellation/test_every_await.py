@@ -1,0 +1,298 @@
+"""Requests that are cancelled at each of their awaits, one after the other, leave nothing behind."""
+
+import asyncio
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.repository.uploads.compiling import Compiler, Limits
+from server.repository.uploads.uploads import Uploads
+from tests.server.cancellation.held import at_rest, settled, turns
+from tests.server.cancellation.steps import Work, cancelled_at
+from tests.server.conftest import SettingsFactory
+from tests.server.repository.uploads import fake_child
+from tests.server.support import (
+    Connection,
+    Packs,
+    Service,
+    arrays,
+    close,
+    inputs_for,
+    picture,
+    request,
+    serving,
+)
+
+PAIR = inputs_for("pair")
+MOST_STEPS = 2000
+COMMAND = (sys.executable, "-S", "-E", str(fake_child.__file__))
+
+
+@pytest.fixture(autouse=True)
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own for temporary files, so that they can be counted."""
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
+class Slow(Connection):
+    """A client whose body comes in two parts, each behind a turn of the loop, as do places to write."""
+
+    def __init__(
+        self, path: str, body: bytes, *headers: tuple[str, str], method: str = "POST"
+    ) -> None:
+        super().__init__(path, body[: len(body) // 2], *headers, ("host", "localhost"), more=True)
+        self._scope["method"] = method
+        rest = {"type": "http.request", "body": body[len(body) // 2 :], "more_body": False}
+        self._messages.append(rest)
+
+    async def _receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return await super()._receive()
+
+    async def _send(self, message: Any) -> None:
+        await asyncio.sleep(0)
+        await super()._send(message)
+
+
+def posting(service: Service, path: str, body: bytes, *headers: tuple[str, str]) -> Work:
+    """A request that must be answered well where it is not cancelled."""
+
+    async def work() -> None:
+        client = Slow(path, body, *headers)
+        await client.call(service.app)
+        assert client.status == 200, client.answer
+
+    return work
+
+
+async def at_every_await(
+    service: Service, work: Work, least: int, restored: Work | None = None
+) -> None:
+    """Cancel ``work`` at each of its awaits, of which there are ``least`` or more.
+
+    ``restored`` makes of what became of it, whatever that is, what was before.
+    """
+    await cancelled_at(MOST_STEPS, work)  # the first one imports, fills caches, starts threads
+    if restored is not None:
+        await restored()
+    before = await at_rest(service)
+    for step in itertools.count(1):
+        had_as_many = await cancelled_at(step, work)
+        if restored is not None:
+            await restored()
+        await settled(service, before)
+        if not had_as_many:
+            assert step > least
+            return
+
+
+async def still_right(service: Service) -> None:
+    expected = arrays(await service.infer("pair", PAIR))
+    close(arrays(await service.infer("pair", PAIR)), expected)
+
+
+def infer(service: Service) -> Work:
+    body = json.dumps(request(PAIR)).encode()
+    return posting(service, "/v2/models/pair/infer", body)
+
+
+def long_infer(service: Service) -> Work:
+    """So much that it must take memory of the pool."""
+    body = json.dumps(request(PAIR)).encode() + b" " * (100 << 10)
+    return posting(service, "/v2/models/pair/infer", body)
+
+
+def classify(service: Service) -> Work:
+    return posting(service, "/v2/models/tiny:classify", picture(200, 150))
+
+
+def form(service: Service) -> Work:
+    start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n'
+    body = start + picture(200, 150) + b"\r\n--b--\r\n"
+    kind = ("content-type", "multipart/form-data; boundary=b")
+    return posting(service, "/v2/models/tiny:classify", body, kind)
+
+
+@pytest.fixture
+async def service(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Service]:
+    """One that hands each request to a thread, however quick, with a repository of its own."""
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
+    for name in ("tiny", "pair"):
+        shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
+    chosen = settings(models_budget=64 << 20, repository=tmp_path / "packs")
+    async with serving(chosen) as started:
+        compiler = Compiler("cpu", Limits(1 << 30, 60), COMMAND)
+        started.context.uploads = Uploads(started.context.repository, compiler)
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("of", "least"),
+    [(infer, 3), (long_infer, 4), (classify, 8), (form, 8)],
+    ids=["infer", "long_infer", "classify", "form"],
+)
+async def test_requests_leave_nothing(
+    service: Service, of: Callable[[Service], Work], least: int
+) -> None:
+    await at_every_await(service, of(service), least)
+    await still_right(service)
+
+
+async def test_who_waits_for_memory_leaves_nothing(service: Service) -> None:
+    """Others hold all of it but for what one small request takes, and give it back a moment later."""
+    memory = service.context.request_memory
+    loop = asyncio.get_running_loop()
+    work = posting(service, "/v2/models/tiny:classify", picture(400, 300, "JPEG"))
+
+    async def give_when_wanted(taken: int) -> None:
+        async for _ in turns():
+            if memory.waiting:
+                break
+        memory.give(taken, "other")
+        waits.append(taken)
+
+    waits: list[int] = []
+
+    async def beside_others() -> None:
+        taken = memory.room_bytes - memory.used_bytes
+        await memory.take(taken, "other")
+        others = loop.create_task(give_when_wanted(taken))
+        try:
+            await work()
+        finally:
+            others.cancel()
+            if memory.held_by("other"):
+                memory.give(taken, "other")
+
+    await at_every_await(service, beside_others, 4)
+    assert waits
+    await still_right(service)
+
+
+# What takes longer
+
+
+@pytest.mark.slow
+async def test_loads_and_unloads_leave_nothing(service: Service) -> None:
+    async def away_and_back() -> None:
+        await posting(service, "/v2/repository/models/tiny/unload", b"{}")()
+        await posting(service, "/v2/repository/models/tiny/load", b"{}")()
+
+    restored = posting(service, "/v2/repository/models/tiny/load", b"{}")
+    await at_every_await(service, away_and_back, 10, restored)
+    await still_right(service)
+
+
+@pytest.mark.slow
+async def test_replanning_leaves_nothing(service: Service) -> None:
+    least = json.dumps({"memory_bytes": 1 << 20}).encode()
+    smaller = posting(service, "/v2/repository/models/tiny/replan", least)
+    restored = posting(service, "/v2/repository/models/tiny/replan", b'{"memory_bytes": null}')
+    await at_every_await(service, smaller, 5, restored)
+    await still_right(service)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accepts", ["*/*", "text/event-stream"])
+async def test_uploads_leave_nothing_but_whole_versions(
+    service: Service, packs: Packs, accepts: str
+) -> None:
+    """What was placed when it was cancelled stays, and is taken away here."""
+    folder = service.context.repository.root / "sent"
+    text = f"copy {packs.repository / 'tiny' / '1'}".encode()
+    path = "/v2/repository/models/sent/upload"
+    sending = posting(service, path, text, ("accept", accepts))
+
+    async def restored() -> None:
+        if folder.exists():
+            assert [len(list(each.iterdir())) > 1 for each in folder.iterdir()] == [True]
+            shutil.rmtree(folder)
+        await service.context.repository.remove("sent")
+
+    await at_every_await(service, sending, 10, restored)
+    await still_right(service)
+
+
+@pytest.mark.slow
+async def test_pages_that_follow_leave_nothing(service: Service) -> None:
+    async def follow() -> None:
+        client = Slow("/page/events", b"", method="GET")
+        following = asyncio.create_task(client.call(service.app))
+        try:
+            async for _ in turns():
+                if client.answer:
+                    break
+            client.go_away()
+            await following
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+    await at_every_await(service, follow, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_calls_leave_nothing(service: Service, method: str) -> None:
+    pytest.importorskip("grpc")
+    from server.grpc.call import Call
+    from server.grpc.service import METHODS
+    from server.grpc.shares import Shares
+    from tests.server.grpc.stubs import asking
+
+    message = asking("pair", PAIR).SerializeToString()
+    shares = Shares(1, None)
+
+    async def call() -> None:
+        wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])
+        asked = Call(service.context, shares, method, wire)  # type: ignore[arg-type]
+        await asked.serve(METHODS[method])
+        assert len(wire.said) == wire.count
+
+    await at_every_await(service, call, 4)
+    await still_right(service)
+
+
+class FakeCall:
+    """What gRPC shows of a call whose client sends ``messages``."""
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self._messages = messages
+        self.count = len(messages)
+        self.said: list[bytes] = []
+
+    def invocation_metadata(self) -> None: ...
+
+    def set_trailing_metadata(self, metadata: object) -> None: ...
+
+    def time_remaining(self) -> None: ...
+
+    def done(self) -> bool:
+        return False
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> object:
+        from grpc import aio
+
+        await asyncio.sleep(0)
+        return self._messages.pop(0) if self._messages else aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.sleep(0)
+        self.said.append(message)
+
+    async def abort(self, code: object, said: str, metadata: object) -> None:
+        raise AssertionError(f"{code}: {said}")
