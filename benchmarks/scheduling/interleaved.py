@@ -9,6 +9,9 @@ all reads, which is less than can be: 1.10 is asked for. ``at_once``: each model
 own, so that both compute whenever they can, as before there was one. ``alone``: one after the other.
 Players take turns.
 
+Reads of a virtual disk take cores that kernels want. ``--threads 1`` leaves one to them: kernels, and what
+they are compared with, have one thread. ``--free-reads``: a read takes its time and no core.
+
 On a machine that others use, ``at_once`` gets more of it, since it has more threads. With ``--sleep-ms``
 kernels sleep instead of computing, and only waiting is measured (``at_once`` means nothing then).
 """
@@ -36,7 +39,7 @@ from benchmarks.scheduling.serving import (
 )
 from loader.readers.paced import Pace
 from models.packs.pack import Pack, open_pack
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, use_threads
 from server.scheduling.dispatcher import Dispatcher
 
 _MOST = 1.10
@@ -52,15 +55,19 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sleep-ms", type=float, help="kernels that sleep, not compute")
+    parser.add_argument("--threads", type=int, help="that compute; default: one a core")
+    parser.add_argument("--free-reads", action="store_true", help="reads that take no core")
     given = parser.parse_args()
     claim_process()
+    use_threads(given.threads)
     packs = [open_pack(path) for path in given.packs]
     ring = given.ring_mib << 20
     device = None if given.sleep_ms is None else Sleeping(given.sleep_ms / 1e3)
     with machine(device=device) as free:
         kernels = sum(_kernels(free, pack) for pack in packs)
     read_bytes = sum(streamed(pack, ring).read_bytes for pack in packs)
-    with machine(Pace(read_bytes / (given.share * kernels)), device) as slow:
+    pace = Pace(read_bytes / (given.share * kernels))
+    with machine(pace, device, given.free_reads) as slow:
         rounds = [_round(slow, packs, ring, given.sweeps) for _ in range(given.rounds)]
     figures = {key: median(each[key] for each in rounds) for key in rounds[0]}
     names = [pack.name for pack in packs]

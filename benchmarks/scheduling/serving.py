@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.paced import Pace, PacedReader
+from loader.readers.reader import Reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch
@@ -29,20 +31,24 @@ from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.sweeps import Batching
 
 LIMIT_SECONDS = 600.0
+_CHECKED = 2
 Tensors = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What computes, and what reads at which pace."""
+    """What computes, and what reads at which pace; ``reads_take_no_core``: as CorelessReader."""
 
     device: CpuDevice
     pool: ReadPool
     pace: Pace | None = None
+    reads_take_no_core: bool = False
 
     def engine(self, pack: Pack, plan: Plan, device: CpuDevice | None = None) -> Engine:
         """Return an open engine; whoever asks closes it."""
         reader = open_reader(pack.weights_path)
+        if self.reads_take_no_core:
+            reader = CorelessReader(reader)
         paced = reader if self.pace is None else PacedReader(reader, self.pace)
         return open_engine(pack, plan, device or self.device, self.pool, paced)
 
@@ -53,6 +59,27 @@ class Machine:
         engine = self.engine(pack, plan)
         running = Running(engine, open_reader(pack.weights_path))
         return Worker(running, 64, dispatcher, batching or Batching())
+
+
+class CorelessReader(Reader):
+    """Brings what lies at an offset twice, and from then on leaves what is in memory: that takes no core.
+
+    Results mean nothing then, and kernels take as long as ever: what is left are weights, of another layer.
+    The first sweep checks what it reads, also what it reads ahead for the second.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.kind, self.name, self.alignment = reader.kind, reader.name, reader.alignment
+        self._brought: Counter[int] = Counter()
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self._brought[offset] += 1
+        if self._brought[offset] <= _CHECKED:
+            self._reader.read_into(offset, target)
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 class _Nothing(Kernel):
@@ -91,12 +118,14 @@ class ReadsOnly(CpuDevice):
 
 
 @contextmanager
-def machine(pace: Pace | None = None, device: CpuDevice | None = None) -> Iterator[Machine]:
+def machine(
+    pace: Pace | None = None, device: CpuDevice | None = None, reads_take_no_core: bool = False
+) -> Iterator[Machine]:
     """Yield a machine that computes with ``device``, or with all cores, and end its threads."""
     with ExitStack() as stack:
         pool = ReadPool()
         stack.callback(pool.close)
-        yield Machine(device or CpuDevice(), pool, pace)
+        yield Machine(device or CpuDevice(), pool, pace, reads_take_no_core)
 
 
 def streamed(pack: Pack, ring_bytes: int, lanes: int = 1) -> Plan:

@@ -38,8 +38,8 @@ class _Place:
 class _Room:
     """Where in a list one more sweep may stand, known for all positions at once.
 
-    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand a second may be refused,
-    and trying each list whole takes the square of its length.
+    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand requests may be refused in a
+    second, and trying each list whole takes the square of its length.
     """
 
     def __init__(self, placed: _Placed, ends: list[float], free: list[float]) -> None:
@@ -61,8 +61,8 @@ class _Room:
 class Agenda:
     """Sweeps of requests to several models on a machine where ``places`` compute at once.
 
-    ``cost`` is asked anew for each list. ``batching``: of a model. ``away``: whether no sweep of a
-    model can begin, for nobody knows how long.
+    ``cost`` is asked anew for each list. ``batching``: of a model. ``away``: whether no sweep of a model
+    can begin, nobody knows for how long.
     """
 
     def __init__(

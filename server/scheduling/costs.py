@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 #: So many sweeps of late are looked at.
 _WINDOW = 32
+#: And so many answers: each is late by itself, where the costs of sweeps that wait for each other add up.
+_ANSWERS = 128
 #: The next one may take a little more than the longest of these but for one: that was an accident.
 _MARGIN = 1.2
 
@@ -83,7 +85,7 @@ class Costs:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         #: How long answers took from the end of their sweep to whoever asked.
-        self._outside: deque[float] = deque(maxlen=_WINDOW)
+        self._outside: deque[float] = deque(maxlen=_ANSWERS)
 
     def expect(self, model: str, predicted: float | None, bound: float | None) -> None:
         """Begin anew with what the plan of ``model`` says, seconds of a sweep of one request."""

@@ -65,6 +65,16 @@ def test_doubt_heals_what_answers_take_beside_their_sweeps() -> None:
     assert costs.outside_seconds == 0.0
 
 
+def test_of_a_hundred_answers_one_may_be_late() -> None:
+    costs = costs_of()
+    for seconds in [5.0, 5.0, *[1.0] * 98]:
+        costs.see_outside(seconds)
+    assert costs.outside_seconds == pytest.approx(6.0)
+    for _ in range(128):
+        costs.see_outside(1.0)
+    assert costs.outside_seconds == pytest.approx(1.2)
+
+
 def test_a_plan_begins_anew() -> None:
     costs = costs_of((1, 60.0))
     costs.expect("m", 1.0, None)
