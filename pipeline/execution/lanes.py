@@ -44,7 +44,7 @@ class LaneRun:
 
     def all_stopped(self) -> bool:
         """Return whether nobody waits for the sweep; looks at each lane's cancellation."""
-        for lane in self.running:
+        for lane in tuple(self._running):
             if self._lanes[lane].cancelled():
                 self.stop(lane, CancelledError("cancelled"))
         return not self._running
@@ -60,7 +60,7 @@ class LaneRun:
         Raises:
             DeviceLostError: no lane can go on.
         """
-        for lane in self.running:
+        for lane in tuple(self._running):
             try:
                 act(lane)
             except DeviceLostError:

@@ -138,7 +138,7 @@ async def run_model(
         wanted = question.timeout_seconds or usual
         left = _left(wanted, time.perf_counter() - started, limit)
 
-        def take(outputs: Arrays) -> Kept[A]:
+        def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
             question.release()
             return parts.keep(question, outputs, pack)
 

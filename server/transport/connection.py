@@ -223,7 +223,8 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _runs(self) -> bool:
-        return self._latest is not None and not self._latest.response_complete
+        cycle = self._latest
+        return cycle is not None and not cycle.response_complete
 
     def silence(self, now: float) -> float | None:
         if self._ended_at is not None:
