@@ -71,8 +71,12 @@ def _request(
     began: float,
 ) -> Request:
     inputs, identity = document["inputs"], document.get("id")
-    _need(document.keys() <= _REQUEST_KEYS and type(inputs) is list and len(inputs) == len(ports))
-    _need(identity is None or type(identity) is str)
+    _need(
+        document.keys() <= _REQUEST_KEYS
+        and type(inputs) is list
+        and len(inputs) == len(ports)
+        and (identity is None or type(identity) is str)
+    )
     by_name = {port.name: port for port in ports}
     arrays: dict[str, NDArray[Any]] = {}
     behind: list[RawTensor] = []
@@ -117,8 +121,11 @@ def _is_raw(output: Mapping[str, Any], default: bool) -> bool:
 def _array(tensor: dict[str, Any], port: Port, behind: list[RawTensor]) -> NDArray[Any]:
     """Return the array of a tensor whose data are flat, or follow: then it is one of those ``behind``."""
     shape = tensor["shape"]
-    _need(tensor["datatype"] == datatype(port.dtype) and shape == list(port.shape))
-    _need(_INTEGER.issuperset(map(type, shape)))
+    _need(
+        tensor["datatype"] == datatype(port.dtype)
+        and shape == list(port.shape)
+        and _INTEGER.issuperset(map(type, shape))
+    )
     if "data" not in tensor:
         _need(tensor.keys() == _RAW_KEYS)
         (size,) = tensor["parameters"].values()
