@@ -2,8 +2,9 @@
 
 The peer is FastAPI, uvicorn and ONNX Runtime as one would write them
 (``benchmarks/children/peer_server.py``).
-Delays: one kept connection each, request by request in turns. Requests a second: 8 clients that send when
-they have their answer, from a process of their own for each server, in rounds that take turns. Tensors of
+Delays: one kept connection each, request by request in turns. Requests a second, and CPU time of the server
+a request: 8 clients that send when they have their answer, from a process of their own (wrk where it is
+installed, else ours), in rounds that take turns. Tensors of
 600 KB, raw and as JSON: what of the delay is not the engine's.
 
 Run as ``python -m benchmarks.http_overhead [--runs 2000] [--rounds 5] [--seconds 3]
@@ -11,12 +12,14 @@ Run as ``python -m benchmarks.http_overhead [--runs 2000] [--rounds 5] [--second
 """
 
 import argparse
+import contextlib
 import json
 import socket
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from benchmarks.load.child import LoadProcess
 from benchmarks.load.figures import ratio, summary_ms
 from benchmarks.load.messages import Response, ResponseReader, infer_request
 from benchmarks.load.tensors import overheads
+from benchmarks.load.wrk import has_wrk, post_script, wrk_loop
 from benchmarks.machine.processes import cpu_seconds, event_loop
 from benchmarks.servers.served import Served, ours, peer, running
 from benchmarks.servers.small_models import TINY_SHAPE, pooled, tiny, wide
@@ -92,12 +96,11 @@ def rates(
 ) -> dict[str, dict[str, Any]]:
     """Return requests a second (median of the rounds) and CPU seconds a request of each server."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in servers}
-    with LoadProcess() as first, LoadProcess() as second:
-        loads = dict(zip(servers, (first, second), strict=True))
+    with _load(request) as load:
         for _ in range(rounds):
             for name, served in servers.items():
                 before = cpu_seconds(served.pid)
-                done = loads[name].closed(served.port, request, _CLIENTS, seconds)
+                done = load(served.port, seconds)
                 done["cpu"] = (cpu_seconds(served.pid) - before) / max(1, done["answers"])
                 found[name].append(done)
     return {
@@ -109,6 +112,20 @@ def rates(
         }
         for name, done in found.items()
     }
+
+
+@contextlib.contextmanager
+def _load(request: Path) -> Iterator[Callable[[int, float], dict[str, Any]]]:
+    """Yield what sends the request in a file to a port for so many seconds: wrk, or clients of our own."""
+    if has_wrk():
+        head, _, body = request.read_bytes().partition(b"\r\n\r\n")
+        script = request.with_suffix(".lua")
+        script.write_text(post_script(body))
+        path = head.split()[1].decode()
+        yield lambda port, seconds: wrk_loop(port, script, path, _CLIENTS, seconds)
+        return
+    with LoadProcess() as process:
+        yield lambda port, seconds: process.closed(port, request, _CLIENTS, seconds)
 
 
 def tensors(folder: Path, runs: int) -> dict[str, Any]:
@@ -143,6 +160,7 @@ def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, 
         return {
             "delay": delays(servers, request, runs),
             "clients": _CLIENTS,
+            "load": "wrk" if has_wrk() else "clients of our own",
             "rate": rates(servers, file, rounds, seconds),
             "event_loop": {name: event_loop(served.pid) for name, served in servers.items()},
         }

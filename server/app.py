@@ -47,7 +47,7 @@ class Application(FastAPI):
     def put_together(self, context: Context, log_all: bool) -> None:
         """Order what a request goes through: its exchange, its key, HEAD as GET, infer, everything else."""
         others = HeadMiddleware(super().__call__)
-        guarded = Guard(Front(self, others), context.access)
+        guarded = Guard(Front(self, context, others), context.access)
         self.front = RequestMiddleware(guarded, context.exchanges, log_all, context.tracing)
 
 

@@ -1,6 +1,5 @@
 """Readers of real files: O_DIRECT, and a buffered one that leaves nothing in the page cache."""
 
-import contextlib
 import errno
 import logging
 import os
@@ -43,11 +42,12 @@ class _FileReader(Reader):
 
     def check(self) -> None:
         self._require_open()
-        # Before and after each sweep: where all is well one look is enough, and a Path would take as long.
-        with contextlib.suppress(OSError):
-            if _looks(os.stat(self.name)) == self._looks:  # noqa: PTH116
-                return
-        self._find_change()
+        try:
+            found = os.stat(self.name)  # noqa: PTH116  before and after each sweep: a Path takes as long again
+        except OSError:
+            found = None
+        if found is None or _looks(found) != self._looks:
+            self._find_change()
 
     def _find_change(self) -> None:
         """Raise what has changed; a file that was moved away and back has not."""

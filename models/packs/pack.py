@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class Pack:
     def name(self) -> str:
         return self.manifest.name
 
-    @property
+    @cached_property  # every answer says it, and to take a path apart takes as long as JSON
     def version(self) -> str:
         return self.folder.name
 

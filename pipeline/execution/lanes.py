@@ -32,26 +32,22 @@ class LaneRun:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
-        self._running = list(range(len(lanes)))
+        #: Lanes that have not stopped, by position.
+        self.running: tuple[int, ...] = tuple(range(len(lanes)))
         self.errors: dict[int, Exception] = {}
         #: When the sweep is of use to nobody any more; None: it always is to one.
-        self.deadline = _last([lane.deadline for lane in lanes])
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Lanes that have not stopped, by position."""
-        return tuple(self._running)
+        self.deadline = _last(lanes)
 
     def all_stopped(self) -> bool:
         """Return whether nobody waits for the sweep; looks at each lane's cancellation."""
         for lane in self.running:
             if self._lanes[lane].cancelled():
                 self.stop(lane, CancelledError("cancelled"))
-        return not self._running
+        return not self.running
 
     def stop(self, lane: int, error: Exception) -> None:
         """Take a lane out of the sweep."""
-        self._running.remove(lane)
+        self.running = tuple(each for each in self.running if each != lane)
         self.errors[lane] = error
 
     def each(self, act: Callable[[int], None]) -> None:
@@ -85,7 +81,11 @@ class LaneRun:
             raise DeadlineError("the deadline passed")
 
 
-def _last(deadlines: Sequence[float | None]) -> float | None:
-    """Return the last of them; None where one of them never comes."""
-    known = [deadline for deadline in deadlines if deadline is not None]
-    return max(known, default=None) if len(known) == len(deadlines) else None
+def _last(lanes: Sequence[Lane]) -> float | None:
+    """Return the last deadline of ``lanes``; None where one of them has none."""
+    last: float | None = None
+    for lane in lanes:
+        if lane.deadline is None:
+            return None
+        last = lane.deadline if last is None else max(last, lane.deadline)
+    return last

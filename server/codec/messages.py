@@ -18,7 +18,7 @@ class Wanted(NamedTuple):
 
 def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[Wanted, ...]:
     """Return what a request asks for that names no output."""
-    return tuple(Wanted(port.name, is_binary) for port in outputs)
+    return tuple([Wanted(port.name, is_binary) for port in outputs])
 
 
 class Request(NamedTuple):

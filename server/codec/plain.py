@@ -23,7 +23,9 @@ PLAIN_BYTES = 4096
 _REQUEST_KEYS = {"id", "inputs", "outputs", "parameters"}
 _OUTPUT_KEYS = {"name", "parameters"}
 _PARAMETERS = {"binary_data_output", "priority", "timeout"}
-_TENSOR_KEYS = {"name", "shape", "datatype"}
+_GIVEN_KEYS = {"name", "shape", "datatype", "data"}
+_RAW_KEYS = {"name", "shape", "datatype", "parameters"}
+_INTEGER = frozenset({int})
 
 
 class _OtherError(Exception):
@@ -69,8 +71,12 @@ def _request(
     began: float,
 ) -> Request:
     inputs, identity = document["inputs"], document.get("id")
-    _need(document.keys() <= _REQUEST_KEYS and type(inputs) is list and len(inputs) == len(ports))
-    _need(identity is None or type(identity) is str)
+    _need(
+        document.keys() <= _REQUEST_KEYS
+        and type(inputs) is list
+        and len(inputs) == len(ports)
+        and (identity is None or type(identity) is str)
+    )
     by_name = {port.name: port for port in ports}
     arrays: dict[str, NDArray[Any]] = {}
     behind: list[RawTensor] = []
@@ -115,17 +121,19 @@ def _is_raw(output: Mapping[str, Any], default: bool) -> bool:
 def _array(tensor: dict[str, Any], port: Port, behind: list[RawTensor]) -> NDArray[Any]:
     """Return the array of a tensor whose data are flat, or follow: then it is one of those ``behind``."""
     shape = tensor["shape"]
-    _need(tensor["datatype"] == datatype(port.dtype) and shape == list(port.shape))
-    _need(all(type(size) is int for size in shape))
+    _need(
+        tensor["datatype"] == datatype(port.dtype)
+        and shape == list(port.shape)
+        and _INTEGER.issuperset(map(type, shape))
+    )
     if "data" not in tensor:
-        _need(tensor.keys() == {*_TENSOR_KEYS, "parameters"})
+        _need(tensor.keys() == _RAW_KEYS)
         (size,) = tensor["parameters"].values()
         _need(type(size) is int and size == tensor["parameters"]["binary_data_size"] >= 0)
         behind.append(raw_tensor("", port, size))
         return behind[-1].array
     data, array = tensor["data"], PortArray("", port)
-    _need(tensor.keys() == {*_TENSOR_KEYS, "data"})
-    _need(type(data) is list and len(data) == array.n_values)
+    _need(tensor.keys() == _GIVEN_KEYS and type(data) is list and len(data) == array.n_values)
     array.add(data)
     return array.array
 

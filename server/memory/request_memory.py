@@ -45,7 +45,7 @@ class RequestMemory:
         self.capacity_bytes = capacity_bytes
         self._limit = limit
         self.used_bytes = 0
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self._line: list[_Waiter] = []
 
     @property
@@ -63,7 +63,7 @@ class RequestMemory:
 
     def held_by(self, client: str) -> int:
         """Return what all requests of ``client`` hold."""
-        return self._held[client]
+        return self._held.get(client, 0)
 
     @property
     def room_bytes(self) -> int:
@@ -117,9 +117,11 @@ class RequestMemory:
     def give(self, n_bytes: int, client: str = "") -> None:
         """Give ``n_bytes`` back."""
         self.used_bytes -= n_bytes
-        self._held[client] -= n_bytes
-        if not self._held[client]:
-            del self._held[client]
+        left = self.held_by(client) - n_bytes
+        if left:
+            self._held[client] = left
+        else:
+            self._held.pop(client, None)
         self._serve()
 
     @property
@@ -161,10 +163,10 @@ class RequestMemory:
 
     def _grant(self, n_bytes: int, client: str) -> None:
         self.used_bytes += n_bytes
-        self._held[client] += n_bytes
+        self._held[client] = self.held_by(client) + n_bytes
 
     def _next(self) -> _Waiter:
-        return min(self._line, key=lambda each: (not each.holds, self._held[each.client]))
+        return min(self._line, key=lambda each: (not each.holds, self.held_by(each.client)))
 
     def _serve(self) -> None:
         while self._line:

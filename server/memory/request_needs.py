@@ -35,7 +35,7 @@ _SHRUNK = 2
 
 def tensor_bytes(ports: Iterable[Array]) -> int:
     """Return the bytes of tensors for ``ports``; loose ones are unknown and count nothing."""
-    return sum(port.n_bytes for port in ports)
+    return sum([port.n_bytes for port in ports])
 
 
 def infer_bytes(manifest: Manifest) -> int:

@@ -203,20 +203,20 @@ class Metrics:
         """Observe the stages of an answered request."""
         if (trace := current.get()) is not None:
             trace.sweep(model, statistics, queue_seconds)
-        times = {
-            "queue": queue_seconds,
-            "read": statistics.read_seconds,
-            "copy": statistics.copy_seconds,
-            "kernel": statistics.kernel_seconds,
-            "stall": statistics.stall_seconds,
-        }
+        times = (
+            ("queue", queue_seconds),
+            ("read", statistics.read_seconds),
+            ("copy", statistics.copy_seconds),
+            ("kernel", statistics.kernel_seconds),
+            ("stall", statistics.stall_seconds),
+        )
         self._stages.add(model, times)
         if statistics.read_bytes:
             self._series(model).read.inc(statistics.read_bytes)
 
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
-        self._stages.add(model, {"preprocess": seconds})
+        self._stages.add(model, (("preprocess", seconds),))
 
     def _series(self, model: str) -> "_Series":
         """Return the series of ``model``: looked up by label once, not a dozen times a request."""

@@ -1,6 +1,6 @@
 """Where the time of requests went, summed by stage: counted often, looked at only by a scrape."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
@@ -14,16 +14,17 @@ class StageCollector(Collector):
     def __init__(self) -> None:
         self._models: dict[str, dict[str, list[float]]] = {}
 
-    def expect(self, model: str) -> None:
-        """Have the series of ``model`` there from now on."""
-        if model not in self._models:
-            self._models[model] = {stage: [0, 0.0] for stage in STAGES}
+    def expect(self, model: str) -> dict[str, list[float]]:
+        """Have the series of ``model`` there from now on; return its counts and sums by stage."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = {stage: [0, 0.0] for stage in STAGES}
+        return found
 
-    def add(self, model: str, seconds: Mapping[str, float]) -> None:
+    def add(self, model: str, seconds: Iterable[tuple[str, float]]) -> None:
         """Add one request's ``seconds`` by stage."""
-        self.expect(model)
-        found = self._models[model]
-        for stage, more in seconds.items():
+        found = self.expect(model)
+        for stage, more in seconds:
             figures = found[stage]
             figures[0] += 1
             figures[1] += more

@@ -8,6 +8,7 @@ import re
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server.context import Context
 from server.protocol.errors import KNOWN, answer_error
 from server.protocol.infer import infer_tensors
 
@@ -17,8 +18,9 @@ _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 class Front:
     """Answers infer requests; hands all others to ``others``, the whole of ``app``."""
 
-    def __init__(self, app: FastAPI, others: ASGIApp) -> None:
+    def __init__(self, app: FastAPI, context: Context, others: ASGIApp) -> None:
         self._app = app
+        self._context = context
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,9 +30,9 @@ class Front:
             await self._others(scope, receive, send)
             return
         name, version = found.groups()
-        context, headers = self._app.state.context, scope["headers"]
+        exchange, headers = scope["exchange"], scope["headers"]
         try:
-            response = await infer_tensors(context, scope["exchange"], headers, name, version)
+            response = await infer_tensors(self._context, exchange, headers, name, version)
         except KNOWN as exc:
             scope["app"] = self._app
             response = answer_error(Request(scope, receive, send), exc)

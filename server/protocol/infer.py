@@ -38,12 +38,13 @@ async def infer_tensors(
     async def read(pack: Pack, check: Check) -> Request:
         return await read_tensors(exchange, Framing.of(headers), pack.manifest, check)
 
-    def keep(asked: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
+    # What is quoted is not looked up at every request.
+    def keep(asked: Request, outputs: Arrays, pack: Pack) -> "Kept[list[Output]]":
         is_raw = coding == "identity" and all(wanted.is_binary for wanted in asked.wanted)
         return kept_outputs(asked, outputs, pack.manifest, is_raw)
 
     async def respond(
-        asked: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
+        asked: Request, outputs: "list[Output]", statistics: SweepStatistics, pack: Pack
     ) -> Response:
         body = Body(Answer(name, pack.version, asked.id, outputs))
         return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))

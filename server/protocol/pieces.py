@@ -12,6 +12,7 @@ from server.codec.compression import compressed
 from server.codec.framing import JSON_LENGTH, Coding
 
 _JSON, _MIXED = "application/json", "application/octet-stream"
+_JSON_TYPE, _MIXED_TYPE = ((b"content-type", kind.encode()) for kind in (_JSON, _MIXED))
 # So much goes as a whole; and where it could be compressed.
 _WHOLE_BYTES = 128 << 10
 _WHOLE_UNCOMPRESSED_BYTES = 1 << 10
@@ -56,7 +57,7 @@ class WholeResponse(Response):
         self.body = b"".join((text, *sent.raw()))
         self.raw_headers = [
             (b"content-length", b"%d" % len(self.body)),
-            (b"content-type", sent.media_type.encode()),
+            _MIXED_TYPE if sent.is_mixed else _JSON_TYPE,
         ]
         if sent.is_mixed:
             self.raw_headers.append((JSON_LENGTH.encode(), b"%d" % len(text)))

@@ -146,7 +146,7 @@ async def run_model(
             question = await parts.prepare(pack, check)
         left = left_of(question.timeout_seconds)
 
-        def take(outputs: Arrays) -> Kept[A]:
+        def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
             question.release()
             return parts.keep(question, outputs, pack)
 

@@ -100,7 +100,7 @@ class ServedEngine:
     @property
     def fault(self) -> str:
         """Why no request can be answered until the model is loaded again; empty as long as some can."""
-        return self._fault or self.engine.broken
+        return self._fault or self.running.engine.broken
 
     def out_of_service(self) -> NotServingError:
         return NotServingError(f"model {self.name!r}: {self.fault}")
@@ -112,9 +112,10 @@ class ServedEngine:
         Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
         where it may have to wait for the sweeps of other models, or is judged.
         """
-        if self._has_resident_pieces or self.engine.takes_turns or self.watch is not None:
+        engine, _, watch, *_ = self.running
+        if self._has_resident_pieces or engine.takes_turns or watch is not None:
             return False
-        return self._usual_seconds < _QUICK_SECONDS and self.engine.reads_nothing
+        return self._usual_seconds < _QUICK_SECONDS and engine.reads_nothing
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> Answer[T]:
         """Answer one request that has not waited. Raises as ``sweep`` says."""
@@ -144,28 +145,30 @@ class ServedEngine:
             found = [exc for _ in lanes]
         answers: list[Answer[Any] | Exception] = []
         now = time.monotonic()
+        answered, swept = 0, None
         for each, before in zip(found, waited, strict=True):
             if isinstance(each, Exception):
                 self.leave(self.engine.broken or _lasting(each))
                 answers.append(each)
                 continue
             outputs, statistics = each
+            answered, swept = answered + 1, statistics
             queue_seconds = before + statistics.turn_seconds
             answers.append(Answer(outputs, statistics, queue_seconds, now, len(lanes)))
-        self._count(answers)
+        if swept is not None:
+            self._count(answered, swept)
         return answers
 
-    def _count(self, answers: Sequence[Answer[Any] | Exception]) -> None:
-        answered = [answer for answer in answers if isinstance(answer, Answer)]
-        if answered:
-            with self._counting:
-                self.sweeps += 1
-                self.requests += len(answered)
-                delay = answered[0].statistics.delay_seconds
-                self.sweep_seconds += delay
-                stalled = answered[0].statistics.stall_seconds / delay if delay > 0 else 0.0
-                self.stalls += (min(stalled, 1.0) - self.stalls) / _STALLS_OF
-                self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
+    def _count(self, answered: int, statistics: SweepStatistics) -> None:
+        """Count a sweep of which so many requests were ``answered``."""
+        delay = statistics.delay_seconds
+        stalled = min(statistics.stall_seconds / delay, 1.0) if delay > 0 else 0.0
+        with self._counting:
+            self.sweeps += 1
+            self.requests += answered
+            self.sweep_seconds += delay
+            self.stalls += (stalled - self.stalls) / _STALLS_OF
+            self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:
         """Leave service, if there is a fault; what came before stays: others may be answered meanwhile."""
@@ -233,9 +236,9 @@ class ServedEngine:
         claim: Claim,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
         """Run the engine; its answers and its errors count only if the file is the same to the end."""
-        found = self.engine.run_lanes(lanes, record, claim=claim)
-        read = not self.engine.reads_nothing
-        if read or any(isinstance(each, LoaderError) for each in found):
+        engine = self.running.engine
+        found = engine.run_lanes(lanes, record, claim=claim)
+        if not engine.reads_nothing or any(isinstance(each, LoaderError) for each in found):
             try:
                 self.reader.check()
             except LoaderError as exc:

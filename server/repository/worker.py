@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
 from pipeline.execution.interleaving.baton import Claim
-from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.repository.gate import Gate
 from server.repository.served_engine import Answer, Running, ServedEngine
+from server.repository.working.jobs import Job, Reopening, jobs_of, refuse
+from server.repository.working.underway import Underway
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
@@ -31,29 +31,6 @@ from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket
 _QUICK_LIMIT_SECONDS = 1.0
 
 T = TypeVar("T")
-
-
-@dataclass(eq=False, kw_only=True)
-class _Job(Ticket):
-    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there."""
-
-    inputs: Tensors
-    limit: float
-    take: Take[Any]
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    future: "Future[Answer[Any]]" = field(default_factory=Future)
-
-    def lane(self) -> Lane:
-        return Lane(self.inputs, self.limit, self.cancelled.is_set, self.take)
-
-
-@dataclass(eq=False)
-class _Reopening:
-    """Takes a turn as requests do; what ``make`` returns replaces the engine, else what ``back`` does."""
-
-    make: Callable[[], Running]
-    back: Callable[[], Running]
-    future: "Future[None]" = field(default_factory=Future)
 
 
 class Worker:
@@ -74,12 +51,10 @@ class Worker:
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
         self._batching = batching
-        self._line: Line[_Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
+        self._line: Line[Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
         self._follow(running)
         self._gate = Gate()
-        #: When each sweep that runs has begun.
-        self._running_since: dict[object, float] = {}
-        self._claims: dict[Sweep, Claim] = {}
+        self._underway = Underway()
         #: Whether what runs is stuck, and nobody waits for it.
         self.abandoned = False
         #: Released by each thread that ends, and for all of them when nobody waits for them any more.
@@ -116,35 +91,25 @@ class Worker:
 
     def stuck_seconds(self) -> float:
         """How long the oldest request that runs now has been running; 0 when none does."""
-        since = min(self._running_since.copy().values(), default=None)
-        return 0.0 if since is None else time.monotonic() - since
+        return self._underway.longest_seconds()
 
     def stuck(self, factor: float, least_seconds: float) -> bool:
         """Return whether a sweep runs ``factor`` times as long as its requests had, and so long at least.
 
         By then all of them were told that they are late.
         """
-        now = time.monotonic()
-        return any(
-            now - began > max(factor * (_limit(sweep) - began), least_seconds)
-            for sweep, began in self._running_since.copy().items()
-            if isinstance(sweep, Sweep)
-        )
+        return self._underway.is_stuck(factor, least_seconds)
 
     def abandon(self, why: str) -> None:
         """Tell who waits ``why`` there will be no answer, and leave what is stuck to itself."""
         self.abandoned = True
         self.served.leave(why)
         self._line.close()
-        for change in self._line.take_changes():
-            if change.future.set_running_or_notify_cancel():
-                change.future.set_exception(self.served.out_of_service())
-        for ticket in self._line.take_waiting():
-            job = cast(_Job, ticket)
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(self.served.out_of_service())
-        for claim in list(self._claims.values()):
-            claim.end()
+        waiting: list[Job | Reopening] = [*self._line.take_changes()]
+        waiting += cast(list[Job], self._line.take_waiting())
+        for each in waiting:
+            refuse(each, self.served.out_of_service())
+        self._underway.end_claims()
         self._line.give_up()
         self._over.release(self._callers)
 
@@ -168,11 +133,11 @@ class Worker:
     def answer_at_once(self, inputs: Tensors, take: Take[T]) -> Answer[T]:
         """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer."""
         request = object()
-        began = self._running_since[request] = time.monotonic()
+        began = self._underway.begin(request)
         try:
             return self.served.answer(inputs, began + _QUICK_LIMIT_SECONDS, take)
         finally:
-            del self._running_since[request]
+            self._underway.end(request)
 
     async def infer(self, inputs: Tensors, limit_seconds: float) -> Answer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
@@ -191,13 +156,14 @@ class Worker:
             late that was promised. NotServingError: the worker is closing. These at once: a refusal costs
             no task. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        job = self._job(inputs, limit_seconds, take, priority)
+        outside = self._dispatcher.costs.outside_seconds
+        job = Job.within(limit_seconds, inputs, take, priority, outside)
         if job.limit <= time.monotonic():
             raise DeadlineError(f"no answer within {limit_seconds:g} s")
         self._line.join(job)
         return self._answered(job, limit_seconds)
 
-    async def _answered(self, job: _Job, limit_seconds: float) -> Answer[Any]:
+    async def _answered(self, job: Job, limit_seconds: float) -> Answer[Any]:
         """Return the answer to ``job``, which waits in line."""
         try:
             async with asyncio.timeout(limit_seconds):
@@ -213,20 +179,6 @@ class Worker:
         self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
         return answer
 
-    def _job(self, inputs: Tensors, seconds: float, take: Take[Any], priority: int) -> _Job:
-        now = time.monotonic()
-        limit = now + seconds
-        outside = self._dispatcher.costs.outside_seconds
-        return _Job(
-            model="",
-            deadline=limit - outside,
-            priority=priority,
-            arrived=now,
-            inputs=inputs,
-            limit=limit,
-            take=take,
-        )
-
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
         """Close the engine and serve with what ``make`` returns, on the worker's thread.
 
@@ -236,7 +188,7 @@ class Worker:
         Raises:
             NotServingError: the worker is closing, or has a fault. Otherwise what ``make`` raises.
         """
-        job = _Reopening(make, back)
+        job = Reopening(make, back)
         self._line.join_first(job)
         await to_its_end(_result(job.future))
 
@@ -265,7 +217,7 @@ class Worker:
     def _work(self) -> None:
         try:
             while (job := self._line.take()) is not None:
-                if isinstance(job, _Reopening):
+                if isinstance(job, Reopening):
                     with self._gate.alone():
                         self._reopen(job)
                     self._line.made(job)
@@ -276,7 +228,7 @@ class Worker:
         finally:
             self._over.release()
 
-    def _reopen(self, job: _Reopening) -> None:
+    def _reopen(self, job: Reopening) -> None:
         if not job.future.set_running_or_notify_cancel():
             return
         try:
@@ -296,19 +248,18 @@ class Worker:
 
     def _compute(self, sweep: Sweep) -> None:
         """Answer the requests of ``sweep``, but for those that were cancelled."""
-        taken = cast(tuple[_Job, ...], sweep.tickets)
-        jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
+        jobs = [job for job in jobs_of(sweep) if job.future.set_running_or_notify_cancel()]
         seconds = None
-        began = self._running_since[sweep] = time.monotonic()
-        claim = self._claims[sweep] = self._dispatcher.claim(self._callers, self.served.stalls)
+        claim = self._dispatcher.claim(self._callers, self.served.stalls)
+        began = self._underway.begin(sweep, claim)
         try:
             if jobs:
                 seconds = self._answer(jobs, began, claim)
         finally:
-            del self._running_since[sweep], self._claims[sweep]
+            self._underway.end(sweep)
             self._line.done(sweep, seconds)
 
-    def _answer(self, jobs: list[_Job], began: float, claim: Claim) -> float | None:
+    def _answer(self, jobs: list[Job], began: float, claim: Claim) -> float | None:
         """Run one sweep for ``jobs``; return what it took, or None where that says nothing."""
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None
@@ -325,11 +276,6 @@ class Worker:
             self.served.judge(events, answered[0].statistics.delay_seconds)
         late = any(isinstance(answer, DeadlineError) for answer in answers)
         return took if answered or late else None
-
-
-def _limit(sweep: Sweep) -> float:
-    """Return when the last of the requests of ``sweep`` has to have its answer."""
-    return max(cast(_Job, ticket).limit for ticket in sweep.tickets)
 
 
 async def _result(future: "Future[None]") -> None:

@@ -230,7 +230,8 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _runs(self) -> bool:
-        return self._latest is not None and not self._latest.response_complete
+        cycle = self._latest
+        return cycle is not None and not cycle.response_complete
 
     @property
     def beginning(self) -> bool:

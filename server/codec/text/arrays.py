@@ -34,6 +34,7 @@ _NAMES = {
     type(None): "null",
 }
 _WORD_BYTES = 8
+_LARGEST = {name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")}
 
 
 class PortArray:
@@ -44,6 +45,7 @@ class PortArray:
         self._port = port
         dtype = np.dtype(object if port.dtype == STRINGS else port.dtype)
         self._kind = dtype.kind
+        self._largest = _LARGEST.get(port.dtype, 0.0)
         self._values: NDArray[Any] = np.empty(math.prod(port.shape), dtype)
         self._n_values = 0
         self._string_bytes = 0
@@ -81,10 +83,7 @@ class PortArray:
         self._n_values = stop
         if self._kind == "f":
             # By way of float64, also for integers: else a value would depend on its neighbours.
-            with np.errstate(over="ignore"):
-                target[...] = np.array(values, np.float64)
-            if np.count_nonzero(np.isfinite(target)) < len(values):  # all() takes as long again
-                raise self._too_large()
+            self._put_floats(target, np.array(values, np.float64))
         elif self._kind in "iu":
             try:
                 target[...] = np.array(values, target.dtype)
@@ -94,6 +93,17 @@ class PortArray:
             target[...] = values
             if self._kind == "O":
                 self._string_bytes += sum(map(sys.getsizeof, values))
+
+    def _put_floats(self, target: NDArray[Any], wide: NDArray[np.float64]) -> None:
+        """Round ``wide`` to ``target``; raises as ``add``."""
+        if np.maximum.reduce(np.absolute(wide), initial=0.0) <= self._largest:
+            target[...] = wide
+            return
+        # Numbers that are a little above round to the largest, others to infinity.
+        with np.errstate(over="ignore"):
+            target[...] = wide
+        if not np.isfinite(target).all():
+            raise self._too_large()
 
     def _too_large(self) -> InvalidRequestError:
         name = datatype(self._port.dtype)

@@ -44,8 +44,7 @@ def check_finite(output: Output) -> None:
         return
     flat = output.array.ravel()
     for start in range(0, flat.size, PIECE_BYTES):  # no mask as large as the array
-        mask = np.isfinite(flat[start : start + PIECE_BYTES])
-        if np.count_nonzero(mask) < mask.size:
+        if not np.logical_and.reduce(np.isfinite(flat[start : start + PIECE_BYTES])):
             raise NotFiniteError(
                 f"output {output.name!r} has NaN or infinite values, which JSON cannot carry: "
                 "ask for it as binary data (parameters.binary_data of the output)"

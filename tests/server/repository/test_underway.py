@@ -1,0 +1,72 @@
+"""What a worker computes now: since when, whether it is stuck, and its claims."""
+
+import pytest
+
+from pipeline.execution.given import copies
+from pipeline.execution.interleaving.baton import Baton
+from server.repository.working.jobs import Job, refuse
+from server.repository.working.underway import Underway
+from server.scheduling.sweeps import NORMAL, Sweep
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sweep(*limits: float) -> Sweep:
+    return Sweep(
+        "m",
+        tuple(
+            Job(model="m", deadline=limit, limit=limit, inputs={}, take=copies) for limit in limits
+        ),
+    )
+
+
+def test_the_oldest_counts() -> None:
+    clock = Clock()
+    runs = Underway(clock)
+    assert runs.longest_seconds() == 0.0
+    for run in ("first", "second"):
+        assert runs.begin(run) == clock.now
+        clock.now += 1.0
+    assert runs.longest_seconds() == 2.0
+    runs.end("first")
+    assert runs.longest_seconds() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("passed", "factor", "least", "stuck"),
+    [
+        (19.0, 2.0, 0.0, False),  # the last of its requests has 10 s
+        (21.0, 2.0, 0.0, True),
+        (21.0, 2.0, 30.0, False),
+        (31.0, 2.0, 30.0, True),
+    ],
+)
+def test_stuck(passed: float, factor: float, least: float, stuck: bool) -> None:
+    clock = Clock()
+    runs = Underway(clock)
+    runs.begin(sweep(101.0, 110.0))
+    runs.begin(object())  # what the event loop computes holds it up itself
+    clock.now += passed
+    assert runs.is_stuck(factor, least) == stuck
+
+
+def test_claims_of_what_has_ended_are_forgotten() -> None:
+    runs, baton = Underway(), Baton()
+    ended, running = baton.claim(), baton.claim()
+    runs.begin("ended", ended)
+    runs.end("ended")
+    runs.begin("running", running)
+    runs.end_claims()
+    assert (ended.over, running.over) == (False, True)
+
+
+def test_who_has_left_is_not_refused() -> None:
+    job = Job.within(1.0, {}, copies, NORMAL, 0.0)
+    job.future.cancel()
+    refuse(job, RuntimeError("over"))
+    assert job.future.cancelled()
