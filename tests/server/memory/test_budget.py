@@ -317,7 +317,7 @@ async def test_a_repository_without_packs(settings: SettingsFactory, tmp_path: P
     (tmp_path / ".hidden" / "1").mkdir(parents=True)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(StartupError, match="no packs"):
-        async with serving(settings(repository=tmp_path, models=())):
+        async with serving(settings(repository=tmp_path, models=(), model_control="none")):
             pass
 
 
