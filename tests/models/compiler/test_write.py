@@ -11,6 +11,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ def test_a_disk_that_is_full_for_onnx_runtime_is_no_fault_of_the_file(
     class Full:
         @staticmethod
         def disk_usage(_: Path) -> Any:
-            return namedtuple("usage", "free")(0)
+            return SimpleNamespace(free=0)
 
     def refuse(*_: object) -> None:
         raise SessionError("ONNX Runtime says something")
