@@ -6,6 +6,7 @@ memory than ``pre`` does. How much reading and computing slow each other down is
 without reads, taking turns.
 """
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.first_calls import FirstCalls
 from pipeline.measuring.loop import loop_seconds
+from pipeline.measuring.other_work import ProcessorTimes, others_share
 from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
 from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels
@@ -82,6 +84,7 @@ def profile_pack(
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
+    before = ProcessorTimes.now()
     doing("how the device works best")
     tuning = choose_tuning(pack, device)
     pack = device.fitted(pack)
@@ -117,7 +120,8 @@ def profile_pack(
             overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
             done += 1
             progress(done, total)
-    return profile.model_copy(update={"overlaps": overlaps})
+    others = others_share(before, ProcessorTimes.now(), os.cpu_count() or 1)
+    return profile.model_copy(update={"overlaps": overlaps, "others": others})
 
 
 def _share(iterations: int, rounds: int, turn: int) -> int:

@@ -32,8 +32,15 @@ from pipeline.timing.durations import Durations
 
 Quantile = Literal["median", "p95", "max"]
 _DIGITS = 9  # nanoseconds
+# A quiet machine with a desktop and its services stays below.
+_MOST_OTHERS = 0.1
 # Regions whose phases are remembered: those of the few variants that one search tries.
 _MOST_PHASES = 256
+
+
+def is_disturbed(others: float) -> bool:
+    """Return whether so much other work makes times longer than predictions err anyway."""
+    return others > _MOST_OTHERS
 
 
 class ProfileError(ModelError):
@@ -118,8 +125,9 @@ class Profile(_Record):
     sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
     how much phases of regions take longer than their operators one by one. ``loop``: what each step takes
     beside its kernel in sweeps that read; None: it is in ``kernels``. ``limits``: by ``plan_key``.
-    ``tuning``: what its device found fastest; all times hold with it. ``exact``: of this very machine;
-    never in a file. What was measured on one that differs slightly is no bound here.
+    ``tuning``: what its device found fastest; all times hold with it. ``others``: the part of the
+    processors that other work took while it was measured, which makes times longer. ``exact``: of this very
+    machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
 
     format_version: Literal[1] = 1
@@ -137,6 +145,7 @@ class Profile(_Record):
     loop: Distribution | None = None
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
+    others: Annotated[float, Field(ge=0, le=1)] = 0.0
     exact: Annotated[bool, Field(exclude=True)] = True
 
     @model_validator(mode="after")
@@ -144,6 +153,11 @@ class Profile(_Record):
         if self.spans and not (self.reads and self.copies):
             raise ValueError("reads and copies: none were measured, and there are spans to read")
         return self
+
+    @property
+    def was_disturbed(self) -> bool:
+        """Whether the machine was busy with other work while it was measured."""
+        return is_disturbed(self.others)
 
     @cached_property
     def known(self) -> FoundPlans:

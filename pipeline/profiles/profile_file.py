@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from models.errors import first_fault
 from models.packs.checksum import checksum
@@ -12,7 +12,7 @@ from models.packs.pack import Pack
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.profiles.whole_files import write_atomically
 from pipeline.program.steps import row_network
 
@@ -39,6 +39,26 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     except OSError as exc:
         raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
     return path
+
+
+class _Conditions(BaseModel):
+    """How a profile was measured, whatever else is in it."""
+
+    others: float = 0.0
+
+
+def disturbance(folder: Path) -> str:
+    """Return in words how the profile in ``folder``, a pack's, was disturbed; empty: not, or unknown."""
+    try:
+        others = _Conditions.model_validate_json((folder / FILE).read_bytes()).others
+    except (OSError, ValidationError):
+        return ""
+    return disturbed_by(others) if is_disturbed(others) else ""
+
+
+def disturbed_by(others: float) -> str:
+    """Return in words that other work took the part ``others`` of the processors."""
+    return f"measured while other work took {others:.0%} of the processors: its times are too long"
 
 
 def save_found(profiles: Iterable[Profile | None]) -> bool:
@@ -75,6 +95,10 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
             "; ".join(slight),
         )
         profile = profile.model_copy(update={"exact": False})
+    if profile.was_disturbed:
+        _log.log(
+            level, "%s: %s; measure again on a quiet machine", path, disturbed_by(profile.others)
+        )
     if not profile.has_row_times(row_network(pack.manifest)):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
     profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, _searched_on(profile)))
@@ -82,8 +106,9 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
 
 
 def _searched_on(profile: Profile) -> str:
-    """Return the checksum of what plans are searched on: limits of one plan only judge it."""
-    return checksum(profile.model_dump_json(exclude={"limits"}, exclude_defaults=True).encode())
+    """Return the checksum of what plans are searched on: limits and other work only judge it."""
+    left_out = {"limits", "others"}
+    return checksum(profile.model_dump_json(exclude=left_out, exclude_defaults=True).encode())
 
 
 def _content(path: Path, remedy: str) -> bytes:

@@ -12,6 +12,7 @@ from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
+from pipeline.profiles.profile_file import disturbance
 from server.cli.arguments.options import Json, PackPath
 from server.cli.compile import summary_of
 from server.cli.printing.figures import KIB
@@ -115,8 +116,10 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _profile(pack: Pack) -> str:
     """Return whether there is a profile; only a device could say whether it holds here."""
-    measured = (pack.folder / PROFILE).exists()
-    return PROFILE if measured else "none, so plans follow rules of thumb"
+    if not (pack.folder / PROFILE).exists():
+        return "none, so plans follow rules of thumb"
+    disturbed = disturbance(pack.folder)
+    return f"{PROFILE}, {disturbed}" if disturbed else PROFILE
 
 
 def _table(pack: Pack, device: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
-from pipeline.profiles.profile_file import save_found, save_profile
+from pipeline.profiles.profile_file import disturbed_by, save_found, save_profile
 from pipeline.profiles.whole_files import check_writable
 from server.cli.arguments.options import (
     DeviceName,
@@ -177,6 +177,7 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "span_reads_ms": sum(span.median for span in profile.spans) * 1e3,
         "outside_ms": profile.outside.median * 1e3,
         "slowdown": profile.slowdown,
+        "others": profile.others,
         "tuning": profile.tuning.model_dump(),
         "reads": [asdict(item) for item in profile.reads],
         "copies": [asdict(item) for item in profile.copies],
@@ -193,6 +194,8 @@ def _sentences(profile: Profile) -> Iterator[str]:
     chosen = [f"{found[name]} ({name.replace('_', ' ')})" for name in found if name != "algorithms"]
     if chosen:
         yield f"fastest here: {', '.join(chosen)}"
+    if profile.was_disturbed:
+        yield f"warning: {disturbed_by(profile.others)}; run it again when the machine is quiet"
 
 
 def _print_transfers(name: str, profile: Profile) -> None:

@@ -162,7 +162,7 @@ class Repository:
         async with self._changing.alone():
             try:
                 found = await asyncio.to_thread(self._expected.slots_of, name)
-            except _FAILURES as exc:
+            except (*_FAILURES, NotServingError) as exc:
                 self.note(name, exc)
                 raise
             self._ignored.say(name, found[0].config)
@@ -177,7 +177,8 @@ class Repository:
 
     def note(self, name: str, exc: Exception) -> None:
         """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
-        self._entries.note(name, (isinstance(exc, OSError) and exc.strerror) or str(exc))
+        why = exc.strerror if isinstance(exc, OSError) else None
+        self._entries.note(name, why or str(exc))
 
     async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
         """Let ``slot`` be served; return why it cannot be."""

@@ -7,6 +7,8 @@ here; the pieces cut from its result later take the reordered weights as inputs.
 ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
+import errno
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -162,7 +164,7 @@ def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, pa
         # ONNX Runtime has no error of its own for a full disk.
         needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
         if shutil.disk_usage(result.parent).free < needed:
-            raise CompileError(f"{result}: cannot write the pack: No space left on device") from exc
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)

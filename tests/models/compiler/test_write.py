@@ -11,6 +11,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from models.errors import CompileError, PackError
 from models.packs.leftovers import clear_repository, locked_folder
 from models.packs.manifest import Manifest
 from models.packs.pack import find_pack, open_pack, versions
+from models.runtime.sessions import SessionError
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.refusal import refuses
 
@@ -89,6 +91,27 @@ def test_too_little_space_is_refused_before_any_work(
         compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS, lambda step, detail="": steps.append(step))
     assert steps == ["read"]
     assert not (tmp_path / "m").exists()
+
+
+def test_a_disk_that_is_full_for_onnx_runtime_is_no_fault_of_the_file(
+    tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no error of its own for that: who called sees the disk's."""
+
+    class Full:
+        @staticmethod
+        def disk_usage(_: Path) -> Any:
+            return SimpleNamespace(free=0)
+
+    def refuse(*_: object) -> None:
+        raise SessionError("ONNX Runtime says something")
+
+    monkeypatch.setattr("models.compiler.optimising.optimise.shutil", Full)
+    monkeypatch.setattr("models.compiler.optimising.optimise.open_session", refuse)
+    with pytest.raises(CompileError, match="No space left on device") as caught:
+        compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("function", ["fsync", "write_bytes", "rename", "mkdir"])

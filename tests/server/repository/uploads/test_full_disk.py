@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.disk, pytest.mark.slow]
 TINY = inputs_for("tiny")
 UPLOAD = "/v2/repository/models/new/upload"
 _DISK_BYTES = 32 << 20
+_BLOCK_BYTES = 32 << 10
 
 
 def _ran(*command: object) -> None:
@@ -62,13 +64,18 @@ async def service(settings: SettingsFactory, repository: Path) -> AsyncIterator[
         yield started
 
 
+def _free_bytes(folder: Path) -> int:
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize
+
+
 @contextlib.contextmanager
 def only_free(repository: Path, n_bytes: int) -> Iterator[None]:
     """Fill the disk but for about ``n_bytes``."""
     filler = repository.parent / "filler"
-    with filler.open("wb") as file:
-        left = os.statvfs(repository)
-        os.posix_fallocate(file.fileno(), 0, left.f_bavail * left.f_frsize - n_bytes)
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while _free_bytes(repository) > n_bytes:  # others write there meanwhile
+            file.write(bytes(_BLOCK_BYTES))
     try:
         yield
     finally:
@@ -97,11 +104,17 @@ async def others_are_answered(service: Service, packs: Packs) -> AsyncIterator[N
     assert min(counts) > 0
 
 
-def _compiles(repository: Path) -> None:
-    """Wait until the pack of an upload is being made."""
+def _stopped_while_it_compiles(repository: Path) -> int:
+    """Return the process that makes the pack of an upload, stopped when it has begun."""
     until = time.monotonic() + LIMIT_SECONDS
     while not any(repository.glob(".compiling-*/new/.compiling-*")):
         assert time.monotonic() < until
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{repository}/.compiling".encode() in file.read_bytes():
+                os.kill(int(file.parent.name), signal.SIGSTOP)
+                return int(file.parent.name)
+    raise AssertionError("nothing compiles")
 
 
 def there(repository: Path) -> dict[str, list[str]]:
@@ -121,11 +134,12 @@ async def test_a_disk_that_fills_while_a_file_comes_or_is_compiled(
             async with others_are_answered(service, packs):
                 error(await service.client.post(UPLOAD, content=source), 503, words)
             assert there(repository) == {"tiny": ["1"]}
-    async with others_are_answered(service, packs):
-        uploading = asyncio.create_task(service.client.post(UPLOAD, content=source))
-        await asyncio.to_thread(_compiles, repository)
-        with only_free(repository, 0):  # somebody else writes there, too
-            error(await uploading, 503, "space")
+    uploading = asyncio.create_task(service.client.post(UPLOAD, content=source))
+    compiling = await asyncio.to_thread(_stopped_while_it_compiles, repository)
+    with only_free(repository, 0):
+        async with others_are_answered(service, packs):
+            os.kill(compiling, signal.SIGCONT)
+            error(await uploading, 503, "new/1: cannot write the pack: No space left on device")
     assert there(repository) == {"tiny": ["1"]}
     async with others_are_answered(service, packs):
         answer = await service.client.post(UPLOAD, content=source)
