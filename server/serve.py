@@ -94,6 +94,8 @@ def _check_grpc(settings: Settings) -> None:
     """
     if settings.grpc_port is None:
         return
+    import server.grpc  # noqa: F401  # before the library itself: it says what that may log
+
     try:
         import grpc  # noqa: F401
     except ImportError as exc:

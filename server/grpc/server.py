@@ -1,10 +1,6 @@
 """The gRPC server: on the event loop of the HTTP server, with its limits, its certificate and its end."""
 
 import asyncio
-import os
-
-# Before it is imported: else libraries of it write lines of their own to the log.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc import aio

@@ -37,21 +37,27 @@ def programs(folder: Path, requirement: str, variable: str) -> Path:
 
 
 @contextmanager
-def served(*flags: str) -> Iterator[int]:
-    """A server with these ``flags`` in a process of its own; its port for HTTP."""
+def served(*flags: str, log: list[bytes] | None = None) -> Iterator[int]:
+    """A server with these ``flags`` in a process of its own; its port for HTTP.
+
+    ``log`` gets, at the end, the lines that it wrote since.
+    """
     code = "from server.cli import main; main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", *flags]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:
         assert server.stderr is not None
-        log = threading.Thread(target=server.stderr.read)  # a full pipe would hold it up
+        lines = [] if log is None else log
+        reader = threading.Thread(
+            target=lines.extend, args=(server.stderr,)
+        )  # or it fills the pipe
         try:
             port = serving_port(server)
-            log.start()
+            reader.start()
             yield port
         finally:
             server.terminate()
             server.wait(LIMIT_SECONDS)
-            if log.ident is not None:
-                log.join()
+            if reader.ident is not None:
+                reader.join()
     assert server.returncode in {0, -15}
