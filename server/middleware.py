@@ -51,6 +51,8 @@ class RequestMiddleware:
                 answer = _Answer(exchange.send, identity)
                 await self._answer(scope, exchange, answer)
         finally:
+            # It knows who has the scope: a circle of a dozen objects, which only the collector would free.
+            scope.pop("exchange", None)
             request_id.reset(token)
 
     async def _answer(self, scope: Scope, exchange: Exchange, answer: "_Answer") -> None:
