@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from models.packs.pack import Pack
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
+from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
@@ -74,6 +75,8 @@ class Device(ABC):
     copies = False
     #: Threads of the CPU that compute.
     threads = 1
+    #: Computes operators on elements in one pass; None: they are kernels like others.
+    one_pass: OnePass | None = None
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
 

@@ -1,6 +1,7 @@
 """Programs: what a chain of operators on elements comes to, as steps of the native library."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 #: The steps that the library knows, in the order of `enum operator` in kernels/chain.h.
 OPERATORS = (
@@ -51,6 +52,13 @@ class Program:
     steps: tuple[Step, ...]
     results: frozenset[str]
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values that it reads and does not make, in the order of their first use."""
+        made = {step.result for step in self.steps}
+        read = (name for step in self.steps for name in step.operands)
+        return tuple(dict.fromkeys(name for name in read if name not in made))
+
     def places(self, tensors: dict[str, int]) -> list[tuple[int, int, int]] | None:
         """Return the places of each step: of its result, of its operands (one: twice).
 
@@ -76,3 +84,26 @@ class Program:
             if step.result not in tensors and step.result not in last:
                 free.append(at.pop(step.result))
         return found
+
+
+def program_of(steps: Sequence[Step], kept: Set[str]) -> Program | None:
+    """Return the program of ``steps``; None: it makes nothing of ``kept``, or is too large for the library.
+
+    Results may lie over what is read: all but the last one are written when nothing is read any more.
+    """
+    results = frozenset(step.result for step in steps) & kept
+    early = {step.result for step in steps[:-1]} & results
+    inside = {name: f"{name} before it is written" for name in early}
+    moved = (
+        replace(
+            step,
+            operands=tuple(inside.get(name, name) for name in step.operands),
+            result=inside.get(step.result, step.result),
+        )
+        for step in steps
+    )
+    copies = (Step("copy", (inside[name],), name) for name in sorted(early))
+    program = Program((*moved, *copies), results)
+    tensors = dict.fromkeys((*program.inputs, *results), 0)
+    fits = len(tensors) <= MOST_TENSORS and program.places(tensors) is not None
+    return program if results and fits else None
