@@ -81,6 +81,11 @@ class Device(ABC):
     gpu = ""
 
     @property
+    def native_kernels(self) -> str:
+        """What processor those for operators on elements were made for, or "none"."""
+        return "none" if self.one_pass is None else self.one_pass.processor
+
+    @property
     def computes_on_caller(self) -> bool:
         """Whether kernels compute on the thread that launches them alone, so that its core is theirs."""
         return False

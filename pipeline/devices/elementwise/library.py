@@ -157,11 +157,11 @@ def find_library(folder: Path = BUILT) -> Library | LibraryError:
     path = folder / file_name()
     try:
         if not path.exists():
-            others = sorted(item.name for item in folder.glob("elementwise-*.so"))
+            others = ", ".join(sorted(item.name for item in folder.glob("elementwise-*.so"))[:3])
             raise LibraryError(
-                f"there is none ({', '.join(others[:3])} is not for here)"
+                f"{others} is not for here"
                 if others
-                else "there is none: it is made where a C compiler is"
+                else "none was built, which takes a C compiler"
             )
         return Library(path)
     except LibraryError as exc:

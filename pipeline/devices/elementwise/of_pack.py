@@ -33,6 +33,10 @@ class PackPrograms:
         """Return the program of ``piece``, by names of ``ports``; None: there is none."""
         return None if piece.outputs[0].index in self._differing else self._piece(piece)
 
+    def count(self) -> int:
+        """Return how many pieces have a program."""
+        return sum(self.piece(piece) is not None for piece in self._manifest.pieces)
+
     def row_operator(self, number: int) -> Program | None:
         """Return what row operator ``number`` has to do, by names of ``row_ports``; None: no program.
 
