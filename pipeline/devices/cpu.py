@@ -103,17 +103,24 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
 class CpuDevice(CachingDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: operators on elements in one pass, where there is the library for it.
+    ``native``: operators on elements in one pass, where there is the library for it, with
+    ``native_threads`` of these threads (None: all).
     """
 
     name = "cpu"
 
-    def __init__(self, threads: int | None = None, *, native: bool = True) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        *,
+        native: bool = True,
+        native_threads: int | None = None,
+    ) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
         library = find_library()
         if native and isinstance(library, Library):
-            self.one_pass = OnePass(library, self.threads)
+            self.one_pass = OnePass(library, native_threads or self.threads)
 
     @property
     def computes_on_caller(self) -> bool:
