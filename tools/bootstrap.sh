@@ -68,9 +68,11 @@ need_python() {
 state() {
     .venv/bin/python -I -c '
 import pip, sys, tomllib
+sys.path.insert(0, ".")
 with open("pyproject.toml", "rb") as file:
     config = tomllib.load(file)
-print(sys.version, sys.prefix, config["build-system"], config["project"], config["tool"]["hatch"])
+from pipeline.devices.elementwise.building import sources_digest
+print(sys.version, sys.prefix, config["build-system"], config["project"], config["tool"]["hatch"], sources_digest())
 ' 2>/dev/null
 }
 
@@ -115,6 +117,8 @@ setup() {
     rm -f .venv/.layerstream-*
     case $1 in dev) install '.[dev]' ;; *) install . ;; esac
     state >".venv/.layerstream-$1"
+    # Pip keeps quiet about it.
+    .venv/bin/python -m pipeline.devices.elementwise || true
 }
 
 case "${1:-}" in

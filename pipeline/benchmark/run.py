@@ -116,6 +116,7 @@ def machine(device: Device) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "gpu": device.gpu,
         "threads": device.threads,
+        "native_kernels": device.native_kernels,
         "isa": host_target().isa,
         "onnxruntime": host_target().onnxruntime,
         "system": f"{platform.system()} {platform.release()}",

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from models.packs.pack import Pack
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
+from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
@@ -74,8 +75,15 @@ class Device(ABC):
     copies = False
     #: Threads of the CPU that compute.
     threads = 1
+    #: Computes operators on elements in one pass; None: they are kernels like others.
+    one_pass: OnePass | None = None
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
+
+    @property
+    def native_kernels(self) -> str:
+        """What processor those for operators on elements were made for, or "none"."""
+        return "none" if self.one_pass is None else self.one_pass.processor
 
     @property
     def computes_on_caller(self) -> bool:

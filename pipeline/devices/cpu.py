@@ -12,6 +12,8 @@ from models.packs.unrolling import with_threads
 from models.runtime.sessions import SessionError, open_piece, reason, threads_of_device
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
+from pipeline.devices.elementwise.library import Library, find_library
+from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -99,13 +101,26 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
 
 
 class CpuDevice(CachingDevice):
-    """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are)."""
+    """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
+
+    ``native``: operators on elements in one pass, where there is the library for it, with
+    ``native_threads`` of these threads (None: all).
+    """
 
     name = "cpu"
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        *,
+        native: bool = True,
+        native_threads: int | None = None,
+    ) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
+        library = find_library()
+        if native and isinstance(library, Library):
+            self.one_pass = OnePass(library, native_threads or self.threads)
 
     @property
     def computes_on_caller(self) -> bool:
@@ -113,6 +128,10 @@ class CpuDevice(CachingDevice):
 
     def fitted(self, pack: Pack) -> Pack:
         return replace(pack, manifest=with_threads(pack.manifest, self.threads))
+
+    def close(self) -> None:
+        if self.one_pass is not None:
+            self.one_pass.close()
 
     def make(self, graph: bytes) -> Kernel:
         try:

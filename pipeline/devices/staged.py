@@ -42,6 +42,7 @@ class StagedDevice(Device):
     def __init__(self, device: Device) -> None:
         self._device = device
         self.threads = device.threads
+        self.one_pass = device.one_pass
         self.gpu = device.gpu
         self._cores = os.sched_getaffinity(0)
         self._copies: queue.SimpleQueue[tuple[memoryview, memoryview, Done] | None] = (

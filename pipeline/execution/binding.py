@@ -1,11 +1,13 @@
 """The steps of a sweep, bound to memory: for one lane, or each for all lanes that run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, KernelError, Launch
 from pipeline.devices.memory import Memory
+from pipeline.devices.pack_kernels import PackKernels
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import LaneRun
@@ -29,7 +31,8 @@ def bind_steps(
         DeviceError: a piece cannot be loaded.
     """
     names = _layer_names(pack)
-    lanes = [_Binder(pack, plan, device, each, memory.scratch, names) for each in memory.lanes]
+    kernels = _Kernels(device, PackKernels(pack, device))
+    lanes = [_Binder(pack, plan, kernels, each, memory.scratch, names) for each in memory.lanes]
     bound = [lane.steps() for lane in lanes]
     if len(bound) == 1:
         return bound[0]
@@ -40,6 +43,13 @@ def _for_all(launches: Sequence[Launch], running: Callable[[], LaneRun]) -> Laun
     return lambda: running().step(launches)
 
 
+class _Kernels(NamedTuple):
+    """What runs resident pieces, and what runs all others."""
+
+    device: Device
+    of_pack: PackKernels
+
+
 class _Binder:
     """Binds steps to the memory of one lane."""
 
@@ -47,14 +57,14 @@ class _Binder:
         self,
         pack: Pack,
         plan: Plan,
-        device: Device,
+        kernels: _Kernels,
         memory: LaneMemory,
         scratch: Memory,
         names: Mapping[tuple[int, int], str],
     ) -> None:
         self._pack = pack
         self._plan = plan
-        self._device = device
+        self._kernels = kernels
         self._memory = memory
         self._scratch = scratch
         self._names = names
@@ -63,10 +73,9 @@ class _Binder:
         phases = {
             region: PhaseBinder(
                 self._pack.manifest,
-                self._pack.graphs,
                 region,
                 self._memory,
-                self._device,
+                self._kernels.of_pack,
                 lambda piece: self._name(self._pack.manifest.pieces[piece]),
             )
             for region in regions_of(self._plan.steps)
@@ -77,14 +86,15 @@ class _Binder:
         ]
 
     def _piece(self, piece: Piece) -> Launch:
-        kernel = self._device.load(self._pack.graphs[piece.graph])
         if piece.resident is not None:
+            kernel = self._kernels.device.load(self._pack.graphs[piece.graph])
             launch = kernel.attach(
                 [self._memory.place(operand) for operand in piece.inputs],
                 [self._memory.place(operand) for operand in piece.outputs],
             )
         else:
-            launch = kernel.bind(
+            launch = self._kernels.of_pack.piece(
+                piece,
                 [self._memory.array(operand) for operand in piece.inputs],
                 [self._memory.array(operand) for operand in piece.outputs],
                 self._scratch,

@@ -4,7 +4,7 @@ A kernel of a few rows takes microseconds: what surrounds it counts. So all is b
 what phases have in common once, and a phase is a loop over what to call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, RowValue
-from pipeline.devices.base import Device, KernelError, Launch
+from pipeline.devices.base import KernelError, Launch
+from pipeline.devices.pack_kernels import PackKernels
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import Action, Area, Call, Fill, Move
 from pipeline.program.steps import RegionSteps, graph_of
@@ -26,17 +27,15 @@ class PhaseBinder:
     def __init__(
         self,
         manifest: Manifest,
-        graphs: Sequence[bytes],
         region: RegionSteps,
         memory: LaneMemory,
-        device: Device,
+        kernels: PackKernels,
         name: Callable[[int], str],
     ) -> None:
         self._manifest = manifest
-        self._graphs = graphs
         self._region = region
         self._memory = memory
-        self._device = device
+        self._kernels = kernels
         self._name = name
         self._bound: dict[Action, Launch] = {}
 
@@ -73,9 +72,10 @@ class PhaseBinder:
     def _call(self, call: Call) -> Launch:
         operator = self._manifest.row_operators[call.operator]
         inputs = [self._strip(area) for area in call.inputs]
-        weights = [self._memory.array(operand) for operand in operator.weights]
-        kernel = self._device.load(self._graphs[graph_of(self._manifest, call)])
-        launch = kernel.bind([*inputs, *weights], [self._strip(call.output)])
+        inputs += [self._memory.array(operand) for operand in operator.weights]
+        graph = graph_of(self._manifest, call)
+        output = self._strip(call.output)
+        launch = self._kernels.row_operator(call.operator, graph, inputs, output)
         name = self._name(operator.first_piece)
 
         def named() -> None:

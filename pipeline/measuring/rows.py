@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, Launch
+from pipeline.devices.pack_kernels import PackKernels
 from pipeline.profiles.row_kernels import (
     COPIED_RUNS,
     MANY_RUNS,
@@ -51,7 +52,7 @@ class RowKernels:
     def __init__(self, pack: Pack, device: Device) -> None:
         self._pack = pack
         self._manifest: Manifest = pack.manifest
-        self._device = device
+        self._kernels = PackKernels(pack, device)
         # Drawing as many as kernels are given would take longer than these.
         self._numbers = np.random.default_rng(0).standard_normal(_DRAWN, np.float32)
         self._kept: list[Any] = []
@@ -61,9 +62,9 @@ class RowKernels:
         alike: dict[tuple[object, ...], list[float]] = {}
         for number, item in enumerate(self._manifest.row_operators):
             for key, part in self._parts(number, item):
-                like = self._like(item, part)
+                like = (self._kernels.kind(number), *self._like(item, part))
                 if like not in alike:
-                    alike[like] = self._measured(item, part)
+                    alike[like] = self._measured(number, item, part)
                 yield from ((key, each) for each in alike[like])
         if self._manifest.row_operators:
             for n_bytes in MEASURED_COPIES:
@@ -85,15 +86,15 @@ class RowKernels:
         weights = (operand.shape for operand in item.weights)
         return (part, *shapes, *weights, self._manifest.row_values[item.output].shape)
 
-    def _measured(self, item: RowOperator, part: _Part) -> list[float]:
-        kernel = self._device.load(self._pack.graphs[part.graph])
+    def _measured(self, number: int, item: RowOperator, part: _Part) -> list[float]:
         weights = [self._weights(operand) for operand in item.weights]
         launches: list[Launch] = []
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
             inputs = [self._input(taken, part) for taken in item.inputs]
             output = self._filled(item.output, part.rows, part.columns)
-            launches.append(kernel.bind([*inputs, *weights], [output]))
+            kernel = self._kernels.row_operator(number, part.graph, [*inputs, *weights], output)
+            launches.append(kernel)
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only
         for launch in launches:

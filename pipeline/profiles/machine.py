@@ -14,9 +14,9 @@ from pipeline.devices.base import Device
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
-# With these a sweep takes a few per cent more or less: a plan is as good, a bound is none. With any other
+# With these a sweep takes some per cent more or less: a plan is as good, a bound is none. With any other
 # difference times have another order of magnitude or another owner.
-_SLIGHT = frozenset({"kernel", "reader_priority"})
+_SLIGHT = frozenset({"kernel", "reader_priority", "native_kernels"})
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -24,7 +24,7 @@ class Machine(BaseModel):
     """A machine with the storage that weights are read from. ``reader``: how the file is read.
 
     ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
-    2 MiB pages when asked to.
+    2 MiB pages when asked to. ``native_kernels``: what those for operators on elements were made for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +41,7 @@ class Machine(BaseModel):
     reader_priority: Priority
     huge_pages: bool
     gpu: str = ""
+    native_kernels: str = "none"
 
     def decisive_differences(self, other: "Machine") -> list[str]:
         """Return in words what ``other`` has where this one has something else that times depend on."""
@@ -82,6 +83,7 @@ def this_machine(weights: Path, computing: Device) -> Machine:
         reader_priority=reader_priority(),
         huge_pages=_has_huge_pages(),
         gpu=computing.gpu,
+        native_kernels=computing.native_kernels,
     )
 
 

@@ -8,6 +8,8 @@ import typer
 
 from models.packs.manifest import Layer
 from models.packs.pack import Pack, read_pack
+from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.execution.errors import InputError
@@ -23,6 +25,7 @@ from server.cli.printing.sentences import (
     given,
     machine,
     network_size,
+    operators_on_elements,
     picture,
     profiling,
     resident,
@@ -46,6 +49,7 @@ def inspect(
     """Show what a pack holds and what it needs; no device is touched."""
     opened = read_pack(pack)
     summary = summary_of(opened)
+    summary["one_pass"] = _one_pass(opened)
     table = _table(opened, device)
     on_cpu = [row for row in table if row.get("cpu")]
     if device != "cpu":
@@ -110,8 +114,22 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
+    one_pass = summary["one_pass"]
+    if one_pass["pieces"]:
+        yield "in one pass", operators_on_elements(summary["pieces"], **one_pass)
     if "layers_on_cpu" in summary:
         yield "on the CPU", f"{summary['layers_on_cpu']} of {summary['layers']} layers"
+
+
+def _one_pass(pack: Pack) -> dict[str, Any]:
+    """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
+    library = find_library()
+    on_cpu = pack.manifest.target.capability is None
+    return {
+        "pieces": PackPrograms(pack.manifest, pack.graphs).count() if on_cpu else 0,
+        "kernels": library.processor if isinstance(library, Library) else None,
+        "missing": str(library) if isinstance(library, LibraryError) else None,
+    }
 
 
 def _profile(pack: Pack) -> str:

@@ -32,6 +32,8 @@ def print_pipeline(result: dict[str, Any]) -> None:
     for label, reasons in result["reasons"].items():
         for reason in reasons:
             say(f"{label}: {reason}")
+    if not result["machine"]["gpu"]:
+        say(f"Native kernels for operators on elements: {result['machine']['native_kernels']}")
     say(_energy(result))
 
 

@@ -120,6 +120,16 @@ def machine(target: Target) -> str:
     return f"{kind}; compiled with ONNX Runtime {target.onnxruntime}"
 
 
+def operators_on_elements(
+    all_pieces: int, pieces: int, kernels: str | None, missing: str | None
+) -> str:
+    """Return what computes ``pieces`` of operators on elements: native kernels, or why there are none."""
+    count = f"{pieces:,} of {counted(all_pieces, 'piece')}"
+    if kernels is not None:
+        return f"{count}, by native kernels for {kernels}"
+    return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
+
+
 def source(sizes: SourceSizes) -> str:
     """Return what the tool that a network comes from counts."""
     return (

@@ -1,0 +1,119 @@
+"""Operators on elements: in ONNX Runtime, by native kernels, and by these with one thread.
+
+``python -m benchmarks.elementwise PACK [--rounds 20] [--sleeping]``, on a machine that nothing else uses.
+Engines with all weights in memory take turns, in another order each round. Prints medians: milliseconds of
+a sweep and CPU milliseconds of the process, apart for the steps that have a native kernel (``chains``) and
+for all others; and by how much the outputs differ, relative to the largest value.
+``--sleeping``: ONNX Runtime's threads sleep between kernels, as in somebody else's process; the command
+line's spin for a while.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from models.packs.manifest import Piece
+from models.packs.pack import Pack, find_pack, open_pack
+from models.runtime.sessions import claim_process
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.elementwise.of_pack import PackPrograms
+from pipeline.execution.engine import Engine
+from pipeline.execution.opened import opened
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+
+#: Whether native, and with how many threads; None: all.
+_PLAYERS: Mapping[str, tuple[bool, int | None]] = {
+    "onnxruntime": (False, None),
+    "native": (True, None),
+    "native, one thread": (True, 1),
+}
+
+
+def main() -> None:
+    """Measure and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("pack", type=Path)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sleeping", action="store_true")
+    given = parser.parse_args()
+    if not given.sleeping:
+        claim_process()
+    print(json.dumps(_measured(open_pack(find_pack(given.pack)), given.rounds), indent=2))
+
+
+def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
+    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+    inputs = random_inputs(pack.manifest)
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+        for name, (native, threads) in _PLAYERS.items():
+            device = stack.enter_context(closing(CpuDevice(native=native, native_threads=threads)))
+            engines[name] = stack.enter_context(opened(device.fitted(pack), plan, device))
+        answers = {
+            name: {key: np.array(value) for key, value in engine.run(inputs)[0].items()}
+            for name, engine in engines.items()
+        }
+        chains = _chains(pack, plan)
+        times: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+        names = list(engines)
+        for number in range(rounds):
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                times[name].append(_sweep(engines[name], inputs, chains))
+    return {
+        "pack": pack.name,
+        "rounds": rounds,
+        "chains": sum(chains),
+        "steps": len(chains),
+        "difference": _difference(answers["native"], answers["onnxruntime"]),
+        "players": {
+            name: {key: round(median(each[key] for each in found), 2) for key in found[0]}
+            for name, found in times.items()
+        },
+    }
+
+
+def _chains(pack: Pack, plan: Plan) -> list[bool]:
+    """Return of each step whether it has a native kernel."""
+    programs = PackPrograms(pack.manifest, pack.graphs)
+    steps = (
+        step for step in plan.steps if isinstance(step, Piece)
+    )  # no regions: nothing is on rows
+    return [programs.piece(step) is not None for step in steps]
+
+
+def _sweep(engine: Engine, inputs: Any, chains: list[bool]) -> dict[str, float]:
+    events: list[TraceEvent] = []
+    began, cpu_began = time.perf_counter(), time.process_time()
+    engine.run(inputs, record=events.append)
+    cpu, wall = time.process_time() - cpu_began, time.perf_counter() - began
+    ends = [each.at for each in events if (each.what, each.stage) == ("complete", "kernel")]
+    took = np.diff([0.0, *ends])
+    in_chains = float(took[np.array(chains)].sum())
+    return {
+        "ms": 1e3 * wall,
+        "cpu_ms": 1e3 * cpu,
+        "chains_ms": 1e3 * in_chains,
+        "others_ms": 1e3 * float(took.sum() - in_chains),
+    }
+
+
+def _difference(found: Any, expected: Any) -> float:
+    return max(
+        float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max())
+        for name in expected
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Operators on elements in one pass: a small native library, and where there is none ONNX Runtime."""

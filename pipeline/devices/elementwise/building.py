@@ -1,0 +1,116 @@
+"""Compiles the kernels, when the project is installed and there is a C compiler.
+
+Only the standard library: tools/hatch_build.py runs this file before anything is installed.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+#: Of the structures in kernels/chain.h.
+VERSION = 1
+SOURCES = Path(__file__).with_name("kernels")
+BUILT = Path(__file__).with_name("built")
+
+_COMPILERS = ("cc", "gcc", "clang")
+_TIMEOUT_SECONDS = 300
+# No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
+_FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512")
+#: The processors that kernels are made for, and their flags, by machine.
+PROCESSORS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {"avx2": _AVX2, "avx512": (*_AVX2, *_AVX512)},
+    "aarch64": {"neon": ()},
+}
+
+
+class BuildError(Exception):
+    """There is no library, and why, in one line."""
+
+
+def file_name(machine: str | None = None) -> str:
+    """Return what the library for ``machine`` (default: this one) is called."""
+    return f"elementwise-{VERSION}-{machine or platform.machine()}.so"
+
+
+def sources_digest() -> str:
+    """Return what tells the sources of the kernels from others, 16 characters."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for file in sorted(SOURCES.iterdir()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None = None) -> Path:
+    """Return the library for ``machine``, made in ``folder`` by ``compiler`` (default: $CC, cc, ...).
+
+    Raises:
+        BuildError: there is no compiler, or it fails, or there are no kernels for the machine.
+    """
+    machine = machine or platform.machine()
+    if machine not in PROCESSORS:
+        raise BuildError(f"there are no kernels for {machine}")
+    command = _compiler(compiler)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            objects = [
+                _compiled(command, Path(made), processor, flags)
+                for processor, flags in PROCESSORS[machine].items()
+            ]
+            library = Path(made, "library.so")
+            plain = [str(SOURCES / name) for name in ("chain.c", "pool.c", "processors.c")]
+            known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
+            _run(
+                [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library
+            )
+            # Whoever has the old one open keeps it.
+            return library.replace(folder / file_name(machine))
+    except OSError as exc:
+        raise BuildError(f"{folder}: {exc.strerror or exc}") from exc
+
+
+def _compiler(asked: str | None) -> str:
+    names = (asked,) if asked else (os.environ.get("CC") or "cc", *_COMPILERS)
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise BuildError(f"there is no C compiler ({', '.join(dict.fromkeys(names))})")
+    return found
+
+
+def _compiled(command: str, folder: Path, processor: str, flags: tuple[str, ...]) -> str:
+    result = folder / f"{processor}.o"
+    hidden = ("-fvisibility=hidden", f"-DTARGET={processor}", "-c")
+    _run([command, *_FLAGS, *hidden, *flags], [str(SOURCES / "target.c")], result)
+    return str(result)
+
+
+def _run(command: list[str], files: list[str], result: Path) -> None:
+    try:
+        subprocess.run(  # noqa: S603  the compiler that was found
+            [*command, *files, "-o", str(result)],
+            check=True,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise BuildError(f"{command[0]}: not done after {_TIMEOUT_SECONDS} s") from exc
+    except subprocess.CalledProcessError as exc:
+        said = [line.strip() for line in exc.stderr.splitlines() if line.strip()]
+        errors = [line for line in said if "error" in line] or said or [f"exit {exc.returncode}"]
+        raise BuildError(f"{command[0]} fails: {errors[0][:200]}") from exc
+
+
+if __name__ == "__main__":
+    try:
+        print(build())  # noqa: T201
+    except BuildError as exc:
+        sys.exit(f"no library of element-wise kernels: {exc}")

@@ -1,0 +1,42 @@
+// exp x as m 2^n, so that what is made of it is rounded once where it is subnormal.
+#ifndef ELEMENTWISE_EXPONENTIAL_H
+#define ELEMENTWISE_EXPONENTIAL_H
+
+#include "target.h"
+
+struct exponential {
+    float m;  // 0.7 to 1.42
+    int32_t n;
+};
+
+// exp (x + rest), |x| <= 200 and rest far smaller. The polynomial is a minimax one (relative 3e-9) for
+// (exp r - 1 - r) / r^2, |r| <= ln 2 / 2.
+static inline struct exponential exponential(float x, float rest) {
+    const float round = 12582912.0f;  // 1.5 * 2^23: what is added to it becomes an integer
+    const float shifted = fma_(x, 1.44269504f, round);
+    const float n = shifted - round;
+    const float r = fma_(n, -1.42860677e-6f, fma_(n, -0.693145752f, x)) + rest;  // ln 2 in two parts
+    float series = 0.00138145383f;
+    series = fma_(series, r, 0.00836874545f);
+    series = fma_(series, r, 0.041668389f);
+    series = fma_(series, r, 0.166665211f);
+    series = fma_(series, r, 0.49999994f);
+    const struct exponential result = {
+        fma_(series * r, r, r) + 1.0f,
+        bits_of(shifted) - bits_of(round),
+    };
+    return result;
+}
+
+static inline float power_of_two(int32_t n) { return of_bits((n + 127) * (1 << 23)); }
+
+// x 2^n, -250 <= n <= 250: in two steps, since 2^n may be no normal number. The first one is exact where x is
+// about 1.
+static inline float scaled(float x, int32_t n) {
+    const int32_t half = n >> 1;
+    return x * power_of_two(half) * power_of_two(n - half);
+}
+
+static inline float value_of(struct exponential e) { return scaled(e.m, e.n); }
+
+#endif

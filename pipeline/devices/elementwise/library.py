@@ -1,0 +1,182 @@
+"""The native library: found, checked, and called with the memory of tensors.
+
+Where it cannot be used, the reason is one line, and ONNX Runtime computes what it would have.
+"""
+
+import ctypes
+import functools
+import platform
+import struct
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
+from pipeline.devices.elementwise.programs import MOST_TENSORS, OPERATORS, Program
+
+_ELF = b"\x7fELF"
+# Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
+_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv64"}
+_HEADER_BYTES = 20
+
+
+class LibraryError(Exception):
+    """The library cannot be used, and why, in one line."""
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("plane", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("operator", ctypes.c_int32),
+        ("to", ctypes.c_int32),
+        ("a", ctypes.c_int32),
+        ("b", ctypes.c_int32),
+        ("p", ctypes.c_float),
+        ("q", ctypes.c_float),
+    )
+
+
+class _Chain(ctypes.Structure):
+    _fields_ = (
+        ("n_elements", ctypes.c_size_t),
+        ("n_steps", ctypes.c_int32),
+        ("n_threads", ctypes.c_int32),
+        ("steps", ctypes.POINTER(_Step)),
+        ("tensors", _Tensor * MOST_TENSORS),
+    )
+
+
+#: Address of a tensor; with how many elements share a number, and how many numbers lie side by side: as
+#: `struct tensor` in kernels/chain.h.
+Placed = tuple[int, int, int]
+
+
+class Launcher:
+    """A program bound to memory. The library is called without Python's lock."""
+
+    __slots__ = ("_address", "_held", "_run")
+
+    def __init__(self, run: "ctypes._FuncPointer", chain: _Chain, steps: object) -> None:
+        self._run = run
+        self._held = (chain, steps)
+        self._address = ctypes.addressof(chain)
+
+    def __call__(self) -> None:
+        self._run(self._address)
+
+
+class Library:
+    """The library in the file ``path``.
+
+    Raises:
+        LibraryError: it is not for this machine or processor, or not made of these sources.
+    """
+
+    def __init__(self, path: Path) -> None:
+        _check_machine(path)
+        try:
+            self._functions = ctypes.CDLL(str(path))
+            self._declare()
+            sources = self._functions.elementwise_sources().decode("ascii", "replace")
+        except (OSError, AttributeError) as exc:
+            raise LibraryError(f"{path.name} cannot be loaded: {str(exc)[:200]}") from exc
+        if sources != sources_digest():
+            raise LibraryError(f"{path.name} was made of other sources")
+        if not self.processor:
+            raise LibraryError(f"{path.name} has no kernels for this processor (AVX2 with FMA)")
+        self._lock = threading.Lock()
+        self._users: dict[int, int] = {}  # how many asked for so many threads
+
+    @property
+    def processor(self) -> str:
+        """What the kernels in use were made for: avx2, avx512, neon."""
+        name: bytes = self._functions.elementwise_processor()
+        return name.decode("ascii")
+
+    def choose(self, processor: str) -> bool:
+        """Use the kernels made for ``processor``; False: it is another one. No kernel may run."""
+        return bool(self._functions.elementwise_choose(processor.encode("ascii")))
+
+    def open_threads(self, threads: int) -> None:
+        """Let ``threads`` compute, the caller among them, until ``close_threads`` takes it back."""
+        with self._lock:
+            self._users[threads] = self._users.get(threads, 0) + 1
+            self._functions.elementwise_threads(max(self._users))
+
+    def close_threads(self, threads: int) -> None:
+        """Take one ``open_threads`` back: threads that nobody asks for any more end."""
+        with self._lock:
+            self._users[threads] -= 1
+            if not self._users[threads]:
+                del self._users[threads]
+            self._functions.elementwise_threads(max(self._users, default=1))
+
+    def bind(
+        self, program: Program, tensors: Mapping[str, Placed], n_elements: int, threads: int
+    ) -> Launcher | None:
+        """Return what runs ``program`` on ``n_elements`` of ``tensors``; None: it is too large.
+
+        Tensors lie at the same place or apart: a program may write over what it reads element by element.
+        """
+        if len(tensors) > MOST_TENSORS:
+            return None
+        places = program.places({name: place for place, name in enumerate(tensors)})
+        if places is None:
+            return None
+        steps = (_Step * len(places))(
+            *(
+                _Step(OPERATORS.index(step.operator), *place, step.p, step.q)
+                for step, place in zip(program.steps, places, strict=True)
+            )
+        )
+        chain = _Chain(n_elements, len(steps), threads, steps)
+        for place, tensor in enumerate(tensors.values()):
+            chain.tensors[place] = _Tensor(*tensor)
+        return Launcher(self._functions.elementwise_run, chain, steps)
+
+    def _declare(self) -> None:
+        functions = self._functions
+        functions.elementwise_sources.restype = ctypes.c_char_p
+        functions.elementwise_processor.restype = ctypes.c_char_p
+        functions.elementwise_choose.argtypes = [ctypes.c_char_p]
+        functions.elementwise_threads.argtypes = [ctypes.c_int]
+        functions.elementwise_run.argtypes = [ctypes.c_void_p]
+        functions.elementwise_run.restype = None
+
+
+@functools.cache
+def find_library(folder: Path = BUILT) -> Library | LibraryError:
+    """Return the library of this installation, or why there is none that can be used."""
+    path = folder / file_name()
+    try:
+        if not path.exists():
+            others = ", ".join(sorted(item.name for item in folder.glob("elementwise-*.so"))[:3])
+            raise LibraryError(
+                f"{others} is not for here"
+                if others
+                else "none was built, which takes a C compiler"
+            )
+        return Library(path)
+    except LibraryError as exc:
+        return exc
+
+
+def _check_machine(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as exc:
+        raise LibraryError(f"{path.name}: {exc.strerror}") from exc
+    if len(header) < _HEADER_BYTES or not header.startswith(_ELF):
+        raise LibraryError(f"{path.name} is no library")
+    (number,) = struct.unpack("<H" if header[5] == 1 else ">H", header[18:20])
+    machine = _MACHINES.get(number, f"machine {number}")
+    if machine != platform.machine():
+        raise LibraryError(f"{path.name} is for {machine}, this is {platform.machine()}")

@@ -1,0 +1,132 @@
+"""The programs of a pack: of its pieces, and of its row operators.
+
+Invariant: a piece and the row operators that make the same come to the same steps, or to none. So a network
+has the same bits whole and on rows.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from models.packs.manifest import Manifest, Piece, RowOperator
+from pipeline.devices.elementwise.one_pass import Wired, steps_of
+from pipeline.devices.elementwise.programs import Program, Step, program_of
+from pipeline.program.unread import unread_values
+
+
+class PackPrograms:
+    """What of ``manifest``, whose serialised pieces are ``graphs``, runs in one pass."""
+
+    def __init__(self, manifest: Manifest, graphs: Sequence[bytes]) -> None:
+        self._manifest = manifest
+        self._graphs = graphs
+        self._unread = unread_values(manifest)
+        self._known: dict[tuple[int, frozenset[str]], Program | None] = {}
+        #: By number: None where the pieces of an operator run in ONNX Runtime.
+        self._rows: dict[int, Program | None] = {}
+        # What pieces make that are something else on rows.
+        self._differing: set[int] = set()
+        numbered = enumerate(manifest.row_operators)
+        for (first, end), group in groupby(numbered, lambda item: _pieces(item[1])):
+            self._take_rows(first, end, dict(group))
+
+    def piece(self, piece: Piece) -> Program | None:
+        """Return the program of ``piece``, by names of ``ports``; None: there is none."""
+        return None if piece.outputs[0].index in self._differing else self._piece(piece)
+
+    def count(self) -> int:
+        """Return how many pieces have a program."""
+        return sum(self.piece(piece) is not None for piece in self._manifest.pieces)
+
+    def row_operator(self, number: int) -> Program | None:
+        """Return what row operator ``number`` has to do, by names of ``row_ports``; None: no program.
+
+        An activation of several operators is done by one of them, and the others have nothing to do.
+        """
+        return self._rows[number]
+
+    def _piece(self, piece: Piece) -> Program | None:
+        if piece.resident is not None:
+            return None
+        inputs, outputs = ports(piece)
+        kept = frozenset(
+            name
+            for name, operand in zip(outputs, piece.outputs, strict=True)
+            if operand.index not in self._unread
+        )
+        key = piece.graph, kept
+        if key not in self._known:
+            wired = Wired(self._graphs[piece.graph], inputs, outputs)
+            steps = steps_of([wired], kept)
+            self._known[key] = None if steps is None else program_of(steps, kept)
+        return self._known[key]
+
+    def _take_rows(self, first: int, end: int, operators: dict[int, RowOperator]) -> None:
+        pieces = self._manifest.pieces[first:end]
+        programs = {self._piece(piece) for piece in pieces}
+        parts = [Wired(self._graphs[item.graph], *row_ports(item)) for item in operators.values()]
+        kept = frozenset(
+            _row(item.output)
+            for item in operators.values()
+            if self._manifest.row_values[item.output].value not in self._unread
+        )
+        whole = next(iter(programs), None)
+        rows = steps_of(parts, kept) if whole is not None and len(programs) == 1 else None
+        if rows is None or whole is None or _kinds(rows) != _kinds(whole.steps):
+            self._differing.update(piece.outputs[0].index for piece in pieces)
+            self._rows.update(dict.fromkeys(operators))
+        else:
+            self._rows.update(_divided(rows, operators))
+
+
+def ports(piece: Piece) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what programs call the inputs and outputs of ``piece``."""
+    return (
+        tuple(f"x{number}" for number in range(len(piece.inputs))),
+        tuple(f"y{number}" for number in range(len(piece.outputs))),
+    )
+
+
+def row_ports(item: RowOperator) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what programs call the inputs, with the weights, and the output of a row operator."""
+    inputs = (_row(taken.row_value) for taken in item.inputs)
+    weights = (f"w{operand.index}" for operand in item.weights)
+    return (*inputs, *weights), (_row(item.output),)
+
+
+def _row(row_value: int) -> str:
+    return f"r{row_value}"
+
+
+def _pieces(item: RowOperator) -> tuple[int, int]:
+    return item.first_piece, item.end_piece
+
+
+def _kinds(steps: Sequence[Step]) -> list[tuple[str, float, float]]:
+    """Return the steps that compute something, by what they compute."""
+    return [(step.operator, step.p, step.q) for step in steps if step.nodes]
+
+
+def _divided(steps: Sequence[Step], operators: dict[int, RowOperator]) -> dict[int, Program]:
+    """Return what each operator does of ``steps``, whose nodes they are.
+
+    A step is done where its operands are read for the last time: later they may be gone. What follows
+    of its nodes only hands the result on.
+    """
+    found: dict[int, Program] = {}
+    numbers = list(operators)
+    for step in steps:
+        done = False
+        for node in reversed(step.nodes):
+            number = numbers[node]
+            inputs, (result,) = row_ports(operators[number])
+            if done:
+                found[number] = Program((), frozenset())
+            elif set(step.operands) <= set(inputs):
+                done = True
+                alone = Step(step.operator, step.operands, result, step.p, step.q)
+                found[number] = Program((alone,), frozenset({result}))
+            else:
+                (made,) = (name for name in inputs if name.startswith("r"))
+                handed = Step("copy", (made,), result)
+                found[number] = Program((handed,), frozenset({result}))
+    return found

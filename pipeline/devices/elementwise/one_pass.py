@@ -1,0 +1,127 @@
+"""Operators on elements of a device in one pass: programs of pieces, bound to memory."""
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.devices.elementwise.library import Library, Placed
+from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
+from pipeline.devices.elementwise.programs import Program, Step
+from pipeline.devices.elementwise.recognising import recognised
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """A serialised piece, and what the values of its ports are called among others."""
+
+    graph: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class OnePass:
+    """Programs with ``threads`` threads of ``library``."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self._library = library
+        self._threads = threads
+        library.open_threads(threads)
+        self._closed = weakref.finalize(self, library.close_threads, threads)
+
+    @property
+    def processor(self) -> str:
+        """What the kernels were made for."""
+        return self._library.processor
+
+    def bind(
+        self, program: Program, arrays: Mapping[str, NDArray[Any]]
+    ) -> Callable[[], None] | None:
+        """Return what runs ``program`` on ``arrays``, which have all that it reads and its results.
+
+        None: it cannot run on these, which are no floats, or neither as large as the results nor one
+        number for each channel, or overlap and are not the same.
+        """
+        if not program.steps:
+            return _nothing
+        used = {name: arrays[name] for name in (*program.inputs, *sorted(program.results))}
+        results = [used[name] for name in program.results]
+        placed: dict[str, Placed] = {}
+        for name, array in used.items():
+            strides = _strides(array, results[0].shape)
+            if strides is None or array.dtype != np.float32 or not array.flags.c_contiguous:
+                return None
+            placed[name] = (array.ctypes.data, *strides)
+        if not all(_apart(result, other) for result in results for other in used.values()):
+            return None
+        return self._library.bind(program, placed, results[0].size, self._threads)
+
+    def close(self) -> None:
+        """End the threads that nobody else asks for."""
+        self._closed()
+
+
+def steps_of(parts: Sequence[Wired], kept: frozenset[str]) -> list[Step] | None:
+    """Return the steps of pieces that follow each other; None: not all of it is known.
+
+    ``kept``: those of their outputs that somebody else reads.
+    """
+    try:
+        nodes = [node for number, part in enumerate(parts) for node in _nodes(part, number)]
+    except PieceError:
+        return None
+    return recognised(nodes, kept)
+
+
+def _nodes(part: Wired, number: int) -> list[Node]:
+    piece = _piece(part.graph)
+    names = dict(zip(piece.outputs, part.outputs, strict=True))
+    names |= dict(zip(piece.inputs, part.inputs, strict=True))
+
+    def known(name: str) -> str:
+        return names.get(name, f"{number} {name}" if name else "")
+
+    return [
+        replace(
+            node,
+            inputs=tuple(map(known, node.inputs)),
+            outputs=tuple(map(known, node.outputs)),
+            constants={known(name): value for name, value in node.constants.items()},
+        )
+        for node in piece.nodes
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def _piece(graph: bytes) -> Piece:
+    return read_piece(graph)
+
+
+def _nothing() -> None:
+    """Be the launch of a program without steps."""
+
+
+def _strides(array: NDArray[Any], whole: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return plane and width (library.Placed) of ``array`` beside results of the shape ``whole``."""
+    if array.shape == whole:
+        return 0, 0
+    shape = (*[1] * (len(whole) - array.ndim), *array.shape)
+    if len(shape) != len(whole):
+        return None
+    differing = [axis for axis, length in enumerate(whole) if shape[axis] != length]
+    first, end = differing[0], differing[-1] + 1
+    if any(length != 1 for length in shape[first:end]):
+        return None
+    width = int(np.prod(whole[end:], dtype=np.int64))
+    return width * int(np.prod(whole[first:end], dtype=np.int64)), width
+
+
+def _apart(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays are the same memory, or have none in common."""
+    first, second = one.ctypes.data, other.ctypes.data
+    same = first == second and one.shape == other.shape
+    return same or first + one.nbytes <= second or second + other.nbytes <= first
