@@ -107,9 +107,9 @@ def _nothing() -> None:
 
 def _strides(array: NDArray[Any], whole: tuple[int, ...]) -> tuple[int, int] | None:
     """Return plane and width (library.Placed) of ``array`` beside results of the shape ``whole``."""
-    if array.shape == whole:
-        return 0, 0
     shape = (*[1] * (len(whole) - array.ndim), *array.shape)
+    if shape == whole:
+        return 0, 0
     if len(shape) != len(whole):
         return None
     differing = [axis for axis, length in enumerate(whole) if shape[axis] != length]
@@ -123,5 +123,5 @@ def _strides(array: NDArray[Any], whole: tuple[int, ...]) -> tuple[int, int] | N
 def _apart(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Return whether two arrays are the same memory, or have none in common."""
     first, second = one.ctypes.data, other.ctypes.data
-    same = first == second and one.shape == other.shape
+    same = first == second and one.nbytes == other.nbytes
     return same or first + one.nbytes <= second or second + other.nbytes <= first

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS, Program, Step
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
@@ -175,3 +176,32 @@ def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: 
     launch()
     by_channel = factors.reshape(700, shape[0], *[1] * (len(shape) - 2), width)
     np.testing.assert_array_equal(result, x * by_channel)
+
+
+@pytest.mark.parametrize(
+    ("other", "whole"),
+    [
+        ((4,), (1, 4)),
+        ((1,), (1, 1)),
+        ((1,), (2, 4)),
+        ((5,), (2, 5)),
+        ((3, 1, 1), (1, 3, 2, 5)),
+        ((1, 3, 1, 1), (1, 3, 2, 5)),
+        ((2, 1, 5), (2, 3, 5)),
+    ],
+)
+def test_shapes_of_fewer_axes_mean_what_they_mean_to_numpy(
+    other: tuple[int, ...], whole: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(5)
+    x, factors = (rng.normal(0, 1, shape).astype(np.float32) for shape in (whole, other))
+    result = np.empty_like(x)
+    one_pass = OnePass(library(), 1)
+    program = Program((Step("multiply", ("x", "f"), "y"),), frozenset("y"))
+    try:
+        launch = one_pass.bind(program, {"x": x, "f": factors, "y": result})
+        assert launch is not None
+        launch()
+    finally:
+        one_pass.close()
+    np.testing.assert_array_equal(result, x * factors)
