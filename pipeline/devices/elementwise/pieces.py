@@ -24,7 +24,7 @@ Attribute = float | int | str | None
 
 
 class PieceError(Exception):
-    """These bytes are no piece."""
+    """These bytes are no piece, or it holds tensors that are not read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,21 @@ def read_piece(graph: bytes) -> Piece:
     """Return what is in a serialised piece.
 
     Raises:
-        PieceError: these bytes are none.
+        PieceError: these bytes are none, or a node reads a constant that is more than one float.
     """
     (body,) = _all(graph, _GRAPH) or (b"",)
     initial = [_constant(data) for data in _all(body, _INITIALIZER)]
     constants = {name: value for name, value in initial if value is not None}
-    return Piece(
+    piece = Piece(
         tuple(_node(data, constants) for data in _all(body, _NODE)),
         tuple(_name(data) for data in _all(body, _INPUT)),
         tuple(_name(data) for data in _all(body, _OUTPUT)),
     )
+    known = {*piece.inputs, *(name for node in piece.nodes for name in node.outputs)}
+    for name in (name for node in piece.nodes for name in node.values):
+        if name not in known:
+            raise PieceError(f"{name!r} is a constant that is not one float")
+    return piece
 
 
 def _node(data: bytes, constants: dict[str, float]) -> Node:

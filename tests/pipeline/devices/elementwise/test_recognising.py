@@ -11,7 +11,8 @@ from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.pieces import PieceError, read_piece
 from pipeline.devices.elementwise.programs import Program, Step, program_of
 
-_NUMBERS = {
+_NUMBERS: dict[str, float | tuple[float, float]] = {
+    "pair": (1.0, 2.0),
     "half": 0.5,
     "one": 1.0,
     "three": 3.0,
@@ -109,6 +110,7 @@ CASES = {
         ["negative", "leaky_relu 0.1", "tanh", "hard_swish", "mish 1", "gelu"],
     ),
     "gelu by tanh": ('y = Gelu<approximate="tanh">(x)', "", None),
+    "a constant of several numbers": ("y = Mul(x, pair)", "", None),
     "what is not known": ("s = Sigmoid(x) y = Softsign(s)", "", None),
 }
 
