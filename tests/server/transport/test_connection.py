@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from server.memory.request_memory import Lease, RequestMemory
+from server.requests.exchange import Exchange
 from server.transport.limits import (
     GRACE_SECONDS,
     HEADER_BYTES,
@@ -219,6 +221,25 @@ async def test_a_part_of_a_request_gives_way_and_is_told(
     await wire.settled()
     await wire.sends(b"x" * 99)
     assert wire.answer.count(b"HTTP/1.1") == (2 if before else 1)
+
+
+async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left() -> None:
+    model_is_there, found = asyncio.Event(), []
+
+    async def waits_for_a_model(scope: Scope, receive: Receive, send: Send) -> None:
+        memory = RequestMemory(MIB)
+        with Exchange(scope, receive, send, Lease(memory), MIB) as exchange:
+            await model_is_there.wait()
+            exchange.check_room()
+            found.append(await exchange.receive())
+
+    wire = Wire(waits_for_a_model)
+    await wire.sends(POST % 100)
+    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert wire.answer.startswith(b"HTTP/1.1 408")
+    model_is_there.set()
+    await wire.settled()
+    assert [message["type"] for message in found] == ["http.disconnect"]
 
 
 async def test_a_body_that_comes_on_is_not_silent() -> None:
