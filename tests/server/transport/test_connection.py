@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.memory.request_memory import Lease, RequestMemory
+from server.protocol.methods import HeadMiddleware
 from server.requests.exchange import Exchange
 from server.transport.limits import (
     GRACE_SECONDS,
@@ -383,6 +384,26 @@ async def test_an_answer_without_a_body_is_sent_and_the_next_one_follows(
     await wire.settled()
     assert wire.answer.count(b"HTTP/1.1") == 4
     assert wire.answer.endswith(end)
+
+
+async def test_only_the_head_of_an_answer_without_end_is_an_end() -> None:
+    left = asyncio.Event()
+
+    async def goes_on(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        left.set()
+
+    wire = Wire(HeadMiddleware(goes_on))
+    await wire.sends(GET.replace(b"GET", b"HEAD"))
+    assert left.is_set()
+    assert wire.answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"event" not in wire.answer
+    await wire.sends(GET.replace(b"GET", b"HEAD"))
+    assert wire.answer.count(b"HTTP/1.1 200 OK") == 2
 
 
 async def test_an_answer_in_pieces() -> None:
