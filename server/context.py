@@ -211,6 +211,10 @@ class Context:
                 return f"model {entry.name}: its device is lost"
             if entry.worker.stuck_seconds() >= limit:
                 return f"model {entry.name}: a request has been running for more than {limit:g} s"
+        for worker in self.repository.left_behind():
+            # What has memory of its own is in nobody's way.
+            if worker.engine.takes_turns and worker.stuck_seconds() >= limit:
+                return f"model {worker.served.name}: it does not leave the arena that models share"
         return ""
 
     def _progress(self) -> str:

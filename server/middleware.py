@@ -1,5 +1,6 @@
 """What happens to every request: an id, an exchange with its client, one line in the log, an answer."""
 
+import asyncio
 import logging
 import re
 import time
@@ -68,6 +69,12 @@ class RequestMiddleware:
                 await response(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
+        except asyncio.CancelledError:
+            # The server ends, and has waited as long as it may.
+            if not answer.begun:
+                response = JSONResponse({"error": "the server is stopping"}, 503)
+                await response(scope, receive, answer.send)
+            raise
         except Exception:
             if answer.begun:
                 raise

@@ -10,7 +10,10 @@ from server.errors import shown
 
 
 class HeadMiddleware:
-    """Has a HEAD request answered as GET and keeps the body back."""
+    """Has a HEAD request answered as GET and keeps the body back: the answer ends where that begins.
+
+    An answer that has no end would keep its client waiting; whoever makes one finds its client gone.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -21,9 +24,14 @@ class HeadMiddleware:
             await self._app(scope, receive, send)
             return
 
+        is_over = False
+
         async def send_head(message: Message) -> None:
+            nonlocal is_over
+            if is_over:
+                return
             if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
+                is_over, message = True, {**message, "body": b"", "more_body": False}
             await send(message)
 
         await self._app({**scope, "method": "GET"}, receive, send_head)

@@ -22,6 +22,8 @@ class Closing:
         self._budget = budget
         #: What no entry has any more, until the requests that it accepted are answered.
         self.leaving: set[Worker] = set()
+        #: What was given up, until it ends.
+        self.left_behind: set[Worker] = set()
 
     async def close(
         self, entry: Entry, why: str, cause: Absence = "failed", patience_seconds: float = 0.0
@@ -44,9 +46,11 @@ class Closing:
     def _leave_behind(self, name: str, worker: Worker) -> None:
         """Keep what a stuck engine holds reserved until it ends, beside what ``name`` takes anew."""
         apart = self._budget.set_apart(name, "stuck")
+        self.left_behind.add(worker)
 
         def wait() -> None:
             worker.wait()
+            self.left_behind.discard(worker)
             if not worker.engine.broken:
                 self._budget.release(apart)
                 trim_heap()

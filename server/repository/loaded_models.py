@@ -205,7 +205,8 @@ class LoadedModels:
                 partial(self._opener.reopen, entry.name, model, before),
             )
         except Exception:
-            if not entry.serves:
+            # Who gave up what is stuck closes it, and brings another in its place.
+            if not entry.serves and not worker.abandoned:
                 await self._closing.close(entry, entry.reason)
             raise
         entry.move(place)

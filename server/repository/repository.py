@@ -103,6 +103,10 @@ class Repository:
         """Return the workers of what was loaded that still have requests to answer."""
         return list(self._closing.leaving)
 
+    def left_behind(self) -> list[Worker]:
+        """Return the workers of what was given up and has not ended."""
+        return list(self._closing.left_behind)
+
     def names(self) -> list[str]:
         """Return the models on disk, by name.
 

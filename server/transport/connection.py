@@ -192,8 +192,9 @@ class Connection(HttpToolsProtocol):
 
     @property
     def body_has_come(self) -> bool:
-        """Whether the body of the request that runs is here to its end."""
-        return not self.cycle.more_body
+        """Whether the body of the request that runs is here to its end, or no more of it comes."""
+        latest = self._latest  # None where it gave way before anybody asked for its body
+        return latest is None or not latest.more_body
 
     def abort(self) -> None:
         """Cut the connection off."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 import httpx
 import pytest
 
+from server.errors import NotServingError, RefusedError
 from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -67,9 +68,9 @@ async def freed(service: Service) -> None:
         await asyncio.sleep(0.001)
 
 
-async def replaced(service: Service, before: Worker) -> None:
-    """Wait until version 1 of "tiny" has another worker."""
-    (entry,) = (each for each in service.context.repository.entries() if each.name == "tiny/1")
+async def replaced(service: Service, before: Worker, name: str) -> None:
+    """Wait until the slot ``name`` has another worker."""
+    (entry,) = (each for each in service.context.repository.entries() if each.name == name)
     while not entry.serves or entry.worker is before:  # noqa: ASYNC110  nobody is told
         await asyncio.sleep(0.001)
 
@@ -121,6 +122,25 @@ async def test_partitions_that_wait_for_another_plan(
         await in_time(freed(service))
 
 
+@pytest.mark.parametrize("workers", ["1", "tiny=2"])
+async def test_a_model_that_waits_for_another_plan_comes_back_by_itself(
+    settings: SettingsFactory, faults: Faults, packs: Packs, workers: str
+) -> None:
+    async with serving(settings(BUDGET, architecture="2s", workers=workers)) as service:
+        gate, late = await held_up(service, faults)
+        repository, before = service.context.repository, service.worker("tiny")
+        least = sum(service.context.budget.held()["tiny"].values()) // 2
+        try:
+            with pytest.raises((NotServingError, RefusedError)):
+                await in_time(repository.replan("tiny", least))
+            assert (await late).status_code in (503, 504)
+            await in_time(replaced(service, before, "tiny"))
+            close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
+        finally:
+            gate.open()
+        await in_time(freed(service))
+
+
 async def test_one_of_several_versions_is_replaced(
     settings: SettingsFactory, faults: Faults, packs: Packs, tmp_path: Path
 ) -> None:
@@ -134,7 +154,7 @@ async def test_one_of_several_versions_is_replaced(
         try:
             before = service.context.repository.worker("tiny", "1")[0]
             assert (await late).status_code in (503, 504)
-            await in_time(replaced(service, before))
+            await in_time(replaced(service, before, "tiny/1"))
             answer = await in_time(service.infer("tiny/versions/1", TINY))
             close(arrays(answer), packs.expected("tiny", TINY))
         finally:

@@ -131,3 +131,25 @@ async def test_what_somebody_unloads_meanwhile_stays_away(
     error(await service.infer("tiny", TINY), 404, "unloaded")
     case.gate.open()
     await asyncio.to_thread(case.worker.wait)
+
+
+@pytest.mark.parametrize("activations", ["shared", "own"])
+async def test_only_what_others_need_is_a_fault_of_the_process(
+    settings: SettingsFactory, faults: Faults, monkeypatch: pytest.MonkeyPatch, activations: str
+) -> None:
+    changes = {"architecture": "2s", "activations": activations}
+    async with serving(settings(BUDGET, **changes)) as service:
+        case, context = Stuck(service, faults), service.context
+        await case.begin()
+        (entry,) = stuck(context.repository, 1.0, 0.0)
+        await replace_engine(context.repository, entry)
+        error(await case.behind, 503, "did not come back")
+        assert not context._fault(), "it may come back yet"
+        monkeypatch.setattr("server.context._HUNG_SECONDS", 1e-9 - context.settings.request_timeout)
+        assert ("tiny" in context._fault()) == (activations == "shared")
+        monkeypatch.undo()
+        case.gate.open()
+        while context.repository.left_behind():  # noqa: ASYNC110  a thread of its own
+            await asyncio.sleep(0.001)
+        assert not context._fault()
+        assert arrays(await service.infer("tiny", TINY))

@@ -374,6 +374,21 @@ async def test_a_service_that_hangs_does_not_count_as_alive(
         assert not context._fault()
 
 
+async def test_who_is_cut_off_at_the_end_is_told_so(
+    settings: SettingsFactory, faults: Faults, packs: Packs
+) -> None:
+    async with holding(settings, faults, packs) as held:
+        client = Connection("/v2/models/tiny/infer", BODY)
+        asked = asyncio.create_task(client.call(held.service.app))
+        await held.gate.reached()
+        asked.cancel()  # what uvicorn does when the time to drain is over
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert client.status == 503
+        assert "stopping" in json.loads(client.answer)["error"]
+        held.gate.open()
+
+
 async def test_a_lost_device_takes_models_out_of_service_and_the_server_lives(
     settings: SettingsFactory, faults: Faults, packs: Packs
 ) -> None:
