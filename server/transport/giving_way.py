@@ -48,7 +48,7 @@ class _Worth(IntEnum):
 
     NEVER_USED = 0
     KEPT = 1
-    BEGINNING = 2  # part of a request, of which the rest may come yet
+    BEGINNING = 2  # part of a further request, of which the rest may come yet
     IN_USE = 3  # its client asks now and then, and may be about to
 
 
@@ -91,8 +91,10 @@ def _rank(member: Member, now: float) -> tuple[_Worth, float] | None:
     silence = member.silence(now)
     if silence is None:
         return None
-    if silence >= GRACE_SECONDS:
-        return _Worth.KEPT if member.used else _Worth.NEVER_USED, -silence
-    if member.beginning:
-        return _Worth.BEGINNING, -silence
-    return _Worth.IN_USE if member.used else _Worth.NEVER_USED, -silence
+    if not member.used:
+        worth = _Worth.NEVER_USED
+    elif silence >= GRACE_SECONDS:
+        worth = _Worth.KEPT
+    else:
+        worth = _Worth.BEGINNING if member.beginning else _Worth.IN_USE
+    return worth, -silence

@@ -65,9 +65,10 @@ def due(members: list[FakeMember]) -> FakeMember | None:
 
 def worth(member: FakeMember) -> int:
     """What is lost with ``member`` at 100.0."""
-    if 100.0 - (member.since or 0.0) >= GRACE_SECONDS:
-        return 1 if member.used else 0
-    return 2 if member.beginning else 3 if member.used else 0
+    if not member.used:
+        return 0
+    is_fresh = 100.0 - (member.since or 0.0) < GRACE_SECONDS
+    return 1 if not is_fresh else 2 if member.beginning else 3
 
 
 def filled(members: list[FakeMember]) -> Registry:
@@ -219,6 +220,19 @@ def test_where_many_have_one_each_somebody_with_a_few_loses_none_of_them() -> No
     for _ in range(100):
         assert registry.drop_silent(100.0)
     assert not any(member.dropped for member in kept)
+
+
+def test_who_has_just_come_goes_after_those_who_have_begun_and_do_not_go_on() -> None:
+    """His request follows in a moment; it was he who was closed, and not who sends a byte a second."""
+    registry = Registry(SHARED)
+    new = FakeMember("good", since=99.99)
+    slow = [FakeMember(f"10.0.0.{number}", beginning=True, since=99.5) for number in range(31)]
+    for member in (new, *slow):
+        registry.add(member)
+    for _ in slow:
+        assert registry.drop_silent(100.0)
+    assert not new.dropped
+    assert registry.drop_silent(100.0)
 
 
 def test_finding_who_gives_way_does_not_look_at_all_for_each_that_comes() -> None:
