@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
@@ -60,7 +61,7 @@ class Reference:
 def check_pack(
     pack: Pack, reference: Reference, device: Device | None, progress: Progress = silent
 ) -> list[str]:
-    """Compare ``pack`` on ``device`` with ``reference``; return what was not compared and why, in lines.
+    """Compare ``pack`` on ``device`` with ``reference``; return lines: what is odd, or not compared.
 
     Args:
         pack: as it was compiled.
@@ -89,7 +90,7 @@ class _Checker:
     progress: Progress
 
     def check(self, required_only: bool) -> str:
-        """Compare on drawn inputs; return why nothing was compared, or nothing.
+        """Compare on drawn inputs; return why nothing was compared, or what is odd, or nothing.
 
         Operators that jump turn rounding into another answer: there one draw of several decides.
         """
@@ -102,7 +103,7 @@ class _Checker:
             if self.traits.random:
                 return f"ran, but was not compared: node {self.traits.random} draws numbers"
             if not fault:
-                return ""
+                return _remark(expected)
             if fault == _AMPLIFIED:
                 return f"not compared: {fault}"
             faults.append(fault)
@@ -182,6 +183,14 @@ class _Checker:
                 f"{self.reference.source}: the pack fails where ONNX Runtime answers: {exc}; nothing "
                 "was written; please report this (--no-check compiles without comparing)"
             ) from exc
+
+
+def _remark(answer: Arrays) -> str:
+    """Return what is odd about an answer that both give; NaN equals NaN, and serves nobody."""
+    for name, array in answer.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            return f"output {name!r} has NaN on drawn inputs, in ONNX Runtime too: are its weights right?"
+    return ""
 
 
 _AMPLIFIED = "ONNX Runtime itself answers otherwise with and without its optimisations"

@@ -60,6 +60,17 @@ def coding_of(value: bytes, taken: tuple[Coding, ...] = CODINGS) -> Coding:
     raise EncodedError(f"the body is encoded as {encoding}; taken is {', '.join(taken)}", taken)
 
 
+def check_not_encoded(headers: Headers) -> None:
+    """Check that a body is what it says, with no coding around it.
+
+    Raises:
+        EncodedError: it has one.
+    """
+    for name, value in headers:
+        if name == b"content-encoding":
+            coding_of(value, ("identity",))
+
+
 def answer_coding(headers: Headers) -> Coding:
     """Return how to encode an answer: compressed where Accept-Encoding names one coding alone.
 

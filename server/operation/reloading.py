@@ -26,6 +26,7 @@ class Reloading:
         self._describe = describe
         self._asked = {what: asyncio.Event() for what in steps}
         self._taking: set[str] = set()
+        self._failed: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def ask(self) -> None:
@@ -57,18 +58,26 @@ class Reloading:
             await asked.wait()
             asked.clear()
             self._taking.add(what)
-            await _take(what, self._steps[what])
+            await self._take(what)
             self._taking.remove(what)
             if not self._taking and not self._is_asked():
                 self._notifier.ready(self._describe())
-                _log.info("all has been read again: %s", self._describe())
+                self._say_what_was_read()
 
+    async def _take(self, what: str) -> None:
+        """Take one step; what fails keeps what it had, and the server serves on."""
+        self._failed.discard(what)
+        try:
+            await self._steps[what]()
+        except Exception as exc:  # noqa: BLE001  the server serves on
+            self._failed.add(what)
+            _log.error("%s not read again: %s", what, exc)
+        else:
+            _log.info("%s read again", what)
 
-async def _take(what: str, step: Step) -> None:
-    """Take one step; what fails keeps what it had, and the server serves on."""
-    try:
-        await step()
-    except Exception as exc:  # noqa: BLE001  the server serves on
-        _log.error("%s not read again: %s", what, exc)
-    else:
-        _log.info("%s read again", what)
+    def _say_what_was_read(self) -> None:
+        if self._failed:
+            failed = ", ".join(sorted(self._failed))
+            _log.warning("not read again, and as before: %s; %s", failed, self._describe())
+        else:
+            _log.info("all has been read again: %s", self._describe())

@@ -9,7 +9,7 @@ from fastapi import Request
 from models.images.placement import Size
 from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
-from server.codec.framing import coding_of
+from server.codec.framing import check_not_encoded
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.request_needs import picture_sweep_bytes
@@ -47,8 +47,7 @@ async def read_picture(
         DisconnectedError: the client went away while sending.
     """
     exchange = exchange_of(request)
-    for coding in request.headers.getlist("content-encoding"):
-        coding_of(coding.encode("latin-1"), ("identity",))
+    check_not_encoded(request.headers.raw)
     async with uploaded(request) as path:
         started = time.perf_counter()
         recipe = pack.manifest.preprocess

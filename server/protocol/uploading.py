@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError
 from server.protocol.errors import KNOWN, public, status_of
 from server.protocol.event_stream import MEDIA_TYPE, EventStream, event
@@ -29,6 +30,7 @@ async def upload(context: ContextDependency, request: Request, name: str) -> Res
     """
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
+    check_not_encoded(request.headers.raw)
     exchange = exchange_of(request)
     async with AsyncExitStack() as stack:
         taken = await stack.enter_async_context(context.uploads.upload(name))

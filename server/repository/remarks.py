@@ -34,5 +34,6 @@ class IgnoredFields:
         """Say it, where it is not what was said last."""
         ignored = ignored_fields(config)
         if self._said.get(name, "") != ignored:
-            _log.info("model %s: %s: ignored: %s", name, FILE, ignored or "nothing any more")
+            known = f"ignored: {ignored}" if ignored else "nothing of it is ignored any more"
+            _log.info("model %s: %s: %s", name, FILE, known)
         self._said[name] = ignored

@@ -117,7 +117,8 @@ class Worker:
         """Check that a request that came now would find a place, with so much time to answer it.
 
         Raises:
-            BusyError: ``limit`` requests wait already. LateError: it would be late.
+            BusyError: ``limit`` requests wait already. LateError: it would be late. NotServingError: the
+            worker is closing.
         """
         if seconds is None:
             self._line.check_room()

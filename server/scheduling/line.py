@@ -90,8 +90,10 @@ class Line(Generic[C]):
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
         Raises:
-            BusyError: there is none. LateError: it would be refused if it came now.
+            BusyError: there is none. LateError: it would be refused if it came now. NotServingError: it is
+            closed.
         """
+        self._check_open()
         if len(self._waiting) >= self._limit:
             raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
         if deadline is not None:
@@ -109,7 +111,6 @@ class Line(Generic[C]):
         """
         desk = self._desk
         with self._changed:
-            self._check_open()
             self.check_room()
             ticket.model = self.key
             refusal = desk.agenda.admit(ticket, desk.clock())

@@ -151,7 +151,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("post", "/v2/repository/models/{name}/upload"): Operation(
         {200: (Content(schemas.Placed),)},
-        (400, 403, 408, 409, 413, 500, 503, 504),
+        (400, 403, 408, 409, 413, 415, 500, 503, 504),
         (Content({"type": "string", "format": "binary"}, "application/octet-stream"),),
     ),
     ("post", "/v2/repository/models/{name}/unload"): _takes(

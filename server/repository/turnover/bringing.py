@@ -54,7 +54,7 @@ class Bringing:
         if not entry.serves:
             with entry.coming_back() if entry.evicted else contextlib.nullcontext():
                 return await self._anew(entry, slot, evicts)
-        _log.info("model %s: its pack was changed, version %s comes", slot.name, slot.folder.name)
+        _log.info("model %s: changed on disk, version %s comes", slot.name, slot.folder.name)
         try:
             return await self._replacing.replace(entry, slot, evicts)
         except Exception as exc:

@@ -122,6 +122,12 @@ def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
     assert "'noise' (RandomNormalLike)" in note
 
 
+def test_answers_that_are_not_numbers_are_said(tmp_path: Path) -> None:
+    model = parsed("n (float[4] x) => (float[4] y) { r = Sub(x, x)\n y = Div(r, r) }")
+    (note,) = checked(model, tmp_path)
+    assert "'y' has NaN" in note
+
+
 FLOATS = functools.partial(np.array, dtype=np.float32)
 
 

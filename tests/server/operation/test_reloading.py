@@ -48,6 +48,7 @@ async def test_each_asking_takes_every_step(caplog: pytest.LogCaptureFixture) ->
     assert taken == [*names, *names]
     assert notifier.messages == ["RELOADING=1", "READY=1"] * 2
     assert "bad not read again: spoilt" in caplog.text
+    assert caplog.messages[-1] == "not read again, and as before: bad; 2 models"
 
 
 async def test_who_asks_while_models_are_read_has_keys_read_at_once() -> None:

@@ -170,6 +170,7 @@ def cases() -> Iterator[Case]:
     yield Case("post", UPLOAD, 400)
     yield Case("post", UPLOAD, 403, "tiny", FOREIGN)
     yield Case("post", UPLOAD, 413, "tiny", BIG)
+    yield Case("post", UPLOAD, 415, sent={"headers": {"Content-Encoding": "gzip"}})
 
 
 def check(document: Document, path: str, method: str, answer: httpx.Response) -> None:

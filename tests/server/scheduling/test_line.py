@@ -66,6 +66,9 @@ def test_a_closed_line_gives_what_it_holds_and_then_none() -> None:
     line = Dispatcher(clock=Clock()).line("m", 4)
     line.join(ticket())
     line.close()
+    for seconds in (None, 5.0):  # whatever it would ask may be forgotten by now
+        with pytest.raises(NotServingError, match="leaving"):
+            line.check_room(seconds)
     with pytest.raises(NotServingError, match="'m' is leaving"):
         line.join(ticket())
     line.done(sweep_of(line), None)

@@ -275,6 +275,12 @@ def test_versions_that_others_put_there_are_kept(packs: Packs, tmp_path: Path) -
     assert (root / "new" / "8" / "manifest.json").exists()
 
 
+async def test_a_compressed_file_is_refused_as_that(service: Service, repository: Path) -> None:
+    refused = await send(service, "new", "anything", **{"Content-Encoding": "gzip"})
+    error(refused, 415, "gzip", "identity")
+    nothing_is_left(repository, tiny=["1"], pair=["1"])
+
+
 @pytest.mark.slow
 async def test_a_real_model_is_compiled(
     settings: SettingsFactory, packs: Packs, repository: Path
