@@ -167,7 +167,10 @@ def pool() -> Iterator[ReadPool]:
     pool.close()
 
 
-@pytest.fixture(scope="module", params=[residual, squeeze, dense, vgg, separable, cifar10])
+_SMALL = (residual, squeeze, dense, vgg, separable)
+
+
+@pytest.fixture(scope="module", params=[*_SMALL, pytest.param(cifar10, marks=pytest.mark.slow)])
 def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return compiled(request.param(), tmp_path_factory.mktemp("pack"))
 
