@@ -65,6 +65,11 @@ def use_threads(threads: int | None = None) -> int:
         return _Process.threads
 
 
+def pool_is_shared() -> bool:
+    """Return whether all sessions have one pool, whose threads spin for a while after each kernel."""
+    return _Process.claimed
+
+
 def threads_of_device(threads: int | None) -> int:
     """Start ONNX Runtime; return how many threads compute for a device that asks for ``threads``.
 

@@ -126,7 +126,7 @@ def operators_on_elements(
     """Return what computes ``pieces`` of operators on elements: native kernels, or why there are none."""
     count = f"{pieces:,} of {counted(all_pieces, 'piece')}"
     if kernels is not None:
-        return f"{count}, by native kernels for {kernels}"
+        return f"{count}, by native kernels for {kernels} where one thread computes"
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
 
 
