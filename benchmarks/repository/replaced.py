@@ -29,6 +29,7 @@ from onnx import numpy_helper
 from benchmarks.servers.client import first_output, tensor_body
 from benchmarks.servers.served import ours, running
 from models.compiler import compile_onnx
+from models.compiler.writing.write import put_in_place
 from models.packs.leftovers import PREFIX
 from models.runtime.sessions import open_resident
 
@@ -168,14 +169,11 @@ class Standstill:
 
 
 def _replace(folder: Path, pack: Path, number: int) -> None:
-    """Put ``pack`` into ``folder`` as version ``number``, all at once; what was there goes."""
-    hidden, old = folder / f"{PREFIX}coming", folder / f"{PREFIX}going"
+    """Put ``pack`` into ``folder`` as version ``number`` in one step; what was there goes."""
+    hidden = folder / f"{PREFIX}coming"
     shutil.copytree(pack, hidden)
-    there = folder / str(number)
-    if there.exists():
-        there.rename(old)
-    hidden.rename(there)
-    shutil.rmtree(old, ignore_errors=True)
+    put_in_place(hidden, folder / str(number))
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _wait_for(probe: Client, wanted: int) -> None:

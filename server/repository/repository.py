@@ -31,11 +31,7 @@ from server.repository.entries import Entries
 from server.repository.entry import Entry, Lost, Unloaded
 from server.repository.expected import Expected
 from server.repository.layout.presence import Presence
-from server.repository.layout.slots import (
-    Missing,
-    Slot,
-    missing_versions,
-)
+from server.repository.layout.slots import Missing, Slot, missing_versions
 from server.repository.layout.wholeness import check_whole
 from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener

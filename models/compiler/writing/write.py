@@ -63,7 +63,7 @@ def _place(pack: Path, destination: Path) -> None:
     for file in pack.iterdir():
         _fsync(file)
     _fsync(pack)
-    _replace(pack, destination)
+    put_in_place(pack, destination)
     _fsync(destination.parent)
 
 
@@ -75,8 +75,12 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _replace(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what was there is exchanged in one step, then removed."""
+def put_in_place(folder: Path, destination: Path) -> None:
+    """Put ``folder`` at ``destination``; what is there takes its place, in one step: nobody finds neither.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
     if not destination.exists():
         folder.rename(destination)
         return

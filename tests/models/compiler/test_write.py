@@ -220,7 +220,7 @@ elif point == "fsync":
     before(os, "fsync")
 elif point == "rename":
     import models.compiler.writing.write as module
-    before(module, "_replace")
+    before(module, "put_in_place")
 elif point == "after":
     import models.compiler.writing.write as module
     before(module, "_fsync", lambda path: path == Path(destination))
