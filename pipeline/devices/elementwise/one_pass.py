@@ -30,7 +30,7 @@ Bind = Callable[[bytes, Sequence[NDArray[Any]], Sequence[NDArray[Any]]], Callabl
 
 
 class OnePass:
-    """Programs with ``threads`` threads of ``library``; long ones by ``bind_model``, if ONNX Runtime can."""
+    """Programs with ``threads`` threads of ``library``; long ones by ``bind_model``, where it is given."""
 
     def __init__(self, library: Library, threads: int, bind_model: Bind | None = None) -> None:
         self._library = library
