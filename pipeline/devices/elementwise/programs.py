@@ -29,7 +29,7 @@ OPERATORS = (
 MOST_TENSORS = 12
 MOST_BLOCKS = 6
 #: Elements from which on several threads are worth it, as in kernels/.
-WORTH_SHARING = 32 << 10
+WORTH_SHARING = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)

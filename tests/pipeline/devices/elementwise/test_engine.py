@@ -36,7 +36,8 @@ _NODES = """
     b = Conv<pads=[1,1,1,1]>(sum, wb)
     u = Sigmoid(b)
     silu = Mul(b, u)
-    c = Conv<pads=[1,1,1,1]>(silu, wc)
+    gated = Add(silu, b)
+    c = Conv<pads=[1,1,1,1]>(gated, wc)
     v = Neg(c)
     w = Tanh(v)
     d = Conv(w, wd)
@@ -45,7 +46,8 @@ _NODES = """
     g = Add(f, one)
     h = Mul(d, g)
     gelu = Mul(h, half)
-    y = Conv(gelu, we)
+    more = Add(gelu, d)
+    y = Conv(more, we)
 """
 _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
