@@ -20,6 +20,7 @@ from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelErro
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.elementwise.operator_node import DOMAIN
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -126,9 +127,14 @@ class CpuDevice(CachingDevice):
         super().__init__()
         self.threads = threads_of_device(threads)
         library = find_library()
-        wanted = self.threads == 1 or not pool_is_shared() if native is None else native
-        if wanted and isinstance(library, Library):
-            self.one_pass = OnePass(library, native_threads or self.threads)
+        self._library = library.path if isinstance(library, Library) else None
+        if native is not False and isinstance(library, Library):
+            shared = self.threads > 1 and pool_is_shared() and native_threads is None
+            self.one_pass = OnePass(
+                library,
+                native_threads or self.threads,
+                self._bind_chain if shared else None,
+            )
 
     @property
     def computes_on_caller(self) -> bool:
@@ -141,8 +147,12 @@ class CpuDevice(CachingDevice):
         if self.one_pass is not None:
             self.one_pass.close()
 
+    def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
+        return self.load(graph).bind(inputs, outputs)
+
     def make(self, graph: bytes) -> Kernel:
+        library = self._library if DOMAIN.encode() in graph else None
         try:
-            return _CpuKernel(open_piece(graph, self.threads))
+            return _CpuKernel(open_piece(graph, self.threads, library))
         except SessionError as exc:
             raise DeviceError(str(exc)) from exc
