@@ -1,4 +1,4 @@
-"""Operators on elements: in ONNX Runtime, by native kernels, and by these with one thread.
+"""Operators on elements: in ONNX Runtime, by native kernels, and by these with threads of their own or one.
 
 ``python -m benchmarks.elementwise PACK [--rounds 20] [--sleeping]``, on a machine that nothing else uses.
 Engines with all weights in memory take turns, in another order each round. Prints medians: milliseconds of
