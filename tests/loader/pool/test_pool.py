@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -222,9 +223,8 @@ def test_reads_in_line_wake_one_thread_for_all() -> None:
     for number in range(1, 20):
         pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8), client=client))
     last = jobs.job(20, MemoryReader(CONTENT), ranges(0, 8), client=client)
-    last.done = lambda _error, _seconds: pool.submit(following)
     following = jobs.job(21, MemoryReader(CONTENT), ranges(8, 8), client=client)
-    pool.submit(last)
+    pool.submit(replace(last, done=lambda _error, _seconds: pool.submit(following)))
     gate.open.set()
     assert [jobs.next()[0] for _ in range(21)] == [*range(20), 21]
     pool.close()
