@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.devices.elementwise.library import Library, Placed
 from pipeline.devices.elementwise.operator_node import chain_model, strides_of
 from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
-from pipeline.devices.elementwise.programs import Program, Step
+from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
 from pipeline.devices.elementwise.recognising import recognised
 
 
@@ -28,17 +28,14 @@ class Wired:
 #: Loads a model of one node, and binds it to inputs and outputs.
 Bind = Callable[[bytes, Sequence[NDArray[Any]], Sequence[NDArray[Any]]], Callable[[], None]]
 
-# Elements from which on several threads are worth it, as in kernels/.
-_WORTH_SHARING = 32 << 10
-
 
 class OnePass:
-    """Programs with ``threads`` threads of ``library``, or with ``bind_model`` on those of ONNX Runtime."""
+    """Programs with ``threads`` threads of ``library``; long ones by ``bind_model``, where it is given."""
 
     def __init__(self, library: Library, threads: int, bind_model: Bind | None = None) -> None:
         self._library = library
         self._bind_model = bind_model
-        self._threads = threads = 1 if bind_model else threads
+        self._threads = threads
         library.open_threads(threads)
         self._closed = weakref.finalize(self, library.close_threads, threads)
 
@@ -67,13 +64,20 @@ class OnePass:
             placed[name] = (array.ctypes.data, *strides)
         if not all(_apart(result, other) for result in results for other in used.values()):
             return None
-        if self._bind_model is not None and results[0].size >= _WORTH_SHARING:
-            model = chain_model(program, {name: array.shape for name, array in used.items()})
-            if model is not None:
-                ports = list(used.values())
-                n_inputs = len(program.inputs)
-                return self._bind_model(model, ports[:n_inputs], ports[n_inputs:])
-        return self._library.bind(program, placed, results[0].size, self._threads)
+        return self._shared(program, used) or self._library.bind(
+            program, placed, results[0].size, self._threads
+        )
+
+    def _shared(
+        self, program: Program, used: Mapping[str, NDArray[Any]]
+    ) -> Callable[[], None] | None:
+        ports, n_inputs = list(used.values()), len(program.inputs)
+        if self._bind_model is None or ports[-1].size < WORTH_SHARING:
+            return None
+        model = chain_model(program, {name: array.shape for name, array in used.items()})
+        if model is None:
+            return None
+        return self._bind_model(model, ports[:n_inputs], ports[n_inputs:])
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""

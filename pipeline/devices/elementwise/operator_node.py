@@ -1,16 +1,19 @@
 """Programs as nodes of ONNX Runtime: the operator `Chain` of kernels/custom_operator.c.
 
-A session with such a node computes its chain on ONNX Runtime's own threads. It needs the native library:
-``open_piece(..., operators=library.path)``. Graphs of pieces and these nodes can stand in one graph.
+A session with such a node computes its chain on ONNX Runtime's own threads. It is opened with the native
+library, ``open_piece(graph, threads, operators=library.path)``. Pieces and such nodes can be in one graph.
 """
 
+import functools
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
+from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.elementwise.messages import model, node
-from pipeline.devices.elementwise.programs import OPERATORS, Program
+from pipeline.devices.elementwise.programs import OPERATORS, WORTH_SHARING, Program, Step
 
 DOMAIN = "layerstream"
 OPERATOR = "Chain"
@@ -53,6 +56,26 @@ def chain_model(program: Program, shapes: Mapping[str, Shape]) -> bytes | None:
     inputs = [(name, shapes[name]) for name in program.inputs]
     outputs = [(name, shapes[name]) for name in sorted(program.results)]
     return model([only], inputs, outputs, [(DOMAIN, VERSION)])
+
+
+def holds_chain(graph: bytes) -> bool:
+    """Return whether a serialised graph may have chains: it names their domain."""
+    return DOMAIN.encode() in graph
+
+
+@functools.cache
+def why_not_shared(library: Path) -> str | None:
+    """Return why ONNX Runtime does not run chains of ``library`` on its threads; None: it was tried."""
+    program = Program((Step("negative", ("x",), "y"),), frozenset("y"))
+    tried = np.arange(2 * WORTH_SHARING, dtype=np.float32)
+    model = chain_model(program, dict.fromkeys("xy", tried.shape))
+    if model is None:
+        return "its program is none"
+    try:
+        found = run_session(open_piece(model, operators=library), {"x": tried})["y"]
+    except SessionError as exc:
+        return f"ONNX Runtime takes no operator of ours: {str(exc)[:200]}"
+    return None if np.array_equal(found, -tried) else "ONNX Runtime's threads give other numbers"
 
 
 def strides_of(shape: Shape, whole: Shape) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@
 enum { MOST_AXES = 8, MOST_STEPS = 64, HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
 enum { MOST_INTEGERS = HEAD + MOST_AXES + OF_TENSOR * MOST_TENSORS + OF_STEP * MOST_STEPS };
 // Elements of one part, and of how many on several threads are worth it.
-enum { PART = 16 << 10, WORTH_SHARING = 32 << 10 };
+enum { PART = 8 << 10, WORTH_SHARING = 16 << 10 };
 
 struct node {
     table functions;

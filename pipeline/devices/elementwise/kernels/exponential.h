@@ -46,9 +46,6 @@ static inline struct exponential exponential_with(float x, float rest) {
     return exponential_of_parts(remainder_of(x, shifted) + rest, shifted);
 }
 
-static inline int32_t lesser(int32_t a, int32_t b) { return a < b ? a : b; }
-static inline int32_t greater(int32_t a, int32_t b) { return a > b ? a : b; }
-
 // 2^n, -126 <= n <= 127.
 static inline float power_of_two(int32_t n) { return of_bits((n + 127) * (1 << 23)); }
 

@@ -8,10 +8,13 @@ static inline float over_one_and(struct exponential power, float by) {
     return by / fma_(power.m, power_of_two(near), 1.0f) * power_of_two(near - power.n);
 }
 
-// -x where its exponential is needed: above 87 the result is 1, and below -150 less than any number.
-static inline float away(float x) { return -at_most(at_least(x, -150.0f), 87.0f); }
+// -x where its exponential is needed: above 87 the result is 1, and below -150 less than any number. NaN is
+// lost: it comes by what is divided.
+static inline float away(float x) { return -no_less(no_more(x, 87.0f), -150.0f); }
 
-static inline float sigmoid_of(float x) { return over_one_and(exponential(away(x)), 1.0f); }
+static inline float sigmoid_of(float x) {
+    return over_one_and(exponential(away(x)), x != x ? x : 1.0f);
+}
 
 // Far below it is -0 as its limit, also of -infinity.
 static inline float silu_of(float x) {

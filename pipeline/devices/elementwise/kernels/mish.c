@@ -6,7 +6,7 @@
 // is rounded once.
 static inline float mish_of(float x) {
     const float low = at_least(x, -128.0f);
-    const struct exponential power = exponential(at_most(low, 16.0f));
+    const struct exponential power = exponential(no_more(low, 16.0f));
     const int32_t near = greater(power.n, -100);
     const float e = power.m * power_of_two(near);
     const float m = fma_(e, e, 2.0f * e);
