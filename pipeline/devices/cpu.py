@@ -1,7 +1,8 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +10,16 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
+from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
+    open_joined,
     open_piece,
     pool_is_shared,
     reason,
     threads_of_device,
 )
+from models.runtime.wire import WireError
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
@@ -142,7 +146,22 @@ class CpuDevice(CachingDevice):
             self.one_pass.close()
 
     def make(self, graph: bytes) -> Kernel:
+        return self._opened(open_piece, graph)
+
+    def joins(self, graph: bytes) -> bool:
+        return can_join(graph)
+
+    def join(self, graphs: Sequence[bytes]) -> Kernel:
         try:
-            return _CpuKernel(open_piece(graph, self.threads))
+            joined = join_graphs(graphs)
+        except (JoinError, WireError) as exc:
+            raise DeviceError(str(exc)) from exc
+        return self.kept(joined, partial(self._opened, open_joined))
+
+    def _opened(
+        self, opening: "Callable[[bytes, int], ort.InferenceSession]", graph: bytes
+    ) -> Kernel:
+        try:
+            return _CpuKernel(opening(graph, self.threads))
         except SessionError as exc:
             raise DeviceError(str(exc)) from exc
