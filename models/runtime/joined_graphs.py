@@ -22,14 +22,15 @@ _OPSET_DOMAIN = 1
 _READ = frozenset({_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT})
 
 _BLOCKED = "com.microsoft.nchwc"
+_STANDARD = """
+Add AveragePool BatchNormalization Clip Concat Conv Div Elu Erf Exp Flatten Gemm GlobalAveragePool
+GlobalMaxPool HardSigmoid LayerNormalization LeakyRelu Log MatMul Max MaxPool Min Mul Neg PRelu Pow
+ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Split Sqrt Sub Tanh Transpose
+"""
+_MICROSOFT = "FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
 _KERNELS = {
-    "": frozenset(
-        "Add AveragePool BatchNormalization Clip Concat Conv Div Elu Erf Exp Flatten Gemm "
-        "GlobalAveragePool GlobalMaxPool HardSigmoid LayerNormalization LeakyRelu Log MatMul Max MaxPool "
-        "Min Mul Neg Pow PRelu ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Split "
-        "Sqrt Sub Tanh Transpose".split()
-    ),
-    "com.microsoft": frozenset("FusedConv FusedGemm FusedMatMul Gelu QuickGelu".split()),
+    "": frozenset(_STANDARD.split()),
+    "com.microsoft": frozenset(_MICROSOFT.split()),
 }
 
 

@@ -99,8 +99,9 @@ class _Binder:
     def _run(self, run: range) -> Launch:
         """Return one launch for the steps of ``run``: nobody looks until the last one has ended."""
         steps = self._plan.steps[run.start : run.stop]
-        launch = self._kernels.of_pack.run([self._placed(step) for step in steps], self._scratch)
-        return _named(launch, f"{self._name(steps[0])} to {self._name(steps[-1])}")
+        pieces = [step for step in steps if isinstance(step, Piece)]
+        launch = self._kernels.of_pack.run(list(map(self._placed, pieces)), self._scratch)
+        return _named(launch, f"{self._name(pieces[0])} to {self._name(pieces[-1])}")
 
     def _placed(self, piece: Piece) -> Placed:
         return Placed(

@@ -95,7 +95,7 @@ def make_plan(
         runs=(),
         stages=stages(architecture, order),
     )
-    return joined(manifest, plan) if choice.joined else plan
+    return joined(manifest, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
 
 def _is_plain(architecture: Architecture) -> bool:

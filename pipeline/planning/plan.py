@@ -28,8 +28,9 @@ class Choice:
     of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
-    ``lanes``: requests that one sweep can carry. ``joined``: kernels that nothing separates run as one where
-    they are short, which takes memory of sessions. A file of plans is read with these limits.
+    ``lanes``: requests that one sweep can carry. ``joined_bytes``: the most that sessions may take beside
+    those of single kernels, for short ones that nothing separates to run as one. A file of plans is read
+    with these limits.
     """
 
     ring_bytes: NonNegativeInt | None = None
@@ -40,7 +41,7 @@ class Choice:
     ahead: Ahead = "never"
     regions: tuple[Region, ...] = ()
     lanes: PositiveInt = 1
-    joined: bool = False
+    joined_bytes: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
