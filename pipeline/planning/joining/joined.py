@@ -18,7 +18,7 @@ from pipeline.schedule.schedule import Stage, awaited
 
 # About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
 # who is next, cancels or has a deadline; a large kernel alone takes as long.
-_LAUNCH_SECONDS = 10e-3
+_LAUNCH_SECONDS = 20e-3
 _MACS_A_SECOND = 30e9
 _BYTES_A_SECOND = 6e9
 # What pieces with values of their own keep until a launch ends.
