@@ -11,7 +11,7 @@ only if all of its operators are kernels of ONNX Runtime as they stand.
 
 from collections.abc import Iterable, Sequence
 
-from models.runtime.wire import Field, WireError, fields, message
+from models.runtime.wire import Field, WireError, fields, message, number
 
 # Fields of ONNX's messages.
 _IR_VERSION, _GRAPH, _OPSET = 1, 7, 8
@@ -31,6 +31,7 @@ _MICROSOFT = "FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
 _KERNELS = {
     "": frozenset(_STANDARD.split()),
     "com.microsoft": frozenset(_MICROSOFT.split()),
+    "layerstream": frozenset({"Chain"}),
 }
 
 
@@ -58,8 +59,8 @@ def join_graphs(graphs: Sequence[bytes]) -> bytes:
         JoinError: they were written for different versions of ONNX. WireError: one is no graph.
     """
     parts = [
-        _renamed(part, str(number))
-        for number, graph in enumerate(graphs)
+        _renamed(part, str(position))
+        for position, graph in enumerate(graphs)
         for part in fields(_body(graph))
         if part.number != _GRAPH_NAME
     ]
@@ -69,15 +70,16 @@ def join_graphs(graphs: Sequence[bytes]) -> bytes:
 
 def _header(graphs: Iterable[bytes]) -> bytes:
     """Return what stands in all of ``graphs`` beside their nodes: versions."""
-    found: dict[bytes, bytes] = {}
-    for graph in graphs:
-        for field in fields(graph):
-            if field.number in (_IR_VERSION, _OPSET):
-                domain = b"".join(_all(field.data, _OPSET_DOMAIN))
-                key = bytes([field.number]) + domain
-                if found.setdefault(key, field.whole) != field.whole:
-                    raise JoinError("pieces of different versions of ONNX")
-    return b"".join(found.values())
+    versions: dict[bytes, bytes] = {}
+    newest = 0
+    for field in (field for graph in graphs for field in fields(graph)):
+        if field.number == _IR_VERSION:
+            newest = max(newest, field.value)
+        elif field.number == _OPSET:
+            domain = b"".join(_all(field.data, _OPSET_DOMAIN))
+            if versions.setdefault(domain, field.whole) != field.whole:
+                raise JoinError("pieces of different versions of ONNX")
+    return b"".join((number(_IR_VERSION, newest), *versions.values()))
 
 
 def _renamed(part: Field, prefix: str) -> bytes:

@@ -123,32 +123,41 @@ def open_session(model: bytes | str, options: "ort.SessionOptions") -> "ort.Infe
         raise SessionError(str(exc)) from exc
 
 
-def open_piece(graph: bytes, threads: int | None = None) -> "ort.InferenceSession":
+def open_piece(
+    graph: bytes, threads: int | None = None, operators: Path | None = None
+) -> "ort.InferenceSession":
     """Load a piece as it is: nothing optimised, no weights repacked, no memory kept between runs.
 
-    ``threads``: as ``session_options``.
+    ``threads``: as ``session_options``. ``operators``: a library of operators that it has.
 
     Raises:
-        SessionError: ONNX Runtime refuses it.
+        SessionError: ONNX Runtime refuses it, or the library.
     """
-    return open_session(graph, _as_it_is(threads))
+    return open_session(graph, _as_it_is(threads, operators))
 
 
-def open_joined(graph: bytes, threads: int | None = None) -> "ort.InferenceSession":
+def open_joined(
+    graph: bytes, threads: int | None = None, operators: Path | None = None
+) -> "ort.InferenceSession":
     """Load several pieces in one graph (joined_graphs.py) as ``open_piece`` does.
 
     Nodes run in the order of the graph; raises as ``open_piece``.
     """
     import onnxruntime as ort
 
-    options = _as_it_is(threads)
+    options = _as_it_is(threads, operators)
     # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     return open_session(graph, options)
 
 
-def _as_it_is(threads: int | None) -> "ort.SessionOptions":
+def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOptions":
     options = session_options(optimise=False, threads=threads)
+    if operators is not None:
+        try:
+            options.register_custom_ops_library(str(operators))
+        except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+            raise SessionError(reason(exc)) from exc
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")

@@ -73,6 +73,11 @@ def message(number: int, content: bytes) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
 
 
+def number(number: int, value: int) -> bytes:
+    """Return field ``number`` that holds ``value``, which is not negative."""
+    return _varint(number << 3 | _VARINT) + _varint(value)
+
+
 def _varint(number: int) -> bytes:
     groups = bytearray()
     while number > 0x7F:

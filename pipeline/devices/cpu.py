@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelErro
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
 class CpuDevice(CachingDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: operators on elements in one pass, where there is the library for it, with
-    ``native_threads`` of these threads (None: all). None: only where no thread of ONNX Runtime spins on
-    the core that a second one of ours would wait for (YOLOv4: 1.04 x of a sweep without).
+    ``native``: operators on elements in one pass, where there is the library for it; None: where that is
+    faster. Where all sessions share a pool, its threads compute them. Else the library has its own, which
+    sleep: ``native_threads`` (None: as many). None is False where both would be, since ONNX Runtime does
+    not take our operator: its threads spin on the core that ours wait for (YOLOv4: 1.04 x of a sweep).
     """
 
     name = "cpu"
@@ -130,9 +132,19 @@ class CpuDevice(CachingDevice):
         super().__init__()
         self.threads = threads_of_device(threads)
         library = find_library()
-        wanted = self.threads == 1 or not pool_is_shared() if native is None else native
-        if wanted and isinstance(library, Library):
-            self.one_pass = OnePass(library, native_threads or self.threads)
+        self._operators = library.path if isinstance(library, Library) else None
+        if isinstance(library, Library) and native is not False:
+            self.one_pass = self._one_pass(library, native, native_threads)
+
+    def _one_pass(
+        self, library: Library, native: bool | None, native_threads: int | None
+    ) -> OnePass | None:
+        spinning = self.threads > 1 and pool_is_shared()
+        if spinning and native_threads is None and why_not_shared(library.path) is None:
+            return OnePass(library, 1, self._bind_chain)
+        if spinning and native is None:
+            return None
+        return OnePass(library, native_threads or self.threads)
 
     @property
     def computes_on_caller(self) -> bool:
@@ -145,8 +157,11 @@ class CpuDevice(CachingDevice):
         if self.one_pass is not None:
             self.one_pass.close()
 
+    def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
+        return self.load(graph).bind(inputs, outputs)
+
     def make(self, graph: bytes) -> Kernel:
-        return self._opened(open_piece, graph)
+        return _opened(lambda: open_piece(graph, self.threads, self._operators_of(graph)))
 
     def joins(self, graph: bytes) -> bool:
         return can_join(graph)
@@ -156,12 +171,17 @@ class CpuDevice(CachingDevice):
             joined = join_graphs(graphs)
         except (JoinError, WireError) as exc:
             raise DeviceError(str(exc)) from exc
-        return self.kept(joined, partial(self._opened, open_joined))
+        return self.kept(joined, self._make_joined)
 
-    def _opened(
-        self, opening: "Callable[[bytes, int], ort.InferenceSession]", graph: bytes
-    ) -> Kernel:
-        try:
-            return _CpuKernel(opening(graph, self.threads))
-        except SessionError as exc:
-            raise DeviceError(str(exc)) from exc
+    def _make_joined(self, graph: bytes) -> Kernel:
+        return _opened(lambda: open_joined(graph, self.threads, self._operators_of(graph)))
+
+    def _operators_of(self, graph: bytes) -> Path | None:
+        return self._operators if holds_chain(graph) else None
+
+
+def _opened(opening: "Callable[[], ort.InferenceSession]") -> Kernel:
+    try:
+        return _CpuKernel(opening())
+    except SessionError as exc:
+        raise DeviceError(str(exc)) from exc

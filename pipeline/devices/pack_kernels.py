@@ -21,6 +21,10 @@ class Placed(NamedTuple):
     outputs: Sequence[Any]
 
 
+#: A serialised graph, and where its inputs and outputs lie.
+_Part = tuple[bytes, Sequence[Any], Sequence[Any]]
+
+
 class PackKernels:
     """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
 
@@ -51,27 +55,31 @@ class PackKernels:
             DeviceError: one cannot be loaded.
         """
         launches: list[Launch] = []
-        for joins, held in groupby(run, lambda placed: self._joins(placed.piece)):
-            pieces = list(held)
-            if joins and len(pieces) > 1:
-                launches.append(self._joined(pieces, scratch))
+        joining = ((placed, self._in_graph(placed)) for placed in run)
+        for joins, held in groupby(joining, lambda item: item[1] is not None):
+            items = list(held)
+            if joins and len(items) > 1:
+                launches.append(self._joined([part for _, part in items if part], scratch))
             else:
-                launches += [self.piece(placed, scratch) for placed in pieces]
+                launches += [self.piece(placed, scratch) for placed, _ in items]
         return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
 
-    def _joined(self, run: Sequence[Placed], scratch: Memory) -> Launch:
-        kernel = self._device.join([self._pack.graphs[placed.piece.graph] for placed in run])
-        inputs = [array for placed in run for array in placed.inputs]
-        outputs = [array for placed in run for array in placed.outputs]
+    def _joined(self, parts: Sequence[_Part], scratch: Memory) -> Launch:
+        kernel = self._device.join([graph for graph, _, _ in parts])
+        inputs = [array for _, inputs, _ in parts for array in inputs]
+        outputs = [array for _, _, outputs in parts for array in outputs]
         return kernel.bind(inputs, outputs, scratch)
 
-    def _joins(self, piece: Piece) -> bool:
-        if self._program(piece) is not None:
-            return False
-        known = self._joining.get(piece.graph)
-        if known is None:
-            known = self._joining[piece.graph] = self._device.joins(self._pack.graphs[piece.graph])
-        return known
+    def _in_graph(self, placed: Placed) -> _Part | None:
+        """Return a piece as a part of a larger graph; None: it is a launch of its own."""
+        piece, inputs, outputs = placed
+        program, one_pass = self._program(piece), self._device.one_pass
+        if program is not None and one_pass is not None:
+            return one_pass.as_node(program, _by_name(ports(piece), inputs, outputs))
+        graph = self._pack.graphs[piece.graph]
+        if piece.graph not in self._joining:
+            self._joining[piece.graph] = self._device.joins(graph)
+        return (graph, inputs, outputs) if self._joining[piece.graph] else None
 
     def _program(self, piece: Piece) -> Program | None:
         return None if self._programs is None else self._programs.piece(piece)
@@ -103,8 +111,13 @@ class PackKernels:
     ) -> Launch | None:
         if program is None or self._device.one_pass is None:
             return None
-        named = zip((*names[0], *names[1]), (*inputs, *outputs), strict=True)
-        return self._device.one_pass.bind(program, dict(named))
+        return self._device.one_pass.bind(program, _by_name(names, inputs, outputs))
+
+
+def _by_name(
+    names: tuple[tuple[str, ...], tuple[str, ...]], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> dict[str, Any]:
+    return dict(zip((*names[0], *names[1]), (*inputs, *outputs), strict=True))
 
 
 def _one_by_one(launches: Sequence[Launch]) -> None:

@@ -192,3 +192,24 @@ def test_resolutions_that_are_none(cli: Cli, sizes: str) -> None:
 def test_no_pack(cli: Cli, tmp_path: Path) -> None:
     cli("bench", "pipeline", tmp_path / "none").refuses(BAD, "none")
     cli("bench", "pipeline", tmp_path).refuses(BAD, "no pack")
+
+
+@pytest.mark.slow
+def test_a_disk_of_a_speed_has_a_profile_of_its_own(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(tiny, tmp_path / "tiny")
+    command = ("bench", "pipeline", own, "--architectures", "auto@50%", "--no-peers", "--json")
+    profiles = {}
+    for pace, name in ((("--pace", "200MB/s"), "profile-paced-200MB.json"), ((), "profile.json")):
+        document = cli(*command, *pace, "--iterations", 2).document
+        assert document["pace_bytes_per_second"] == (200e6 if pace else None)
+        assert all(row["equal_to_pre"] for row in document["rows"])
+        profiles[name] = json.loads((own / "1" / name).read_text())
+    paced, real = profiles.values()
+    assert paced["machine"] == real["machine"] | {"pace": 200e6}
+    for read in paced["reads"]:
+        assert read["n_bytes"] / read["seconds"]["median"] <= 200e6
+
+
+@pytest.mark.parametrize("pace", ["fast", "0GB/s", "-1MB/s", "3.5"])
+def test_what_is_no_speed_is_refused(cli: Cli, tiny: Path, pace: str) -> None:
+    cli("bench", "pipeline", tiny, "--pace", pace).refuses(BAD, "--pace")
