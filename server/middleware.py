@@ -63,9 +63,9 @@ class RequestMiddleware:
             trace = self._tracing.begin(scope)
             current.set(trace)
         try:
-            if exchange.declared_bytes > exchange.max_body:
-                message = f"the body is over the limit of {exchange.max_body} bytes"
-                response = JSONResponse({"error": message}, 413, {"connection": "close"})
+            limit = exchange.body_limit
+            if exchange.declared_bytes > limit.n_bytes:
+                response = JSONResponse({"error": limit.message}, 413, {"connection": "close"})
                 await response(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)

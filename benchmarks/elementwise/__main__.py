@@ -36,6 +36,7 @@ from pipeline.schedule.trace import TraceEvent
 _PLAYERS: Mapping[str, tuple[bool, int | None]] = {
     "onnxruntime": (False, None),
     "native": (True, None),
+    "native, threads of its own": (True, 2),
     "native, one thread": (True, 1),
 }
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
+from loader.readers.coreless import CorelessReader
 from loader.readers.files import open_reader
 from loader.readers.paced import Pace, PacedReader
-from loader.readers.reader import Reader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch
@@ -31,7 +30,6 @@ from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.sweeps import Batching
 
 LIMIT_SECONDS = 600.0
-_CHECKED = 2
 Tensors = dict[str, NDArray[Any]]
 
 
@@ -59,27 +57,6 @@ class Machine:
         engine = self.engine(pack, plan)
         running = Running(engine, open_reader(pack.weights_path))
         return Worker(running, 64, dispatcher, batching or Batching())
-
-
-class CorelessReader(Reader):
-    """Brings what lies at an offset twice, and from then on leaves what is in memory: that takes no core.
-
-    Results mean nothing then, and kernels take as long as ever: what is left are weights, of another layer.
-    The first sweep checks what it reads, also what it reads ahead for the second.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self.kind, self.name, self.alignment = reader.kind, reader.name, reader.alignment
-        self._brought: Counter[int] = Counter()
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        self._brought[offset] += 1
-        if self._brought[offset] <= _CHECKED:
-            self._reader.read_into(offset, target)
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 class _Nothing(Kernel):

@@ -8,7 +8,6 @@ of them sleep while there is nothing to read.
 import logging
 import threading
 import time
-from collections import defaultdict
 
 from loader.errors import ClosedError
 from loader.pool.flights import Flights
@@ -52,15 +51,17 @@ class ReadPool:
         self._closed = self._ended = self._watching = False
         self._wake_ups = 0
         self._total = Tally()
-        self._tallies: defaultdict[PoolClient, Tally] = defaultdict(Tally)
-        self._reads = ReaderThreads(depth, self._landed, self._report)
+        self._tallies: dict[PoolClient, Tally] = {self._shared: Tally()}
+        self._reads = ReaderThreads(depth, self._ended_read)
         self._watcher = threading.Thread(target=self._watch, name="reader-watch", daemon=True)
         self._watcher.start()
 
     def client(self, name: str, depth: int = DEFAULT_DEPTH) -> PoolClient:
         """Return a line of its own for one engine, with at most ``depth`` reads in flight."""
         with self._lock:
-            return self._order.register(name, depth)
+            client = self._order.register(name, depth)
+            self._tallies[client] = Tally()
+            return client
 
     def forget(self, client: PoolClient) -> None:
         """Remove a client whose reads have all ended.
@@ -136,20 +137,18 @@ class ReadPool:
             self._watching = True
             self._watched.notify()
 
-    def _landed(self, flight: ReadFlight) -> None:
+    def _ended_read(self, flight: ReadFlight, outcome: Outcome) -> None:
+        job = flight.request
         with self._lock:
             self._flights.land(flight)
+            self._total.add(job.n_bytes, outcome)
+            tally = self._tallies.get(flight.client)
+            if tally is not None:
+                tally.add(job.n_bytes, outcome)
             self._launch()
             if self._closed:
                 self._quiet.notify()
-
-    def _report(self, flight: ReadFlight, outcome: Outcome) -> None:
-        with self._lock:
-            n_bytes = flight.request.n_bytes
-            self._total.add(n_bytes, outcome)
-            if flight.client in self._order.clients:
-                self._tallies[flight.client].add(n_bytes, outcome)
-        self._tell(flight.request, outcome)
+        self._tell(job, outcome)
 
     def _tell(self, job: ReadJob, outcome: Outcome) -> None:
         try:

@@ -123,15 +123,22 @@ def open_session(model: bytes | str, options: "ort.SessionOptions") -> "ort.Infe
         raise SessionError(str(exc)) from exc
 
 
-def open_piece(graph: bytes, threads: int | None = None) -> "ort.InferenceSession":
+def open_piece(
+    graph: bytes, threads: int | None = None, operators: Path | None = None
+) -> "ort.InferenceSession":
     """Load a piece as it is: nothing optimised, no weights repacked, no memory kept between runs.
 
-    ``threads``: as ``session_options``.
+    ``threads``: as ``session_options``. ``operators``: a library of operators that it has.
 
     Raises:
-        SessionError: ONNX Runtime refuses it.
+        SessionError: ONNX Runtime refuses it, or the library.
     """
     options = session_options(optimise=False, threads=threads)
+    if operators is not None:
+        try:
+            options.register_custom_ops_library(str(operators))
+        except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+            raise SessionError(reason(exc)) from exc
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")

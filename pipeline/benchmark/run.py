@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.pool.pool import ReadPool
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target
@@ -43,7 +44,7 @@ class Options:
     """How to measure. ``source``: what the peers run; ``peers``: which of them.
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
-    ``device``: what computes; None: the CPU, one thread a core.
+    ``device``: what computes; None: the CPU, one thread a core. ``disk``: what weights are read from.
     """
 
     iterations: int = 20
@@ -52,6 +53,7 @@ class Options:
     source: Path | None = None
     peers: Sequence[str] = PEERS
     profile: Profile | None = None
+    disk: Disk = REAL_DISK
 
 
 def bench_pipeline(
@@ -82,7 +84,7 @@ def bench_pipeline(
     inputs = random_inputs(pack.manifest)
     notes: list[str] = []
     with ExitStack() as stack:
-        ours = stack.enter_context(_streamed(pack, planned, device, inputs))
+        ours = stack.enter_context(_streamed(pack, planned, device, inputs, options.disk))
         peers = stack.enter_context(_peers(pack, options, device.threads, inputs, notes))
         contenders: list[Contender] = [*ours, *peers]
         samples = take_turns(contenders, options.iterations, meter, progress)
@@ -92,6 +94,7 @@ def bench_pipeline(
         "model": pack.name,
         "resolution": resolution(pack.manifest),
         "machine": machine(device),
+        "pace_bytes_per_second": options.disk.bytes_per_second,
         "iterations": options.iterations,
         "energy": missing_energy(samples) or meter.source,
         "model_weight_bytes": pack.manifest.weight_bytes,
@@ -130,15 +133,17 @@ def _by_label(planned: Sequence[Planned], of: Callable[[Planned], Any]) -> dict[
 
 @contextmanager
 def _streamed(
-    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Arrays
+    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Arrays, disk: Disk
 ) -> Iterator[list[Streamed]]:
-    """Yield an open engine for each plan."""
+    """Yield an open engine for each plan, all reading from one disk."""
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
-        yield [
-            Streamed(each, stack.enter_context(opened(pack, each.plan, device, pool)), inputs)
-            for each in planned
-        ]
+        engines = []
+        for each in planned:
+            reader = disk.open(pack.weights_path)
+            engine = stack.enter_context(opened(pack, each.plan, device, pool, reader))
+            engines.append(Streamed(each, engine, inputs))
+        yield engines
 
 
 @contextmanager

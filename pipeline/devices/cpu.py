@@ -20,6 +20,7 @@ from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelErro
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -109,9 +110,10 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
 class CpuDevice(CachingDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: operators on elements in one pass, where there is the library for it, with
-    ``native_threads`` of these threads (None: all). None: only where no thread of ONNX Runtime spins on
-    the core that a second one of ours would wait for (YOLOv4: 1.04 x of a sweep without).
+    ``native``: operators on elements in one pass, where there is the library for it; None: where that is
+    faster. Where all sessions share a pool, its threads compute them. Else the library has its own, which
+    sleep: ``native_threads`` (None: as many). None is False where both would be, since ONNX Runtime does
+    not take our operator: its threads spin on the core that ours wait for (YOLOv4: 1.04 x of a sweep).
     """
 
     name = "cpu"
@@ -126,9 +128,19 @@ class CpuDevice(CachingDevice):
         super().__init__()
         self.threads = threads_of_device(threads)
         library = find_library()
-        wanted = self.threads == 1 or not pool_is_shared() if native is None else native
-        if wanted and isinstance(library, Library):
-            self.one_pass = OnePass(library, native_threads or self.threads)
+        self._operators = library.path if isinstance(library, Library) else None
+        if isinstance(library, Library) and native is not False:
+            self.one_pass = self._one_pass(library, native, native_threads)
+
+    def _one_pass(
+        self, library: Library, native: bool | None, native_threads: int | None
+    ) -> OnePass | None:
+        spinning = self.threads > 1 and pool_is_shared()
+        if spinning and native_threads is None and why_not_shared(library.path) is None:
+            return OnePass(library, 1, self._bind_chain)
+        if spinning and native is None:
+            return None
+        return OnePass(library, native_threads or self.threads)
 
     @property
     def computes_on_caller(self) -> bool:
@@ -141,8 +153,12 @@ class CpuDevice(CachingDevice):
         if self.one_pass is not None:
             self.one_pass.close()
 
+    def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
+        return self.load(graph).bind(inputs, outputs)
+
     def make(self, graph: bytes) -> Kernel:
+        operators = self._operators if holds_chain(graph) else None
         try:
-            return _CpuKernel(open_piece(graph, self.threads))
+            return _CpuKernel(open_piece(graph, self.threads, operators))
         except SessionError as exc:
             raise DeviceError(str(exc)) from exc

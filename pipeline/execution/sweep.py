@@ -2,7 +2,8 @@
 
 The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
 one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
-asks the schedule what may start then and starts it. Nothing polls.
+asks the schedule what may start then and starts it; the kernel stage does so only where something waits for
+its kernels, since a small one takes no longer than to ask. Nothing polls.
 
 On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
 the ring or the end of the sweep: only there the device is asked to tell (one event per release).
@@ -50,6 +51,9 @@ class Sweeper:
         self._kernels = kernels
         self._hurry = hurry
         self._finish = finish
+        self._last = len(self._stages) - 1
+        #: Of each stage: how many of its operations this sweep needs.
+        self._needed = tuple(len(stage) - stage.ahead for stage in self._stages)
         self._awaited = awaited(self._stages)
         self._only_computes = finish is None and not any(map(len, self._stages[:-1]))
         self._lock = threading.RLock()
@@ -89,10 +93,9 @@ class Sweeper:
             self._advance(state)
             while not state.schedule.finished:
                 self._check(state, deadline, cancelled)
-                index = self._next_kernel(state, deadline, claim)
-                if index is not None and state.error is None:
-                    claim.hold(deadline, cancelled)
-                    self._run_kernel(state, index)
+                end = self._wait_for_kernels(state, deadline, claim)
+                if end is not None:
+                    self._run_kernels(state, end, deadline, cancelled, claim)
             self._check_error(state)
         except BaseException:
             with self._lock:
@@ -181,9 +184,17 @@ class Sweeper:
     def _advance(self, state: SweepState) -> None:
         """Start what may start. Operations start in the order of their release, whoever asks."""
         with self._lock:
+            state.tell()
+            kernels: int | None = None
             for action in state.schedule.release():
-                state.note("release", action.stage, action.index)
-                state.waiting.append(action)
+                if state.is_recorded:
+                    state.note("release", action.stage, action.index)
+                if action.stage == self._last:
+                    kernels = action.index + 1
+                else:
+                    state.waiting.append(action)
+            if kernels is not None:
+                state.ready.put(kernels)
             if state.starting:
                 return
             state.starting = True
@@ -194,9 +205,6 @@ class Sweeper:
                 state.starting = False
 
     def _start(self, state: SweepState, action: Action) -> None:
-        if action.stage == len(self._stages) - 1:
-            state.ready.put(action.index)
-            return
         sweep = self._sweep
         if self._is_ahead(action):
             self._head[self._of_next(action)] = False
@@ -238,17 +246,19 @@ class Sweeper:
         self._advance(state)
 
     def _is_ahead(self, action: Action) -> bool:
-        return action.index >= len(self._stages[action.stage]) - self._stages[action.stage].ahead
+        return action.index >= self._needed[action.stage]
 
     def _of_next(self, action: Action) -> int:
         """Return the place in the next sweep of a read that is ahead in this one."""
-        stage = self._stages[action.stage]
-        return action.index - (len(stage) - stage.ahead)
+        return action.index - self._needed[action.stage]
 
-    def _next_kernel(self, state: SweepState, deadline: float | None, claim: Claim) -> int | None:
-        """Return the next kernel when it may run; None where only an error waits."""
+    def _wait_for_kernels(
+        self, state: SweepState, deadline: float | None, claim: Claim
+    ) -> int | None:
+        """Return up to which kernel all may run; None where only an error waits."""
         with contextlib.suppress(queue.Empty):
             return state.ready.get_nowait()
+        self._advance(state)
         claim.give()
         left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
         before = time.perf_counter()
@@ -263,17 +273,37 @@ class Sweeper:
             if self._finish is None:
                 state.stall_seconds += time.perf_counter() - before
 
-    def _run_kernel(self, state: SweepState, index: int) -> None:
-        before = time.perf_counter()
+    def _run_kernels(
+        self,
+        state: SweepState,
+        end: int,
+        deadline: float | None,
+        cancelled: Callable[[], bool],
+        claim: Claim,
+    ) -> None:
+        """Run the kernels up to ``end``."""
+        run = self._run_kernel if self._finish is None else self._launch_kernel
+        began, waited = time.perf_counter(), claim.waited_seconds
+        for index in range(state.launched, end):
+            self._check(state, deadline, cancelled)
+            claim.hold(deadline, cancelled)
+            run(state, index)
         if self._finish is None:
-            self._kernels[index]()
-            state.service_seconds[-1] += time.perf_counter() - before
-            with self._lock:
-                state.complete(len(self._stages) - 1, index)
-                self._advance(state)
-            return
+            took = time.perf_counter() - began
+            state.service_seconds[-1] += took - (claim.waited_seconds - waited)
+
+    def _run_kernel(self, state: SweepState, index: int) -> None:
+        """Run a kernel; its end is told with those of others, once something waits for it."""
+        self._kernels[index]()
+        state.launched = state.ended = index + 1
+        # Read without the lock: who changes it meanwhile may have missed this kernel, and hears
+        # of it with the next one or before this thread waits.
+        if state.ended >= state.schedule.turn or state.is_recorded:
+            self._advance(state)
+
+    def _launch_kernel(self, state: SweepState, index: int) -> None:
         with self._lock:
-            state.begin_kernel(index, before)
+            state.begin_kernel(index, time.perf_counter())
         self._kernels[index]()
         if index in self._awaited or state.is_recorded:
             self._finish_launched(state)

@@ -16,6 +16,7 @@ class SweepState:
         self.schedule = schedule
         self.waiting: deque[Action] = deque()
         self.starting = False
+        #: Kernels up to which may run; None: there is other news.
         self.ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
         self.over = False
@@ -23,7 +24,9 @@ class SweepState:
         self.stall_seconds = 0.0
         self.launched = 0  # kernels
         self.asked = 0  # of those, until which the device was asked to tell their end
-        self._ended = 0
+        #: Kernels that have ended. Of a synchronous device the kernel thread counts, without the lock.
+        self.ended = 0
+        self._told = 0  # of those, the schedule
         self._record = record
         self._began = self._since = time.perf_counter()
 
@@ -33,23 +36,30 @@ class SweepState:
 
     def begin_kernel(self, index: int, now: float) -> None:
         """Note an asynchronous launch; where no kernel was running, the stage stalled until now."""
-        if self._ended == self.launched:
+        if self.ended == self.launched:
             self.stall_seconds += now - self._since
             self._since = now
         self.launched = index + 1
 
     def end_kernels(self, last: int, now: float) -> None:
         """Note the end of asynchronous kernels up to ``last``."""
-        for index in range(self._ended, last + 1):
-            self.complete(len(self.schedule.stages) - 1, index)
-        self._ended = last + 1
-        if self._ended == self.launched:
+        self.ended = last + 1
+        self.tell()
+        if self.ended == self.launched:
             self.service_seconds[-1] += now - self._since
             self._since = now
 
+    def tell(self) -> None:
+        """Tell the schedule of the kernels that have ended."""
+        stage, ended = len(self.schedule.stages) - 1, self.ended
+        while self._told < ended:
+            self._told += 1
+            self.complete(stage, self._told - 1)
+
     def complete(self, stage: int, index: int) -> None:
         self.schedule.completed(stage, index)
-        self.note("complete", stage, index)
+        if self._record is not None:
+            self.note("complete", stage, index)
 
     def fail(self, error: BaseException) -> None:
         """Keep the first error, start nothing more, and wake the kernel thread."""

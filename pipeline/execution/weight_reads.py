@@ -4,6 +4,8 @@ Invariant: memory that the disk may write to is lent from the moment its read is
 that ends.
 """
 
+from typing import NamedTuple
+
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
@@ -12,6 +14,17 @@ from pipeline.devices.base import Device, Done
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.planning.plan import Plan
+
+
+class _Read(NamedTuple):
+    """``ranges`` of the file come to ``target``, the bytes [offset, offset + length) of ``memory``."""
+
+    ranges: tuple[Range, ...]
+    target: memoryview
+    memory: Memory
+    offset: int
+    length: int
+    urgency: Urgency
 
 
 class WeightReads:
@@ -50,30 +63,28 @@ class WeightReads:
 
     def start_read(self, index: int, done: Done) -> None:
         """Start read ``index`` of a sweep; ``done`` is called once, on another thread."""
-        ranges, target = self._reads[index]
-        length = self._plan.read_places[index].length
-        memory, offset = self._written(index)
+        read = self._reads[index]
 
         def arrived(error: Exception | None, seconds: float) -> None:
             try:
-                memory.reclaim(offset, length)
+                read.memory.reclaim(read.offset, read.length)
             except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
                 error = error or exc
             self._into_arena.discard(index)
             done(error, seconds)
 
-        memory.lend(offset, length)
-        if memory is self._memory.lease.memory:
+        read.memory.lend(read.offset, read.length)
+        if read.memory is self._memory.lease.memory:
             self._into_arena.add(index)
         self._pool.submit(
             ReadJob(
                 self._reader,
-                ranges,
-                target,
+                read.ranges,
+                read.target,
                 self.verify,
                 arrived,
                 self._client,
-                Urgency.AHEAD if index >= len(self._plan.groups) else Urgency.NEEDED_LATER,
+                read.urgency,
                 self.deadline,
             )
         )
@@ -99,13 +110,21 @@ class WeightReads:
         self._reads = ()
         self._pool.forget(self._client)
 
-    def _read(self, index: int) -> tuple[tuple[Range, ...], memoryview]:
+    def _read(self, index: int) -> _Read:
         """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
         length = self._plan.read_places[index].length
         memory, offset = self._written(index)
-        group = self._plan.groups[index % len(self._plan.groups)]
+        groups = self._plan.groups
+        group = groups[index % len(groups)]
         spans = self._plan.streamed[group.first_span : group.end_span]
-        return tuple(map(self._range, spans)), memory.host(offset, length)
+        return _Read(
+            tuple(map(self._range, spans)),
+            memory.host(offset, length),
+            memory,
+            offset,
+            length,
+            Urgency.AHEAD if index >= len(groups) else Urgency.NEEDED_LATER,
+        )
 
     def _written(self, index: int) -> tuple[Memory, int]:
         """Return where the disk writes what read ``index`` brings."""

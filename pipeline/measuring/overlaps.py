@@ -11,6 +11,8 @@ from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
+from loader.readers.coreless import CHECKED
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
@@ -35,9 +37,16 @@ _PART_OF_WEIGHTS = 4
 
 
 def measure_overlap(
-    pack: Pack, name: str, profile: Profile, device: Device, pool: ReadPool, sweeps: int
+    pack: Pack,
+    name: str,
+    profile: Profile,
+    device: Device,
+    pool: ReadPool,
+    sweeps: int,
+    *,
+    disk: Disk = REAL_DISK,
 ) -> Overlap:
-    """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has."""
+    """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has of ``disk``."""
     manifest = pack.manifest
     plan = typical_plan(manifest, name, device)
     choice = Choice(chunk_bytes=chunk_limit(manifest, plan.architecture, plan.choice))
@@ -49,8 +58,8 @@ def measure_overlap(
     lost = []
     loop = recorded_loop_seconds(plan)
     with (
-        _sweeping(pack, quiet, device, pool) as alone,
-        _sweeping(pack, plan, device, pool) as beside,
+        _sweeping(pack, quiet, device, pool, disk) as alone,
+        _sweeping(pack, plan, device, pool, disk) as beside,
     ):
         for (quiet_kernels,), served in islice(zip(alone, beside, strict=False), sweeps):
             *moved, kernels = served
@@ -80,12 +89,13 @@ def typical_plan(manifest: Manifest, name: str, device: Device) -> Plan:
 
 @contextmanager
 def _sweeping(
-    pack: Pack, plan: Plan, device: Device, pool: ReadPool
+    pack: Pack, plan: Plan, device: Device, pool: ReadPool, disk: Disk
 ) -> Iterator[Iterator[Services]]:
     """Open an engine; yield, for sweep after sweep, when the operations of each stage were served."""
-    with opened(pack, plan, device, pool) as engine:
+    with opened(pack, plan, device, pool, disk.open(pack.weights_path)) as engine:
         runs = measured_sweeps(engine, random_inputs(pack.manifest))
-        next(runs)  # the first one touches all memory, and verifies
+        for _ in range(CHECKED if disk.bytes_per_second else 1):
+            next(runs)  # the first one touches all memory, and verifies
         served = (services(plan.stages, run.events, plan.choice.depth) for run in runs)
         # Without reads there is a stage less.
         yield (rows[-1:] if plan.architecture.resident else rows for rows in served)

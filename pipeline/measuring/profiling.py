@@ -18,8 +18,7 @@ from statistics import median
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
@@ -76,10 +75,11 @@ def profile_pack(
     iterations: int = DEFAULT_ITERATIONS,
     progress: Progress = lambda done, total: None,
     doing: Callable[[str], None] = lambda what: None,
+    disk: Disk = REAL_DISK,
 ) -> Profile:
     """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
 
-    ``doing`` is told what comes next.
+    ``doing`` is told what comes next. ``disk``: what weights are read from.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
@@ -89,7 +89,7 @@ def profile_pack(
     tuning = choose_tuning(pack, device)
     pack = device.fitted(pack)
     samples = _Samples(spans=[[] for _ in pack.manifest.spans])
-    with _transfers(pack) as reads:
+    with _transfers(pack, disk) as reads:
         meter = _Meter(pack, device, reads, samples)
         rounds = min(_ROUNDS, iterations)
         steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
@@ -108,7 +108,7 @@ def profile_pack(
                 meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
                 done += 1
                 progress(done, total)
-    profile = _summary(pack, device, samples, tuning)
+    profile = _summary(pack, device, samples, tuning, disk)
     overlaps = {}
     with closing(ReadPool()) as pool:
         doing("phases of regions")
@@ -117,7 +117,9 @@ def profile_pack(
         profile = profile.model_copy(update={"phases": factor, "loop": loop})
         for name in ORDERS:
             doing(f"kernels beside reads, as {name}")
-            overlaps[name] = measure_overlap(pack, name, profile, device, pool, iterations)
+            overlaps[name] = measure_overlap(
+                pack, name, profile, device, pool, iterations, disk=disk
+            )
             done += 1
             progress(done, total)
     others = others_share(before, ProcessorTimes.now(), os.cpu_count() or 1)
@@ -129,11 +131,11 @@ def _share(iterations: int, rounds: int, turn: int) -> int:
 
 
 @contextmanager
-def _transfers(pack: Pack) -> Iterator[FileReads]:
+def _transfers(pack: Pack, disk: Disk) -> Iterator[FileReads]:
     n_bytes = pack.weights_path.stat().st_size
     largest = max((span.length for span in pack.manifest.spans), default=0)
     buffer = Buffer(max(max(DEPTHS) * max(sizes(n_bytes), default=PAGE_BYTES), largest))
-    reader: Reader = open_reader(pack.weights_path)
+    reader = disk.open_for_timing(pack.weights_path)
     pool = ReadPool(max(DEPTHS))
     try:
         yield FileReads(reader, pool, buffer, n_bytes)
@@ -221,11 +223,11 @@ class _Meter:
         self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
 
 
-def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning) -> Profile:
+def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning, disk: Disk) -> Profile:
     of = Distribution.of
     return Profile(
         manifest=manifest_checksum(pack),
-        machine=this_machine(pack.weights_path, device),
+        machine=this_machine(pack.weights_path, device, disk),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         spans=tuple(map(of, samples.spans)),
         reads=tuple(

@@ -5,10 +5,10 @@ import platform
 from collections.abc import Set
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from loader.priority import Priority, reader_priority
-from loader.readers.files import open_reader
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
 from pipeline.devices.base import Device
 
@@ -25,6 +25,7 @@ class Machine(BaseModel):
 
     ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
     2 MiB pages when asked to. ``native_kernels``: what those for operators on elements were made for.
+    ``pace``: bytes a second of a disk that is none (loader/readers/disk.py); None: of a real one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +43,7 @@ class Machine(BaseModel):
     huge_pages: bool
     gpu: str = ""
     native_kernels: str = "none"
+    pace: PositiveFloat | None = None
 
     def decisive_differences(self, other: "Machine") -> list[str]:
         """Return in words what ``other`` has where this one has something else that times depend on."""
@@ -60,13 +62,13 @@ class Machine(BaseModel):
         ]
 
 
-def this_machine(weights: Path, computing: Device) -> Machine:
-    """Return this machine, computing by ``computing`` and reading the file ``weights``.
+def this_machine(weights: Path, computing: Device, disk: Disk = REAL_DISK) -> Machine:
+    """Return this machine, computing by ``computing`` and reading the file ``weights`` from ``disk``.
 
     Raises:
         ReadError: the file cannot be read.
     """
-    reader = open_reader(weights)
+    reader = disk.open(weights)
     reader.close()
     device, file_system = _storage(weights.resolve())
     target = host_target()
@@ -84,6 +86,7 @@ def this_machine(weights: Path, computing: Device) -> Machine:
         huge_pages=_has_huge_pages(),
         gpu=computing.gpu,
         native_kernels=computing.native_kernels,
+        pace=disk.bytes_per_second,
     )
 
 

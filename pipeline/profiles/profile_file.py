@@ -1,4 +1,7 @@
-"""profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read."""
+"""profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read.
+
+A profile of a disk that is none (``Machine.pace``) has a file of its own, and plans found on it too.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -27,13 +30,21 @@ def manifest_checksum(pack: Pack) -> str:
     return checksum((pack.folder / "manifest.json").read_bytes())
 
 
+def file_of(machine: Machine, name: str) -> str:
+    """Return under which name of its own ``machine`` keeps what is called ``name`` on a real disk."""
+    if machine.pace is None:
+        return name
+    stem, _, ending = name.rpartition(".")
+    return f"{stem}-paced-{machine.pace / 1e6:.0f}MB.{ending}"
+
+
 def save_profile(profile: Profile, pack: Pack) -> Path:
     """Write ``profile`` into the folder of ``pack``, all at once; return the file.
 
     Raises:
         ProfileError: it cannot be written.
     """
-    path = pack.folder / FILE
+    path = pack.folder / file_of(profile.machine, FILE)
     try:
         write_atomically(path, profile.model_dump_json(exclude_defaults=True) + "\n")
     except OSError as exc:
@@ -76,7 +87,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
     """
-    path = pack.folder / FILE
+    path = pack.folder / file_of(machine, FILE)
     remedy = f"run `layerstream profile {pack.folder}`"
     if not path.is_file():
         raise ProfileError(f"{pack.folder}: no profile: {remedy}")
@@ -101,7 +112,8 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
         )
     if not profile.has_row_times(row_network(pack.manifest)):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
-    profile.known.keep_in(KnownFile(pack.folder / found_plans_file.FILE, _searched_on(profile)))
+    found = pack.folder / file_of(machine, found_plans_file.FILE)
+    profile.known.keep_in(KnownFile(found, _searched_on(profile)))
     return profile
 
 

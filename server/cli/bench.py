@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
@@ -21,11 +22,13 @@ from server.cli.arguments.options import (
     DeviceName,
     Json,
     MemoryKind,
+    Pace,
     PackPath,
     PrecisionName,
     Recompile,
     Ring,
     Threads,
+    disk_of,
     open_named,
     size,
 )
@@ -78,6 +81,7 @@ def pipeline(
     memory_kind: MemoryKind = None,
     precision: PrecisionName = "fp32",
     threads: Threads = None,
+    pace: Pace = None,
     source: Annotated[
         Path | None, typer.Option(help="The ONNX file that was compiled: what the peers run.")
     ] = None,
@@ -99,10 +103,11 @@ def pipeline(
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
-    profile = _profile(opened, chosen, device, warn)
+    disk = disk_of(pace)
+    profile = _profile(opened, chosen, device, warn, disk)
     opened = device.fitted(opened)
     wanted = PEERS if with_peers else ()
-    options = Options(iterations, ring_bytes, device, source, wanted, profile)
+    options = Options(iterations, ring_bytes, device, source, wanted, profile, disk)
     result = {**_measure(opened, chosen, options, trace), "budget_bytes": total}
     if plot is not None:
         plot_pipeline(result, plot)
@@ -176,11 +181,15 @@ def _measure(
 
 
 def _profile(
-    pack: Pack, chosen: list[Configuration], device: Device, say: Callable[[str], None]
+    pack: Pack,
+    chosen: list[Configuration],
+    device: Device,
+    say: Callable[[str], None],
+    disk: Disk = REAL_DISK,
 ) -> Profile | None:
     """Return the profile of ``pack``, as which ``device`` works from now on; ``say`` if it is made."""
     with bar(f"profiling {pack.name}") as shown:
-        profile = profile_for(pack, chosen, device, say, shown.step)
+        profile = profile_for(pack, chosen, device, say, shown.step, disk)
     if profile is not None:
         device.tune(profile.tuning)
     return profile

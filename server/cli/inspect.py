@@ -10,6 +10,7 @@ from models.packs.manifest import Layer
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.of_pack import PackPrograms
+from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.execution.errors import InputError
@@ -129,6 +130,7 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
         "pieces": PackPrograms(pack.manifest, pack.graphs).count() if on_cpu else 0,
         "kernels": library.processor if isinstance(library, Library) else None,
         "missing": str(library) if isinstance(library, LibraryError) else None,
+        "not_shared": why_not_shared(library.path) if isinstance(library, Library) else None,
     }
 
 

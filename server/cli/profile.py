@@ -19,12 +19,14 @@ from server.cli.arguments.options import (
     DeviceName,
     Json,
     MemoryKind,
+    Pace,
     PackPath,
     PrecisionName,
     Recompile,
     Ring,
     Threads,
     architecture,
+    disk_of,
     open_named,
     size,
 )
@@ -51,6 +53,7 @@ def profile(
     memory_kind: MemoryKind = None,
     precision: PrecisionName = "fp32",
     threads: Threads = None,
+    pace: Pace = None,
     bound: Annotated[
         bool, typer.Option("--bound", help="Measure one configuration for a bound on its delay.")
     ] = False,
@@ -78,7 +81,10 @@ def profile(
     """
     if not bound:
         _refuse_configuration(context)
+    elif pace is not None:
+        raise typer.BadParameter("a bound is of the real disk", param_hint="--pace")
     device = open_named(context, device_name, threads, memory_kind, precision)
+    disk = disk_of(pace)
     opened = open_pack(pack, device.target, recompile)
     _check_writable(opened)
     if bound:
@@ -100,7 +106,7 @@ def profile(
         _bound(opened, plan, known, device, runs, as_json)
         return
     with bar(f"profiling {opened.name}") as shown:
-        measured = profiling.profile_pack(opened, device, iterations, shown.step, shown.doing)
+        measured = profiling.profile_pack(opened, device, iterations, shown.step, shown.doing, disk)
     file = save_profile(measured, opened)
     summary = {
         "model": opened.name,
@@ -114,7 +120,8 @@ def profile(
     _print_transfers(opened.name, measured)
     for line in _sentences(measured):
         say(line)
-    say(f"{file}: written; `simulate`, `plan` and `run` use it, `serve` when it loads the model")
+    users = "`simulate`, `plan` and `run` use it, `serve` when it loads the model"
+    say(f"{file}: written; {users if pace is None else '`bench` with this --pace uses it'}")
 
 
 def _refuse_configuration(context: typer.Context) -> None:

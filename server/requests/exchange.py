@@ -21,6 +21,7 @@ from server.errors import (
 )
 from server.memory.request_memory import Lease
 from server.requests.admission import Turns
+from server.requests.body_limit import BodyLimit
 from server.transport.limits import PROGRESS_BYTES
 
 #: Silence after which a request gives way to others that wait for what it holds.
@@ -38,7 +39,7 @@ class Exchange:
         receive: Receive,
         send: Send,
         lease: Lease,
-        max_body: int,
+        limit: BodyLimit,
         closed: Callable[["Exchange"], None] = lambda _: None,
     ) -> None:
         self.lease = lease
@@ -46,7 +47,8 @@ class Exchange:
         self.keeps_body = True
         self._connection = scope.get("connection")
         self._receive, self._send = receive, send
-        self._max_body = max_body
+        #: Of the body.
+        self.body_limit = limit
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
@@ -74,11 +76,6 @@ class Exchange:
     def declared_bytes(self) -> int:
         """How long the body is, by its header; 0 where that does not say."""
         return self._declared
-
-    @property
-    def max_body(self) -> int:
-        """The most bytes that a body may have."""
-        return self._max_body
 
     @property
     def is_read(self) -> bool:
@@ -113,8 +110,8 @@ class Exchange:
         size = len(message.get("body", b""))
         self._received += size
         self._moved(size)
-        if self._received > self._max_body:
-            raise TooLargeError(f"the body is over the limit of {self._max_body} bytes")
+        if self._received > self.body_limit.n_bytes:
+            raise TooLargeError(self.body_limit.message)
         if self.keeps_body and self._received > FREE_BYTES:
             await self.hold(max(self._received, self._declared))
         return message

@@ -6,6 +6,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
 from server.memory.request_memory import Lease, RequestMemory
+from server.requests.body_limit import BodyLimit
 from server.requests.exchange import GRACE_SECONDS, Exchange
 from server.transport.registry import owner
 
@@ -26,8 +27,8 @@ class Exchanges:
         max_upload: int | None = None,
     ) -> None:
         self.memory = memory
-        self._max_body = max_body
-        self._max_upload = max_body if max_upload is None else max_upload
+        self._body = BodyLimit(max_body)
+        self._upload = self._body if max_upload is None else BodyLimit(max_upload, "max_upload")
         self._stall_seconds = stall_seconds
         self._open: set[Exchange] = set()
         #: Ended for want of progress.
@@ -40,15 +41,15 @@ class Exchanges:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
         client = scope.get("client")
         lease = Lease(self.memory, owner(client[0]) if client else "")
-        exchange = Exchange(scope, receive, send, lease, self.most(scope), self._open.discard)
+        exchange = Exchange(scope, receive, send, lease, self.limit_of(scope), self._open.discard)
         self._open.add(exchange)
         return exchange
 
-    def most(self, scope: Scope) -> int:
-        """Return how many bytes the body of a request may have."""
+    def limit_of(self, scope: Scope) -> BodyLimit:
+        """Return how long the body of a request may be."""
         path = scope.get("path", "")
         sends_model = path.endswith("/upload") and _UPLOAD.fullmatch(path) is not None
-        return self._max_upload if sends_model else self._max_body
+        return self._upload if sends_model else self._body
 
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""

@@ -38,7 +38,7 @@ async def read_tensors(
         if request is not None:
             return request
     decoder = BodyDecoder(framing, ports, outputs)
-    opened = opener(framing.coding, exchange.max_body)
+    opened = opener(framing.coding, exchange.body_limit.n_bytes)
     is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):

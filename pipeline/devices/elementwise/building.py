@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 #: Of the structures in kernels/chain.h.
-VERSION = 1
+VERSION = 2
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 
@@ -21,6 +21,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _TIMEOUT_SECONDS = 300
 # No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+_FOR_ALL = ("chain.c", "custom_operator.c", "pool.c", "processors.c")
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512")
 #: The processors that kernels are made for, and their flags, by machine.
@@ -65,7 +66,10 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
                 for processor, flags in PROCESSORS[machine].items()
             ]
             library = Path(made, "library.so")
-            plain = [str(SOURCES / name) for name in ("chain.c", "pool.c", "processors.c")]
+            plain = [
+                str(SOURCES / name)
+                for name in ("chain.c", "custom_operator.c", "pool.c", "processors.c")
+            ]
             known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
             _run(
                 [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library

@@ -81,6 +81,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         _check_machine(path)
+        self.path = path
         try:
             self._functions = ctypes.CDLL(str(path))
             self._declare()

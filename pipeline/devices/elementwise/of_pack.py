@@ -12,6 +12,9 @@ from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.programs import Program, Step, program_of
 from pipeline.program.unread import unread_values
 
+# Operators that ONNX Runtime computes as several others.
+_TAKEN_APART = frozenset(("mish", "hard_swish"))
+
 
 class PackPrograms:
     """What of ``manifest``, whose serialised pieces are ``graphs``, runs in one pass."""
@@ -57,7 +60,8 @@ class PackPrograms:
         if key not in self._known:
             wired = Wired(self._graphs[piece.graph], inputs, outputs)
             steps = steps_of([wired], kept)
-            self._known[key] = None if steps is None else program_of(steps, kept)
+            worth = steps is not None and not _one_pass_already(steps)
+            self._known[key] = program_of(steps, kept) if steps and worth else None
         return self._known[key]
 
     def _take_rows(self, first: int, end: int, operators: dict[int, RowOperator]) -> None:
@@ -76,6 +80,11 @@ class PackPrograms:
             self._rows.update(dict.fromkeys(operators))
         else:
             self._rows.update(_divided(rows, operators))
+
+
+def _one_pass_already(steps: Sequence[Step]) -> bool:
+    """Return whether ONNX Runtime is as fast: it has one node, which it does not take apart."""
+    return len(steps) == 1 and len(steps[0].nodes) == 1 and steps[0].operator not in _TAKEN_APART
 
 
 def ports(piece: Piece) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.elementwise.library import Library, Placed
+from pipeline.devices.elementwise.operator_node import chain_model, strides_of
 from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
-from pipeline.devices.elementwise.programs import Program, Step
+from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
 from pipeline.devices.elementwise.recognising import recognised
 
 
@@ -24,11 +25,16 @@ class Wired:
     outputs: tuple[str, ...]
 
 
-class OnePass:
-    """Programs with ``threads`` threads of ``library``."""
+#: Loads a model of one node, and binds it to inputs and outputs.
+Bind = Callable[[bytes, Sequence[NDArray[Any]], Sequence[NDArray[Any]]], Callable[[], None]]
 
-    def __init__(self, library: Library, threads: int) -> None:
+
+class OnePass:
+    """Programs with ``threads`` threads of ``library``; long ones by ``bind_model``, where it is given."""
+
+    def __init__(self, library: Library, threads: int, bind_model: Bind | None = None) -> None:
         self._library = library
+        self._bind_model = bind_model
         self._threads = threads
         library.open_threads(threads)
         self._closed = weakref.finalize(self, library.close_threads, threads)
@@ -52,13 +58,26 @@ class OnePass:
         results = [used[name] for name in program.results]
         placed: dict[str, Placed] = {}
         for name, array in used.items():
-            strides = _strides(array, results[0].shape)
+            strides = strides_of(array.shape, results[0].shape)
             if strides is None or array.dtype != np.float32 or not array.flags.c_contiguous:
                 return None
             placed[name] = (array.ctypes.data, *strides)
         if not all(_apart(result, other) for result in results for other in used.values()):
             return None
-        return self._library.bind(program, placed, results[0].size, self._threads)
+        return self._shared(program, used) or self._library.bind(
+            program, placed, results[0].size, self._threads
+        )
+
+    def _shared(
+        self, program: Program, used: Mapping[str, NDArray[Any]]
+    ) -> Callable[[], None] | None:
+        ports, n_inputs = list(used.values()), len(program.inputs)
+        if self._bind_model is None or ports[-1].size < WORTH_SHARING:
+            return None
+        model = chain_model(program, {name: array.shape for name, array in used.items()})
+        if model is None:
+            return None
+        return self._bind_model(model, ports[:n_inputs], ports[n_inputs:])
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""
@@ -103,21 +122,6 @@ def _piece(graph: bytes) -> Piece:
 
 def _nothing() -> None:
     """Be the launch of a program without steps."""
-
-
-def _strides(array: NDArray[Any], whole: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return plane and width (library.Placed) of ``array`` beside results of the shape ``whole``."""
-    shape = (*[1] * (len(whole) - array.ndim), *array.shape)
-    if shape == whole:
-        return 0, 0
-    if len(shape) != len(whole):
-        return None
-    differing = [axis for axis, length in enumerate(whole) if shape[axis] != length]
-    first, end = differing[0], differing[-1] + 1
-    if any(length != 1 for length in shape[first:end]):
-        return None
-    width = int(np.prod(whole[end:], dtype=np.int64))
-    return width * int(np.prod(whole[first:end], dtype=np.int64)), width
 
 
 def _apart(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -28,6 +28,8 @@ OPERATORS = (
 #: Tensors, and values in between that live at once, that one program has at most (kernels/chain.h).
 MOST_TENSORS = 12
 MOST_BLOCKS = 6
+#: Elements from which on several threads are worth it, as in kernels/.
+WORTH_SHARING = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)

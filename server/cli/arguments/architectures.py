@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.benchmark import Configuration
@@ -45,16 +46,17 @@ def profile_for(
     device: Device,
     say: Callable[[str], None],
     progress: Progress = lambda done, total: None,
+    disk: Disk = REAL_DISK,
 ) -> Profile | None:
     """Return the profile of ``pack``; measure a short one, and say so, where a configuration needs it."""
     try:
-        return load_profile(pack, this_machine(pack.weights_path, device))
+        return load_profile(pack, this_machine(pack.weights_path, device, disk))
     except ProfileError as exc:
         tuned = [each.label for each in chosen if each.tuned]
         if not tuned:
             return None
         say(f"{exc}; measuring a short one, which {', '.join(tuned)} needs")
-    measured = profile_pack(pack, device, _SHORT_ITERATIONS, progress)
+    measured = profile_pack(pack, device, _SHORT_ITERATIONS, progress, disk=disk)
     try:
         save_profile(measured, pack)
     except ProfileError as exc:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
@@ -37,6 +38,13 @@ Recompile = Annotated[bool, _of("recompile")]
 MemoryKind = Annotated[str | None, _of("memory_kind")]
 PrecisionName = Annotated[str, _of("precision")]
 Verify = Annotated[Literal["first", "always"], _of("verify")]
+Pace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEED",
+        help="Bytes a second, as 3.5GB/s, of a disk that reads without a core, in place of the real one.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, metavar="NUMBER", help=setting("threads").help),
@@ -53,6 +61,21 @@ def size(text: str | None, option: str) -> int | None:
         return None if text is None else parse_size(text)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+def disk_of(pace: str | None) -> Disk:
+    """Return the disk of ``pace``, as 3.5GB/s; the real one of None.
+
+    Raises:
+        typer.BadParameter: it is not a speed.
+    """
+    if pace is None:
+        return REAL_DISK
+    try:
+        return paced_disk(parse_size(pace.removesuffix("/s")))
+    except ValueError as exc:
+        message = f"{pace!r} is not a speed; write 3.5GB/s"
+        raise typer.BadParameter(message, param_hint="--pace") from exc
 
 
 def open_named(

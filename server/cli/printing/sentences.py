@@ -121,12 +121,17 @@ def machine(target: Target) -> str:
 
 
 def operators_on_elements(
-    all_pieces: int, pieces: int, kernels: str | None, missing: str | None
+    all_pieces: int, pieces: int, kernels: str | None, missing: str | None, not_shared: str | None
 ) -> str:
-    """Return what computes ``pieces`` of operators on elements: native kernels, or why there are none."""
+    """Return what computes ``pieces`` of operators on elements: native kernels, or why there are none.
+
+    ``not_shared``: why they do not run on ONNX Runtime's threads.
+    """
     count = f"{pieces:,} of {counted(all_pieces, 'piece')}"
+    if kernels is not None and not_shared is None:
+        return f"{count}, by native kernels for {kernels} on ONNX Runtime's threads"
     if kernels is not None:
-        return f"{count}, by native kernels for {kernels} where one thread computes"
+        return f"{count}, by native kernels for {kernels} where one thread computes: {not_shared}"
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
 
 

@@ -40,10 +40,13 @@ class PlanningThreads:
         if self._closed:
             raise NotServingError("the server is stopping")
         left = threading.Event()
+        # Taken out: its thread, which gives way to others, may keep a call for long after its result.
+        waiting = [work]
+        del work
 
         def stoppable() -> T:
             with stopping_when(lambda: self._closed or left.is_set()):
-                return work()
+                return waiting.pop()()
 
         try:
             return await asyncio.get_running_loop().run_in_executor(

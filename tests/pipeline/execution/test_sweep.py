@@ -14,6 +14,7 @@ from pipeline.execution.sweep import Sweeper
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.schedule import Action, Schedule
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
 from tests.pipeline.synthetic import PAGE, manifest
@@ -155,6 +156,26 @@ def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bo
         sweeper(reads, kernels(ran), PLANS["async"], copies).run()
     assert (reads.open, copies.open) == (0, 0)
     assert all(index < PLANS["async"].users[fail_at].start for index in ran)
+
+
+def test_the_schedule_is_asked_only_when_something_waits_for_a_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A small kernel takes no longer than to ask; those of a plan that waits for none end together."""
+    asked: list[int] = []
+    release = Schedule.release
+
+    def counted(schedule: Schedule) -> list[Action]:
+        asked.append(schedule.turn)
+        return release(schedule)
+
+    monkeypatch.setattr(Schedule, "release", counted)
+    ran: list[int] = []
+    roomy = make_plan(SOURCE, ARCHITECTURES["2s"], 100 * PAGE)
+    sweeper(Moves(), kernels(ran), roomy).run()
+    assert len(ran) == len(roomy.steps)
+    # At the beginning, after each read, and when the last kernel has ended.
+    assert len(asked) == 1 + len(roomy.groups) + 1
 
 
 @pytest.mark.parametrize("fail_at", range(len(PLAN.groups)))

@@ -251,7 +251,13 @@ def test_what_differs_slightly_is_planned_with_and_has_no_bound(
 
 
 def test_every_difference_is_decisive_or_slight() -> None:
-    values = {"cores": 3, "threads": 3, "huge_pages": False, "reader_priority": "slice"}
+    values = {
+        "cores": 3,
+        "threads": 3,
+        "huge_pages": False,
+        "reader_priority": "slice",
+        "pace": 3e9,
+    }
     for field in type(MACHINE).model_fields:
         other = MACHINE.model_copy(update={field: values.get(field, "other")})
         both = MACHINE.decisive_differences(other), MACHINE.slight_differences(other)

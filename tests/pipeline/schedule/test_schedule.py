@@ -95,6 +95,24 @@ def test_a_stopped_sweep_releases_nothing_more_and_drains(
 
 
 @given(source=manifests(), data=st.data())
+def test_kernels_before_the_turn_release_nothing(source: Manifest, data: st.DataObject) -> None:
+    """So their ends may be told together: nothing starts later for that."""
+    architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
+    plan = make_plan(source, architecture, choice=choices(data, source, architecture.slots or 1))
+    schedule, ended = Schedule(plan.stages), 0
+    flying = schedule.release()
+    while not schedule.finished:
+        action = flying.pop(data.draw(st.integers(0, len(flying) - 1)) if ended % 2 else 0)
+        schedule.completed(action.stage, action.index)
+        turn, released = schedule.turn, schedule.release()
+        if action.stage == len(plan.stages) - 1:
+            ended += 1
+            assert ended >= turn or not released
+        flying += released
+    assert schedule.turn == ended == len(plan.steps)
+
+
+@given(source=manifests(), data=st.data())
 def test_sequential_never_overlaps_stages(source: Manifest, data: st.DataObject) -> None:
     plan = make_plan(source, ARCHITECTURES["seq"])
     flying = {"read": 0, "copy": 0, "kernel": 0}

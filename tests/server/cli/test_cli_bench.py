@@ -223,3 +223,24 @@ def test_parts_of_weights_are_percentages(cli: Cli, tiny: Path, weights: str) ->
 
 def test_what_is_no_network_is_named(cli: Cli, tmp_path: Path) -> None:
     cli("bench", "peers", "resnet51", "--folder", tmp_path).refuses(BAD, "resnet51", "resnet50")
+
+
+@pytest.mark.slow
+def test_a_disk_of_a_speed_has_a_profile_of_its_own(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(tiny, tmp_path / "tiny")
+    command = ("bench", "pipeline", own, "--architectures", "auto@50%", "--no-peers", "--json")
+    profiles = {}
+    for pace, name in ((("--pace", "200MB/s"), "profile-paced-200MB.json"), ((), "profile.json")):
+        document = cli(*command, *pace, "--iterations", 2).document
+        assert document["pace_bytes_per_second"] == (200e6 if pace else None)
+        assert all(row["equal_to_pre"] for row in document["rows"])
+        profiles[name] = json.loads((own / "1" / name).read_text())
+    paced, real = profiles.values()
+    assert paced["machine"] == real["machine"] | {"pace": 200e6}
+    for read in paced["reads"]:
+        assert read["n_bytes"] / read["seconds"]["median"] <= 200e6
+
+
+@pytest.mark.parametrize("pace", ["fast", "0GB/s", "-1MB/s", "3.5"])
+def test_what_is_no_speed_is_refused(cli: Cli, tiny: Path, pace: str) -> None:
+    cli("bench", "pipeline", tiny, "--pace", pace).refuses(BAD, "--pace")

@@ -238,7 +238,7 @@ async def test_a_body_over_the_limit(settings: SettingsFactory, path: str, decla
     async with serving(settings(max_body=20_000 - 1)) as service:
         content = bytes(20_000) if declared else chunks()
         response = await service.client.post(path, content=content)
-        error(response, 413, "19999")
+        error(response, 413, "19999 bytes (setting max_body)")
         await still_serves(service)
 
 

@@ -14,6 +14,7 @@ from server.codec import Framing, Request
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
+from server.requests.body_limit import BodyLimit
 from server.requests.exchange import Exchange
 from server.requests.tensors import Check, read_tensors
 
@@ -59,7 +60,9 @@ class Sender:
         fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
         manifest = Manifest.model_construct(**fields)
         lease = Lease(self.memory)
-        with Exchange({"type": "http"}, self.receive, self.send, lease, max_body) as exchange:
+        with Exchange(
+            {"type": "http"}, self.receive, self.send, lease, BodyLimit(max_body)
+        ) as exchange:
             return await read_tensors(exchange, framing, manifest, check)
 
 

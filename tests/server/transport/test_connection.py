@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.methods import HeadMiddleware
+from server.requests.body_limit import BodyLimit
 from server.requests.exchange import Exchange
 from server.transport.limits import (
     GRACE_SECONDS,
@@ -229,7 +230,7 @@ async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left(
 
     async def waits_for_a_model(scope: Scope, receive: Receive, send: Send) -> None:
         memory = RequestMemory(MIB)
-        with Exchange(scope, receive, send, Lease(memory), MIB) as exchange:
+        with Exchange(scope, receive, send, Lease(memory), BodyLimit(MIB)) as exchange:
             await model_is_there.wait()
             exchange.check_room()
             found.append(await exchange.receive())

@@ -5,7 +5,8 @@
 
 #include "processors.h"
 
-enum { BLOCK = 2048 };
+// Elements: of a block, from a block to the one that is fetched meanwhile, of a line of the cache.
+enum { BLOCK = 1024, AHEAD = 4096, LINE = 16 };
 
 // Element i of a chain takes one number of each channel.
 static void spread(float *to, const struct tensor *from, size_t first, size_t n) {
@@ -35,11 +36,23 @@ static const float *reads(const struct chain *chain, int32_t place, size_t first
     return spare;
 }
 
+// Asks for a block of what is read soon: a processor alone looks ahead no further than a page.
+static void fetch(const struct chain *chain, size_t first, size_t end) {
+    if (first >= end) return;
+    const size_t n = end - first < BLOCK ? end - first : BLOCK;
+    for (int place = 0; place < MOST_TENSORS; place++) {
+        const struct tensor *tensor = &chain->tensors[place];
+        if (!tensor->data || tensor->plane) continue;
+        for (size_t at = first; at < first + n; at += LINE) __builtin_prefetch(tensor->data + at, 1);
+    }
+}
+
 void compute(const struct chain *chain, size_t first, size_t end) {
     float blocks[MOST_BLOCKS][BLOCK] __attribute__((aligned(64)));
     float spare[2][BLOCK] __attribute__((aligned(64)));
     for (size_t at = first; at < end; at += BLOCK) {
         const size_t n = end - at < BLOCK ? end - at : BLOCK;
+        fetch(chain, at + AHEAD, end);
         for (int32_t number = 0; number < chain->n_steps; number++) {
             const struct step *step = &chain->steps[number];
             const float *a = reads(chain, step->a, at, n, blocks, spare[0]);

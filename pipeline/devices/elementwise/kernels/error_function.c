@@ -30,7 +30,7 @@ static inline float erf_of(float x) {
     series = fma_(series, square, -0.376126379f);
     series = fma_(series, square, 1.12837923f);
     const float complement =
-        value_of(exponential(-square, -fma_(z, z, -square))) * scaled_complement(z);
+        value_of(exponential_with(-square, -fma_(z, z, -square))) * scaled_complement(z);
     return with_sign(z < 1.0f ? series * z : 1.0f - complement, x);
 }
 
@@ -38,7 +38,7 @@ static inline float gelu_of(float x) {
     const float size = at_most(magnitude(x), 14.5f);
     const float square = size * size;
     const float rest = fma_(size, size, -square);
-    const struct exponential e = exponential(-0.5f * square, -0.5f * rest);
+    const struct exponential e = exponential_with(-0.5f * square, -0.5f * rest);
     const float tail = 0.5f * scaled_complement(size * 0.707106781f) * e.m;
     const float below = scaled(at_least(x, -14.5f) * tail, e.n);
     return x < 0.0f ? below : x * (1.0f - scaled(tail, e.n));

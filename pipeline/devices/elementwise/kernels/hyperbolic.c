@@ -11,7 +11,7 @@ static inline float tanh_of(float x) {
     series = fma_(series, square, 0.133314207f);
     series = fma_(series, square, -0.333332807f);
     const float near = fma_(series * square, size, size);
-    const float e = value_of(exponential(at_most(size, 20.0f) * 2.0f, 0.0f));
+    const float e = value_of(exponential(at_most(size, 20.0f) * 2.0f));
     const float far = 1.0f - 2.0f / (e + 1.0f);
     return with_sign(size < 0.625f ? near : far, x);
 }

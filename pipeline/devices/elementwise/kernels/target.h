@@ -46,6 +46,17 @@ static inline float of_bits(int32_t bits) {
 // Comparisons with NaN are false: it stays.
 static inline float at_least(float x, float least) { return x < least ? least : x; }
 static inline float at_most(float x, float most) { return x > most ? most : x; }
+
+static inline int32_t lesser(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline int32_t greater(int32_t a, int32_t b) { return a > b ? a : b; }
+
+// The same for most > 0 and least < 0 by one operation on bits; NaN is lost.
+static inline float no_more(float x, float most) { return of_bits(lesser(bits_of(x), bits_of(most))); }
+static inline float no_less(float x, float least) {
+    const uint32_t bits = (uint32_t)bits_of(x), bound = (uint32_t)bits_of(least);
+    return of_bits((int32_t)(bits < bound ? bits : bound));
+}
+
 static inline float magnitude(float x) { return of_bits(bits_of(x) & 0x7fffffff); }
 static inline float with_sign(float x, float sign) {
     return of_bits((bits_of(x) & 0x7fffffff) | (bits_of(sign) & (int32_t)0x80000000));

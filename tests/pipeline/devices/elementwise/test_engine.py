@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
+from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.execution.opened import opened
@@ -34,7 +36,8 @@ _NODES = """
     b = Conv<pads=[1,1,1,1]>(sum, wb)
     u = Sigmoid(b)
     silu = Mul(b, u)
-    c = Conv<pads=[1,1,1,1]>(silu, wc)
+    gated = Add(silu, b)
+    c = Conv<pads=[1,1,1,1]>(gated, wc)
     v = Neg(c)
     w = Tanh(v)
     d = Conv(w, wd)
@@ -43,7 +46,8 @@ _NODES = """
     g = Add(f, one)
     h = Mul(d, g)
     gelu = Mul(h, half)
-    y = Conv(gelu, we)
+    more = Add(gelu, d)
+    y = Conv(more, we)
 """
 _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
@@ -109,3 +113,31 @@ def test_rows_and_threads_change_no_bit(pack: Pack, pool: ReadPool) -> None:
     for rows, threads in ((1, 1), (3, None), (8, 2)):
         regions = largest_regions(network, rows) if host_target().block > 1 else ()
         assert answer(pack, pool, regions, threads).tobytes() == expected
+
+
+def test_threads_of_onnx_runtime_change_no_bit(
+    pack: Pack, pool: ReadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answer(pack, pool).tobytes()
+    chains: list[bytes] = []
+    bind_chain = CpuDevice._bind_chain
+
+    def counted(device: CpuDevice, graph: bytes, *arrays: Any) -> Launch:
+        chains.append(graph)
+        return bind_chain(device, graph, *arrays)
+
+    monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
+    monkeypatch.setattr(CpuDevice, "_bind_chain", counted)
+    for regions in ((), largest_regions(row_network(pack.manifest), 8)):
+        assert answer(pack, pool, regions, 2).tobytes() == expected
+    assert chains
+
+
+def test_where_onnx_runtime_does_not_take_the_operator_its_threads_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
+    monkeypatch.setattr("pipeline.devices.cpu.why_not_shared", lambda _: "it is too old")
+    for threads, native in ((2, False), (1, True)):
+        with closing(CpuDevice(threads)) as device:
+            assert (device.one_pass is not None) == native

@@ -126,7 +126,7 @@ FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
     (f"die {int(signal.SIGXCPU)}", 413, ("60 s", "compile_time")),
     (f"die {int(signal.SIGKILL)}", 413, ("compile_memory",)),
     (f"die {int(signal.SIGTERM)}", 500, ("without a word",)),
-    ("x" * ((1 << 20) + 1), 413, ("limit", "1048576")),
+    ("x" * ((1 << 20) + 1), 413, ("1048576 bytes", "max_upload")),
 ]
 
 

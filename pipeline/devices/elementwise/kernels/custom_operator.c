@@ -1,0 +1,200 @@
+// The operator `Chain` of the domain `layerstream`: a chain inside a graph of ONNX Runtime, on its threads.
+//
+// Inputs and outputs are floats. Its attribute `program` is integers (operator_node.py writes them):
+//   inputs, outputs, axes, steps; the length of each axis of an output; plane and width of each input;
+//   operator, to, a, b, and the bits of p and q of each step.
+// Places of tensors are the inputs and behind them the outputs. An output may be bound to an input's memory.
+#include <stdlib.h>
+#include <string.h>
+
+#include "chain.h"
+#include "onnxruntime.h"
+#include "processors.h"
+
+enum { MOST_AXES = 8, MOST_STEPS = 64, HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
+enum { MOST_INTEGERS = HEAD + MOST_AXES + OF_TENSOR * MOST_TENSORS + OF_STEP * MOST_STEPS };
+// Elements of one part, and of how many on several threads are worth it.
+enum { PART = 8 << 10, WORTH_SHARING = 16 << 10 };
+
+struct node {
+    table functions;
+    size_t n_inputs, n_outputs, n_axes;
+    int64_t shape[MOST_AXES];
+    struct chain chain;  // without memory
+    struct step steps[MOST_STEPS];
+};
+
+#define CALL(functions, number, type) ((type *)(functions)[number])
+#define TRY(call)                   \
+    do {                            \
+        status *failed = (call);    \
+        if (failed) return failed;  \
+    } while (0)
+
+static status *invalid(table functions, const char *message) {
+    return CALL(functions, CREATE_STATUS, create_status)(INVALID_ARGUMENT, message);
+}
+
+static float number_of(int64_t bits) {
+    const uint32_t low = (uint32_t)bits;
+    float number;
+    memcpy(&number, &low, sizeof number);
+    return number;
+}
+
+static int within(int64_t number, int64_t least, int64_t end) { return number >= least && number < end; }
+
+// A place that a step reads or writes: a tensor of this node, or a block.
+static int is_place(const struct node *node, int64_t place) {
+    return within(place, 0, (int64_t)(node->n_inputs + node->n_outputs)) ||
+           within(place, MOST_TENSORS, MOST_TENSORS + MOST_BLOCKS);
+}
+
+static int take_steps(struct node *node, const int64_t *from) {
+    for (int32_t number = 0; number < node->chain.n_steps; number++, from += OF_STEP) {
+        if (!within(from[0], 0, N_OPERATORS)) return 0;
+        for (int place = 1; place <= 3; place++)
+            if (!is_place(node, from[place])) return 0;
+        if (within(from[1], 0, (int64_t)node->n_inputs)) return 0;  // inputs are read
+        node->steps[number] = (struct step){(int32_t)from[0], (int32_t)from[1], (int32_t)from[2],
+                                            (int32_t)from[3], number_of(from[4]), number_of(from[5])};
+    }
+    return 1;
+}
+
+// Fills `node` from the attribute; 0: it is no program.
+static int take(struct node *node, const int64_t *from, size_t n) {
+    if (n < HEAD || !within(from[0], 1, MOST_TENSORS) || !within(from[1], 1, MOST_TENSORS) ||
+        from[0] + from[1] > MOST_TENSORS || !within(from[2], 0, MOST_AXES + 1) ||
+        !within(from[3], 1, MOST_STEPS + 1))
+        return 0;
+    node->n_inputs = (size_t)from[0];
+    node->n_outputs = (size_t)from[1];
+    node->n_axes = (size_t)from[2];
+    node->chain.n_steps = (int32_t)from[3];
+    const size_t expected =
+        HEAD + node->n_axes + OF_TENSOR * node->n_inputs + OF_STEP * (size_t)node->chain.n_steps;
+    if (n != expected) return 0;
+    from += HEAD;
+    node->chain.n_elements = 1;
+    for (size_t axis = 0; axis < node->n_axes; axis++, from++) {
+        if (!within(*from, 0, INT32_MAX)) return 0;
+        node->shape[axis] = *from;
+        node->chain.n_elements *= (size_t)*from;
+    }
+    for (size_t i = 0; i < node->n_inputs; i++, from += OF_TENSOR) {
+        if (from[0] < 0 || from[1] < 0 || (from[0] && !from[1])) return 0;
+        node->chain.tensors[i].plane = (size_t)from[0];
+        node->chain.tensors[i].width = (size_t)from[1];
+    }
+    return take_steps(node, from);
+}
+
+static status *create(const struct custom_operator *self, table functions, const node_info *info,
+                      void **made) {
+    (void)self;
+    int64_t read[MOST_INTEGERS];
+    size_t n = MOST_INTEGERS;
+    TRY(CALL(functions, INTEGERS, integers)(info, "program", read, &n));
+    struct node *node = calloc(1, sizeof *node);
+    if (!node) return CALL(functions, CREATE_STATUS, create_status)(FAIL, "no memory for a chain");
+    if (!take(node, read, n)) {
+        free(node);
+        return invalid(functions, "the program of a chain is none");
+    }
+    node->functions = functions;
+    node->chain.steps = node->steps;
+    *made = node;
+    return NULL;
+}
+
+static void part(void *argument, size_t number) {
+    const struct chain *chain = argument;
+    const size_t first = number * PART, left = chain->n_elements - first;
+    compute(chain, first, first + (left < PART ? left : PART));
+}
+
+static status *place(const struct node *node, run_context *context, struct chain *chain) {
+    void *data;
+    for (size_t i = 0; i < node->n_inputs; i++) {
+        const value *found;
+        TRY(CALL(node->functions, INPUT, input)(context, i, &found));
+        TRY(CALL(node->functions, TENSOR_DATA, tensor_data)((value *)found, &data));
+        chain->tensors[i].data = data;
+    }
+    for (size_t i = 0; i < node->n_outputs; i++) {
+        value *found;
+        TRY(CALL(node->functions, OUTPUT, output)(context, i, node->shape, node->n_axes, &found));
+        TRY(CALL(node->functions, TENSOR_DATA, tensor_data)(found, &data));
+        chain->tensors[node->n_inputs + i].data = data;
+    }
+    return NULL;
+}
+
+static status *run(void *made, run_context *context) {
+    const struct node *node = made;
+    struct chain chain = node->chain;
+    size_t n_inputs, n_outputs;
+    TRY(CALL(node->functions, INPUT_COUNT, count)(context, &n_inputs));
+    TRY(CALL(node->functions, OUTPUT_COUNT, count)(context, &n_outputs));
+    if (n_inputs != node->n_inputs || n_outputs != node->n_outputs)
+        return invalid(node->functions, "a chain has other inputs or outputs than its program");
+    TRY(place(node, context, &chain));
+    if (chain.n_elements < WORTH_SHARING) {
+        compute(&chain, 0, chain.n_elements);
+        return NULL;
+    }
+    const size_t n_parts = (chain.n_elements + PART - 1) / PART;
+    return CALL(node->functions, PARALLEL_FOR, parallel_for)(context, part, n_parts, 0, &chain);
+}
+
+static const char *name(const struct custom_operator *self) { return (void)self, "Chain"; }
+static const char *provider(const struct custom_operator *self) { return (void)self, NULL; }
+static int type(const struct custom_operator *self, size_t number) { return (void)self, (void)number, FLOAT; }
+static int variadic(const struct custom_operator *self, size_t number) {
+    return (void)self, (void)number, VARIADIC;
+}
+static size_t one_kind(const struct custom_operator *self) { return (void)self, 1; }
+static int memory(const struct custom_operator *self, size_t number) { return (void)self, (void)number, 0; }
+static int one(const struct custom_operator *self) { return (void)self, 1; }
+
+static const struct custom_operator chain_operator = {
+    .version = INTERFACE,
+    .name = name,
+    .provider = provider,
+    .input_type = type,
+    .input_count = one_kind,
+    .output_type = type,
+    .output_count = one_kind,
+    .destroy = free,
+    .input_characteristic = variadic,
+    .output_characteristic = variadic,
+    .input_memory = memory,
+    .least_inputs = one,
+    .inputs_alike = one,
+    .least_outputs = one,
+    .outputs_alike = one,
+    .create = create,
+    .compute = run,
+    .first_version = one,
+    .last_version = one,
+};
+
+// Called by ONNX Runtime for each session whose options name this library.
+status *RegisterCustomOps(session_options *options, const struct base *base) {
+    const table functions = base->interface(INTERFACE);
+    if (!functions) {
+        // The first version of the table has what is needed to say so.
+        return invalid(base->interface(1), "no threads for custom operators before ONNX Runtime 1.17");
+    }
+    if (!kernels) return invalid(functions, "no kernels for this processor");
+    // One for the process: sessions hold it, and it holds nothing of theirs.
+    static domain *layerstream;
+    if (!layerstream) {
+        domain *made;
+        TRY(CALL(functions, CREATE_DOMAIN, create_domain)("layerstream", &made));
+        TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
+        layerstream = made;
+    }
+    return CALL(functions, ADD_DOMAIN, add_domain)(options, layerstream);
+}

@@ -1,0 +1,101 @@
+"""Programs as nodes of ONNX Runtime: the operator `Chain` of kernels/custom_operator.c.
+
+A session with such a node computes its chain on ONNX Runtime's own threads. It is opened with the native
+library, ``open_piece(graph, threads, operators=library.path)``. Pieces and such nodes can be in one graph.
+"""
+
+import functools
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from models.runtime.sessions import SessionError, open_piece, run_session
+from pipeline.devices.elementwise.messages import model, node
+from pipeline.devices.elementwise.programs import OPERATORS, WORTH_SHARING, Program, Step
+
+DOMAIN = "layerstream"
+OPERATOR = "Chain"
+VERSION = 1
+_MOST_AXES = 8
+
+Shape = tuple[int, ...]
+
+
+def chain_node(
+    program: Program, shapes: Mapping[str, Shape], names: Mapping[str, str] | None = None
+) -> bytes | None:
+    """Return ``program`` as a serialised node; None: it does not fit, or ``shapes`` do not.
+
+    ``shapes``: of its inputs and results, all floats. Its ports are ``program.inputs`` and the sorted
+    results, called as in ``names`` (default: by themselves).
+    """
+    results = sorted(program.results)
+    whole = shapes[results[0]]
+    tensors = [*program.inputs, *results]
+    places = program.places({name: place for place, name in enumerate(tensors)})
+    strides = [strides_of(shapes[name], whole) for name in tensors]
+    if places is None or None in strides or len(whole) > _MOST_AXES:
+        return None
+    numbers = [len(program.inputs), len(results), len(whole), len(program.steps), *whole]
+    for stride in strides[: len(program.inputs)]:
+        numbers += stride or ()
+    for step, place in zip(program.steps, places, strict=True):
+        numbers += (OPERATORS.index(step.operator), *place, _bits(step.p), _bits(step.q))
+    called = [name if names is None else names[name] for name in tensors]
+    inputs, outputs = called[: len(program.inputs)], called[len(program.inputs) :]
+    return node(OPERATOR, DOMAIN, inputs, outputs, program=numbers)
+
+
+def chain_model(program: Program, shapes: Mapping[str, Shape]) -> bytes | None:
+    """Return a model of ``program`` alone, with the ports of ``chain_node``; None: as there."""
+    only = chain_node(program, shapes)
+    if only is None:
+        return None
+    inputs = [(name, shapes[name]) for name in program.inputs]
+    outputs = [(name, shapes[name]) for name in sorted(program.results)]
+    return model([only], inputs, outputs, [(DOMAIN, VERSION)])
+
+
+def holds_chain(graph: bytes) -> bool:
+    """Return whether a serialised graph may have chains: it names their domain."""
+    return DOMAIN.encode() in graph
+
+
+@functools.cache
+def why_not_shared(library: Path) -> str | None:
+    """Return why ONNX Runtime does not run chains of ``library`` on its threads; None: it was tried."""
+    program = Program((Step("negative", ("x",), "y"),), frozenset("y"))
+    tried = np.arange(2 * WORTH_SHARING, dtype=np.float32)
+    model = chain_model(program, dict.fromkeys("xy", tried.shape))
+    if model is None:
+        return "its program is none"
+    try:
+        found = run_session(open_piece(model, operators=library), {"x": tried})["y"]
+    except SessionError as exc:
+        return f"ONNX Runtime takes no operator of ours: {str(exc)[:200]}"
+    return None if np.array_equal(found, -tried) else "ONNX Runtime's threads give other numbers"
+
+
+def strides_of(shape: Shape, whole: Shape) -> tuple[int, int] | None:
+    """Return plane and width (library.Placed) of ``shape`` beside results of the shape ``whole``.
+
+    None: it is neither as large nor one number for each channel.
+    """
+    shape = (*[1] * (len(whole) - len(shape)), *shape)
+    if shape == whole:
+        return 0, 0
+    if len(shape) != len(whole):
+        return None
+    differing = [axis for axis, length in enumerate(whole) if shape[axis] != length]
+    first, end = differing[0], differing[-1] + 1
+    if any(length != 1 for length in shape[first:end]):
+        return None
+    width = int(np.prod(whole[end:], dtype=np.int64))
+    return width * int(np.prod(whole[first:end], dtype=np.int64)), width
+
+
+def _bits(number: float) -> int:
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return int(bits)

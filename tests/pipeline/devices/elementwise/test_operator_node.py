@@ -1,0 +1,117 @@
+"""Chains as an operator of ONNX Runtime: the bits of the library alone; what is no program is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.runtime.sessions import SessionError, open_piece
+from pipeline.devices.cpu import _CpuKernel
+from pipeline.devices.elementwise.messages import model, node
+from pipeline.devices.elementwise.operator_node import (
+    DOMAIN,
+    OPERATOR,
+    chain_model,
+    chain_node,
+    holds_chain,
+    why_not_shared,
+)
+from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
+from tests.pipeline.devices.elementwise.chains import Floats, computed, library, needs_library
+
+pytestmark = needs_library
+_MISH = Program((Step("mish", ("x",), "y", 1.0),), frozenset("y"))
+
+
+def run(program: Program, threads: int, **arrays: Floats) -> None:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    graph = chain_model(program, shapes)
+    assert graph is not None
+    assert holds_chain(graph)
+    inputs = [arrays[name] for name in program.inputs]
+    outputs = [arrays[name] for name in sorted(program.results)]
+    _CpuKernel(open_piece(graph, threads, library().path)).bind(inputs, outputs)()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [0, 1, 1027, WORTH_SHARING, 5 * WORTH_SHARING + 13])
+def test_the_bits_of_the_library_alone(size: int, threads: int) -> None:
+    x = np.random.default_rng(8).normal(0, 9, (1, size)).astype(np.float32)
+    expected = computed("mish", x, p=1.0)
+    apart, place = np.empty_like(x), x.copy()
+    run(_MISH, threads, x=x, y=apart)
+    run(_MISH, threads, x=place, y=place)
+    for found in (apart, place):
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+def test_memory_without_alignment() -> None:
+    memory = np.zeros(4 * WORTH_SHARING + 16, np.uint8)
+    place = memory[3 : 3 + 4 * WORTH_SHARING].view(np.float32)
+    place[:] = np.linspace(-5, 5, WORTH_SHARING)
+    expected = computed("mish", place.copy(), p=1.0)
+    run(_MISH, 2, x=place, y=place)
+    np.testing.assert_array_equal(place, expected)
+    assert not memory[:3].any()
+    assert not memory[3 + 4 * WORTH_SHARING :].any()
+
+
+def test_a_factor_for_each_channel_and_two_results() -> None:
+    program = Program(
+        (Step("multiply", ("x", "f"), "scaled"), Step("clip", ("scaled",), "y", 0.0, 6.0)),
+        frozenset(("scaled", "y")),
+    )
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((1, 6, 99, 65), np.float32)
+    f = rng.standard_normal((1, 6, 1, 1), np.float32) * 4
+    scaled, y = np.empty_like(x), np.empty_like(x)
+    run(program, 2, x=x, f=f, scaled=scaled, y=y)
+    np.testing.assert_array_equal(scaled, x * f)
+    np.testing.assert_array_equal(y, np.clip(x * f, 0, 6))
+
+
+def test_shapes_that_do_not_go_together_make_no_node() -> None:
+    product = Program((Step("multiply", ("x", "f"), "y"),), frozenset("y"))
+    assert chain_node(product, {"x": (4, 3), "f": (4, 2), "y": (4, 3)}) is None
+    axes = (1,) * 9
+    assert chain_node(_MISH, {"x": axes, "y": axes}) is None
+
+
+# Inputs, outputs, axes, steps; length; plane and width; operator, to, a, b, p, q.
+_RIGHT = (1, 1, 1, 1, 8, 0, 0, 8, 1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (),
+        _RIGHT[:-1],
+        (*_RIGHT, 0),
+        (0, *_RIGHT[1:]),
+        (1, 12, *_RIGHT[2:]),
+        (1, 1, 9, *_RIGHT[3:]),
+        (1, 1, 1, 1, -8, *_RIGHT[5:]),
+        (1, 1, 1, 1, 8, 4, 0, *_RIGHT[7:]),
+        (*_RIGHT[:7], 99, *_RIGHT[8:]),
+        (*_RIGHT[:8], 0, *_RIGHT[9:]),
+        (*_RIGHT[:8], 18, *_RIGHT[9:]),
+        (*_RIGHT[:9], 2, *_RIGHT[10:]),
+    ],
+)
+def test_what_is_no_program_is_refused(numbers: tuple[int, ...]) -> None:
+    def graph(program: tuple[int, ...]) -> bytes:
+        ports = [("x", (8,))], [("y", (8,))]
+        return model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+
+    open_piece(graph(_RIGHT), 1, library().path)
+    with pytest.raises(SessionError):
+        open_piece(graph(numbers), 1, library().path)
+
+
+def test_why_threads_are_not_shared_is_one_line() -> None:
+    assert why_not_shared(library().path) is None
+    reason = why_not_shared(Path("nowhere.so"))
+    assert reason is not None
+    assert reason.startswith("ONNX Runtime takes no operator of ours: ")
+    assert len(reason.splitlines()) == 1
+    assert len(reason) < 300
