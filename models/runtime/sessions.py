@@ -133,6 +133,25 @@ def open_piece(
     Raises:
         SessionError: ONNX Runtime refuses it, or the library.
     """
+    return open_session(graph, _as_it_is(threads, operators))
+
+
+def open_joined(
+    graph: bytes, threads: int | None = None, operators: Path | None = None
+) -> "ort.InferenceSession":
+    """Load several pieces in one graph (joined_graphs.py) as ``open_piece`` does.
+
+    Nodes run in the order of the graph; raises as ``open_piece``.
+    """
+    import onnxruntime as ort
+
+    options = _as_it_is(threads, operators)
+    # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    return open_session(graph, options)
+
+
+def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOptions":
     options = session_options(optimise=False, threads=threads)
     if operators is not None:
         try:
@@ -142,7 +161,7 @@ def open_piece(
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")
-    return open_session(graph, options)
+    return options
 
 
 def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":

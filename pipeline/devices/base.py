@@ -21,6 +21,10 @@ Done = Callable[[Exception | None, float], None]
 Launch = Callable[[], None]
 
 
+def nothing() -> None:
+    """Launch nothing: what this step does was done with one before."""
+
+
 class DeviceError(Exception):
     """A device cannot load a piece."""
 
@@ -103,6 +107,21 @@ class Device(ABC):
             DeviceError: it cannot be loaded here.
         """
 
+    def joins(self, graph: bytes) -> bool:
+        """Return whether a serialised piece, whose values are floats of 32 bits, may be one of ``join``."""
+        return False
+
+    def join(self, graphs: Sequence[bytes]) -> Kernel:
+        """Load serialised pieces as one kernel that runs them in this order.
+
+        It is bound to the inputs of the first piece, of the second, and so on; likewise to outputs. Memory
+        may be an output of one and an input or output of another, as if they were bound one by one.
+
+        Raises:
+            DeviceError: it cannot be loaded here.
+        """
+        raise DeviceError(f"the {self.name} device joins no pieces")
+
     def adapt(self, architecture: Architecture) -> Architecture:
         """Return ``architecture`` as this device runs it."""
         return architecture
@@ -182,9 +201,13 @@ class CachingDevice(Device):
         self._kernels: WeakValueDictionary[bytes, Kernel] = WeakValueDictionary()
 
     def load(self, graph: bytes) -> Kernel:
+        return self.kept(graph, self.make)
+
+    def kept(self, graph: bytes, make: Callable[[bytes], Kernel]) -> Kernel:
+        """Return the kernel of ``graph``, which ``make`` makes where there is none."""
         kernel = self._kernels.get(graph)
         if kernel is None:
-            kernel = self._kernels[graph] = self.make(graph)
+            kernel = self._kernels[graph] = make(graph)
         return kernel
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +10,16 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
+from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
+    open_joined,
     open_piece,
     pool_is_shared,
     reason,
     threads_of_device,
 )
+from models.runtime.wire import WireError
 from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
@@ -157,8 +161,27 @@ class CpuDevice(CachingDevice):
         return self.load(graph).bind(inputs, outputs)
 
     def make(self, graph: bytes) -> Kernel:
-        operators = self._operators if holds_chain(graph) else None
+        return _opened(lambda: open_piece(graph, self.threads, self._operators_of(graph)))
+
+    def joins(self, graph: bytes) -> bool:
+        return can_join(graph)
+
+    def join(self, graphs: Sequence[bytes]) -> Kernel:
         try:
-            return _CpuKernel(open_piece(graph, self.threads, operators))
-        except SessionError as exc:
+            joined = join_graphs(graphs)
+        except (JoinError, WireError) as exc:
             raise DeviceError(str(exc)) from exc
+        return self.kept(joined, self._make_joined)
+
+    def _make_joined(self, graph: bytes) -> Kernel:
+        return _opened(lambda: open_joined(graph, self.threads, self._operators_of(graph)))
+
+    def _operators_of(self, graph: bytes) -> Path | None:
+        return self._operators if holds_chain(graph) else None
+
+
+def _opened(opening: "Callable[[], ort.InferenceSession]") -> Kernel:
+    try:
+        return _CpuKernel(opening())
+    except SessionError as exc:
+        raise DeviceError(str(exc)) from exc

@@ -1,7 +1,9 @@
 """The kernels of a pack on a device: operators on elements in one pass where it can, others as loaded."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
@@ -9,6 +11,18 @@ from pipeline.devices.base import Device, Launch
 from pipeline.devices.elementwise.of_pack import PackPrograms, ports, row_ports
 from pipeline.devices.elementwise.programs import Program
 from pipeline.devices.memory import Memory
+
+
+class Placed(NamedTuple):
+    """A piece, and where in the device's memory its inputs and outputs lie."""
+
+    piece: Piece
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+
+#: A serialised graph, and where its inputs and outputs lie.
+_Part = tuple[bytes, Sequence[Any], Sequence[Any]]
 
 
 class PackKernels:
@@ -19,21 +33,56 @@ class PackKernels:
         self._device = device
         one_pass = device.one_pass is not None
         self._programs = PackPrograms(pack.manifest, pack.graphs) if one_pass else None
+        self._joining: dict[int, bool] = {}  # by number of graph
 
-    def piece(
-        self, piece: Piece, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory
-    ) -> Launch:
-        """Return what runs ``piece``, which is not resident.
+    def piece(self, placed: Placed, scratch: Memory) -> Launch:
+        """Return what runs a piece, which is not resident.
 
         Raises:
             DeviceError: it cannot be loaded.
         """
-        program = None if self._programs is None else self._programs.piece(piece)
-        launch = self._in_one_pass(program, ports(piece), inputs, outputs)
+        piece, inputs, outputs = placed
+        launch = self._in_one_pass(self._program(piece), ports(piece), inputs, outputs)
         if launch is not None:
             return launch
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
+
+    def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
+        """Return what runs pieces one after the other, in as few kernels as the device can.
+
+        They are not resident, and their values floats of 32 bits. Raises:
+            DeviceError: one cannot be loaded.
+        """
+        launches: list[Launch] = []
+        joining = ((placed, self._in_graph(placed)) for placed in run)
+        for joins, held in groupby(joining, lambda item: item[1] is not None):
+            items = list(held)
+            if joins and len(items) > 1:
+                launches.append(self._joined([part for _, part in items if part], scratch))
+            else:
+                launches += [self.piece(placed, scratch) for placed, _ in items]
+        return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
+
+    def _joined(self, parts: Sequence[_Part], scratch: Memory) -> Launch:
+        kernel = self._device.join([graph for graph, _, _ in parts])
+        inputs = [array for _, inputs, _ in parts for array in inputs]
+        outputs = [array for _, _, outputs in parts for array in outputs]
+        return kernel.bind(inputs, outputs, scratch)
+
+    def _in_graph(self, placed: Placed) -> _Part | None:
+        """Return a piece as a part of a larger graph; None: it is a launch of its own."""
+        piece, inputs, outputs = placed
+        program, one_pass = self._program(piece), self._device.one_pass
+        if program is not None and one_pass is not None:
+            return one_pass.as_node(program, _by_name(ports(piece), inputs, outputs))
+        graph = self._pack.graphs[piece.graph]
+        if piece.graph not in self._joining:
+            self._joining[piece.graph] = self._device.joins(graph)
+        return (graph, inputs, outputs) if self._joining[piece.graph] else None
+
+    def _program(self, piece: Piece) -> Program | None:
+        return None if self._programs is None else self._programs.piece(piece)
 
     def row_operator(self, number: int, graph: int, inputs: Sequence[Any], output: Any) -> Launch:
         """Return what runs row operator ``number``, by its ``graph`` of rows or of tiles.
@@ -62,5 +111,15 @@ class PackKernels:
     ) -> Launch | None:
         if program is None or self._device.one_pass is None:
             return None
-        named = zip((*names[0], *names[1]), (*inputs, *outputs), strict=True)
-        return self._device.one_pass.bind(program, dict(named))
+        return self._device.one_pass.bind(program, _by_name(names, inputs, outputs))
+
+
+def _by_name(
+    names: tuple[tuple[str, ...], tuple[str, ...]], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> dict[str, Any]:
+    return dict(zip((*names[0], *names[1]), (*inputs, *outputs), strict=True))
+
+
+def _one_by_one(launches: Sequence[Launch]) -> None:
+    for launch in launches:
+        launch()

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -67,6 +67,12 @@ class StagedDevice(Device):
 
     def load(self, graph: bytes) -> Kernel:
         return self._device.load(graph)
+
+    def joins(self, graph: bytes) -> bool:
+        return self._device.joins(graph)
+
+    def join(self, graphs: Sequence[bytes]) -> Kernel:
+        return self._device.join(graphs)
 
     def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
         with self._lock:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
-from pipeline.devices.base import Device, KernelError, Launch
+from pipeline.devices.base import Device, KernelError, Launch, nothing
 from pipeline.devices.memory import Memory
-from pipeline.devices.pack_kernels import PackKernels
+from pipeline.devices.pack_kernels import PackKernels, Placed
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import LaneRun
@@ -36,7 +36,10 @@ def bind_steps(
     bound = [lane.steps() for lane in lanes]
     if len(bound) == 1:
         return bound[0]
-    return [_for_all(launches, running) for launches in zip(*bound, strict=True)]
+    return [
+        nothing if nothing in launches else _for_all(launches, running)
+        for launches in zip(*bound, strict=True)
+    ]
 
 
 def _for_all(launches: Sequence[Launch], running: Callable[[], LaneRun]) -> Launch:
@@ -80,10 +83,32 @@ class _Binder:
             )
             for region in regions_of(self._plan.steps)
         }
-        return [
-            phases[step.region].bind(step.number) if isinstance(step, Phase) else self._piece(step)
-            for step in self._plan.steps
-        ]
+        runs = {run.start: run for run in self._plan.runs}
+        launches: list[Launch] = []
+        while len(launches) < len(self._plan.steps):
+            step = self._plan.steps[len(launches)]
+            run = runs.get(len(launches))
+            if run is not None:
+                launches += [self._run(run), *[nothing] * (len(run) - 1)]
+            elif isinstance(step, Phase):
+                launches.append(phases[step.region].bind(step.number))
+            else:
+                launches.append(self._piece(step))
+        return launches
+
+    def _run(self, run: range) -> Launch:
+        """Return one launch for the steps of ``run``: nobody looks until the last one has ended."""
+        steps = self._plan.steps[run.start : run.stop]
+        pieces = [step for step in steps if isinstance(step, Piece)]
+        launch = self._kernels.of_pack.run(list(map(self._placed, pieces)), self._scratch)
+        return _named(launch, f"{self._name(pieces[0])} to {self._name(pieces[-1])}")
+
+    def _placed(self, piece: Piece) -> Placed:
+        return Placed(
+            piece,
+            [self._memory.array(operand) for operand in piece.inputs],
+            [self._memory.array(operand) for operand in piece.outputs],
+        )
 
     def _piece(self, piece: Piece) -> Launch:
         if piece.resident is not None:
@@ -93,12 +118,7 @@ class _Binder:
                 [self._memory.place(operand) for operand in piece.outputs],
             )
         else:
-            launch = self._kernels.of_pack.piece(
-                piece,
-                [self._memory.array(operand) for operand in piece.inputs],
-                [self._memory.array(operand) for operand in piece.outputs],
-                self._scratch,
-            )
+            launch = self._kernels.of_pack.piece(self._placed(piece), self._scratch)
         return _named(launch, self._name(piece))
 
     def _name(self, piece: Piece) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from pipeline.devices.base import Done, Launch
+from pipeline.devices.base import Done, Launch, nothing
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.statistics import SweepStatistics
@@ -49,6 +49,7 @@ class Sweeper:
         self._stages = tuple(stages)
         self._starts = starts
         self._kernels = kernels
+        self._launched = [kernel for kernel in kernels if kernel is not nothing]
         self._hurry = hurry
         self._finish = finish
         self._last = len(self._stages) - 1
@@ -123,7 +124,7 @@ class Sweeper:
         """
         began = time.perf_counter()
         try:
-            for kernel in self._kernels:
+            for kernel in self._launched if ends is None else self._kernels:
                 _check_limits(deadline, cancelled)
                 claim.hold(deadline, cancelled)
                 kernel()

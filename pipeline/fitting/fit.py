@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 from loader.errors import LoaderError
 from models.packs.manifest import Manifest
+from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import check, judged
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
@@ -55,14 +56,16 @@ def _found(
 ) -> Fitted:
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        return judged(make_plan(manifest, architecture, choice=choice), profile)
+        return with_joined(
+            manifest, judged(make_plan(manifest, architecture, choice=choice), profile)
+        )
     if wanted.least:
         return Within(manifest, architecture, wanted, profile).least()
     if wanted.delay_seconds is not None:
         return Within(manifest, architecture, wanted, profile).in_time()
     if wanted.total_bytes is not None:
         return Within(manifest, architecture, wanted, profile).fastest()
-    return plan_weights(manifest, architecture, wanted.weight_bytes, profile)
+    return with_joined(manifest, plan_weights(manifest, architecture, wanted.weight_bytes, profile))
 
 
 def _again(

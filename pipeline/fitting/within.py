@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
+from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import judged, reaches, seconds_of, too_late
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
+from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import smallest_plan
@@ -111,6 +113,8 @@ class Within:
         weights = self._room - (least.total_bytes - least.weight_bytes)
         if self._wanted.weight_bytes is not None:
             weights = min(weights, self._wanted.weight_bytes)
+        if in_time is None:
+            weights -= reserved_bytes(self._manifest, weights - least.weight_bytes)
         for _ in range(_MOST_TRIES):
             if weights <= least.weight_bytes:
                 break
@@ -123,7 +127,7 @@ class Within:
                 break  # a little more than the smallest may be too little for what it chooses
             excess = fitted.plan.total_bytes - self._room
             if excess <= 0:
-                return fitted
+                return fitted if in_time else with_joined(self._manifest, fitted, -excess)
             # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
             weights = min(weights, fitted.plan.weight_bytes) - excess
         return self._judged(least)

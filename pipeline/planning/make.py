@@ -7,6 +7,7 @@ from loader.ring import Group
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import plan_arena
+from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import PAGE_BYTES, Streaming, needed_bytes, streaming
 from pipeline.planning.units import Unit, streamed_units
@@ -68,7 +69,7 @@ def make_plan(
         choice.ahead == "idle",
         stream.in_arena,
     )
-    return Plan(
+    plan = Plan(
         architecture=architecture,
         choice=choice,
         steps=steps,
@@ -92,8 +93,10 @@ def make_plan(
             *behind_values[:strips],
         ),
         users=stream.users,
+        runs=(),
         stages=stages(architecture, order),
     )
+    return joined(manifest, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
 
 def _is_plain(architecture: Architecture) -> bool:

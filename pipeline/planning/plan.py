@@ -29,7 +29,9 @@ class Choice:
     ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
-    ``lanes``: requests that one sweep can carry. A file of plans is read with these limits.
+    ``lanes``: requests that one sweep can carry. ``joined_bytes``: the most that sessions may take beside
+    those of single kernels, for short ones that nothing separates to run as one. A file of plans is read
+    with these limits.
     """
 
     ring_bytes: NonNegativeInt | None = None
@@ -41,6 +43,7 @@ class Choice:
     regions: tuple[Region, ...] = ()
     lanes: PositiveInt = 1
     later_chunks: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
+    joined_bytes: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Plan:
     belongs to, ring or resident; ``values[i]`` that of value i in the arena, then those of the regions'
     strips; each lane has an arena like that. What is placed behind the ring's end lies in the
     arena, of the first lane: weights of a region while it runs. ``users[g]``: the steps that use what read
-    g brings.
+    g brings. ``runs``: of steps, each at least two, that are one launch.
     ``largest_chunk_bytes``: the most streamed weights of one step, s_max of the equations.
     """
 
@@ -77,7 +80,13 @@ class Plan:
     spans: tuple[int, ...]
     values: tuple[int, ...]
     users: tuple[range, ...]
+    runs: tuple[range, ...]
     stages: tuple[Stage, ...] = field(repr=False)
+
+    @property
+    def launches(self) -> int:
+        """How many launches a sweep of one lane is."""
+        return len(self.steps) - sum(len(run) - 1 for run in self.runs)
 
     @property
     def arena_weights(self) -> tuple[int, ...]:
@@ -136,4 +145,5 @@ class Plan:
             "regions": [asdict(region) for region in self.choice.regions],
             "macs_ratio": macs_ratio(self.steps),
             "lanes": self.choice.lanes,
+            "launches": self.launches,
         }

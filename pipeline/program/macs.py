@@ -39,10 +39,11 @@ def _of_network(network: RowNetwork) -> int:
         for number in range(len(network.operators))
     )
     others = (piece for n, piece in enumerate(network.manifest.pieces) if n not in network.covered)
-    return on_rows + sum(_of_piece(piece) for piece in others)
+    return on_rows + sum(macs_of_piece(piece) for piece in others)
 
 
-def _of_piece(piece: Piece) -> int:
+def macs_of_piece(piece: Piece) -> int:
+    """Return the MACs of a piece that runs whole: a weight times a pixel of the output."""
     weights = [math.prod(item.shape) for item in piece.inputs if item.kind == "span"]
     pixels = [math.prod(item.shape[2:]) for item in piece.outputs if not item.is_loose]
     return max(weights, default=0) * max(pixels, default=1)

@@ -25,6 +25,8 @@ class Wired:
     outputs: tuple[str, ...]
 
 
+#: A model of one node, and what its inputs and outputs are bound to.
+AsNode = tuple[bytes, list[NDArray[Any]], list[NDArray[Any]]]
 #: Loads a model of one node, and binds it to inputs and outputs.
 Bind = Callable[[bytes, Sequence[NDArray[Any]], Sequence[NDArray[Any]]], Callable[[], None]]
 
@@ -54,30 +56,30 @@ class OnePass:
         """
         if not program.steps:
             return _nothing
-        used = {name: arrays[name] for name in (*program.inputs, *sorted(program.results))}
-        results = [used[name] for name in program.results]
-        placed: dict[str, Placed] = {}
-        for name, array in used.items():
-            strides = strides_of(array.shape, results[0].shape)
-            if strides is None or array.dtype != np.float32 or not array.flags.c_contiguous:
-                return None
-            placed[name] = (array.ctypes.data, *strides)
-        if not all(_apart(result, other) for result in results for other in used.values()):
+        used = _used(program, arrays)
+        placed = _placed(program, used)
+        if placed is None:
             return None
-        return self._shared(program, used) or self._library.bind(
-            program, placed, results[0].size, self._threads
-        )
+        size = max(used[name].size for name in program.results)
+        if size >= WORTH_SHARING and self._bind_model is not None:
+            node = self.as_node(program, arrays)
+            if node is not None:
+                return self._bind_model(*node)
+        return self._library.bind(program, placed, size, self._threads)
 
-    def _shared(
-        self, program: Program, used: Mapping[str, NDArray[Any]]
-    ) -> Callable[[], None] | None:
-        ports, n_inputs = list(used.values()), len(program.inputs)
-        if self._bind_model is None or ports[-1].size < WORTH_SHARING:
+    def as_node(self, program: Program, arrays: Mapping[str, NDArray[Any]]) -> AsNode | None:
+        """Return ``program`` as a model of one node, and what it reads and writes of ``arrays``.
+
+        None: ONNX Runtime does not compute it here.
+        """
+        if self._bind_model is None or not program.steps:
+            return None
+        used = _used(program, arrays)
+        if _placed(program, used) is None:
             return None
         model = chain_model(program, {name: array.shape for name, array in used.items()})
-        if model is None:
-            return None
-        return self._bind_model(model, ports[:n_inputs], ports[n_inputs:])
+        ports, n_inputs = list(used.values()), len(program.inputs)
+        return None if model is None else (model, ports[:n_inputs], ports[n_inputs:])
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""
@@ -118,6 +120,23 @@ def _nodes(part: Wired, number: int) -> list[Node]:
 @functools.lru_cache(maxsize=64)
 def _piece(graph: bytes) -> Piece:
     return read_piece(graph)
+
+
+def _used(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: arrays[name] for name in (*program.inputs, *sorted(program.results))}
+
+
+def _placed(program: Program, used: Mapping[str, NDArray[Any]]) -> dict[str, Placed] | None:
+    """Return where all that is ``used`` lies; None: a program does not run on it."""
+    results = [used[name] for name in program.results]
+    placed: dict[str, Placed] = {}
+    for name, array in used.items():
+        strides = strides_of(array.shape, results[0].shape)
+        if strides is None or array.dtype != np.float32 or not array.flags.c_contiguous:
+            return None
+        placed[name] = (array.ctypes.data, *strides)
+    apart = (_apart(result, other) for result in results for other in used.values())
+    return placed if all(apart) else None
 
 
 def _nothing() -> None:

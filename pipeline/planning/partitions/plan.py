@@ -34,6 +34,10 @@ class PipelinePlan(Plan):
         return BUFFERS * sum(self.edges)
 
     @property
+    def launches(self) -> int:
+        return sum(plan.launches for plan in self.partitions)
+
+    @property
     def read_bytes(self) -> int:
         return sum(plan.read_bytes for plan in self.partitions)
 
@@ -72,6 +76,7 @@ def pipeline_plan(
         spans=(),
         values=(),
         users=(),
+        runs=(),
         stages=(Stage("kernel", ()),),
         cuts=tuple(cuts),
         partitions=tuple(partitions),

@@ -1,0 +1,1 @@
+"""Kernels that nothing separates, run as one launch."""

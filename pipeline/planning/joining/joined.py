@@ -1,0 +1,155 @@
+"""Which steps of a plan are one launch, and what that takes.
+
+A launch costs some 20 to 60 us beside what it computes: Python, ONNX Runtime's preparations, and a pool of
+threads to wake. Steps that follow each other are one launch where nothing comes between them: the later
+ones need no weights that the first did not need, and nothing waits for the end of the earlier ones. So the
+schedule is the same, and what it promises, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from models.packs.choice import BINDING_BYTES, choose_pieces
+from models.packs.manifest import Manifest, Piece
+from pipeline.planning.plan import Plan
+from pipeline.program.macs import macs_of_piece
+from pipeline.program.steps import Step, session_bytes
+from pipeline.schedule.schedule import Stage, awaited
+
+# About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
+# who is next, cancels or has a deadline; a large kernel alone takes as long.
+_LAUNCH_SECONDS = 20e-3
+_MACS_A_SECOND = 30e9
+_BYTES_A_SECOND = 6e9
+# What pieces with values of their own keep until a launch ends.
+_MOST_SCRATCH_BYTES = 64 << 10
+# Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
+_SESSION_BYTES = 19_000
+# Of what could hold weights, the part that joined kernels may take: one in so many.
+_RESERVED = 16
+
+
+def joined(manifest: Manifest, plan: Plan, most_bytes: int | None = None) -> Plan:
+    """Return ``plan`` with launches of several steps that take at most ``most_bytes`` more; None: all.
+
+    Its choice says how many bytes that were, and makes the same plan again. On a GPU a launch costs little.
+    """
+    if manifest.target.capability is not None:
+        return plan
+    runs = tuple(_runs(plan.steps, plan.stages))
+    found = _with(manifest, plan, runs)
+    if most_bytes is not None and _added(found, plan) > most_bytes:
+        found, taken = plan, list[range]()
+        for run in runs:
+            longer = _with(manifest, plan, (*taken, run))
+            if _added(longer, plan) <= most_bytes:
+                found, taken = longer, [*taken, run]
+    # Where they are equal to each other they may even take less.
+    added = max(_added(found, plan), 1) if found.runs else 0
+    return replace(found, choice=replace(plan.choice, joined_bytes=added))
+
+
+def _added(longer: Plan, plan: Plan) -> int:
+    return longer.total_bytes - plan.total_bytes
+
+
+def _with(manifest: Manifest, plan: Plan, runs: tuple[range, ...]) -> Plan:
+    lanes, steps = plan.choice.lanes, plan.steps
+    held = [_pieces(steps[run.start : run.stop]) for run in runs]
+    inside = {position for run in runs for position in run}
+    alone = [step for position, step in enumerate(steps) if position not in inside]
+    own_bytes = session_bytes(manifest, alone, lanes)
+    return replace(
+        plan,
+        runs=runs,
+        session_bytes=own_bytes + _joined_bytes(manifest, held, lanes),
+        scratch_bytes=max(plan.scratch_bytes, *map(_scratch_bytes, held), 0),
+    )
+
+
+def apart(plan: Plan) -> Plan:
+    """Return ``plan`` with each step a launch of its own, to measure them."""
+    return replace(plan, runs=())
+
+
+def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
+    """Return what to leave for joined kernels of what could hold ``weight_bytes``: a small part of these.
+
+    More memory leaves more for weights, too.
+    """
+    kernels = _together(manifest)
+    least = session_bytes(manifest, kernels)
+    return max(0, min(_joined_bytes(manifest, [kernels]) - least, weight_bytes // _RESERVED))
+
+
+def _together(manifest: Manifest) -> list[Piece]:
+    """Return the pieces that could run with others, in the coarsest chunks."""
+    return [piece for piece in choose_pieces(manifest, None) if _is_short(piece)]
+
+
+def _runs(steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
+    ended = awaited(stages)
+    first, seconds = 0, 0.0
+    for position, step in enumerate(steps):
+        takes = _seconds(step)
+        if (
+            position - 1 in ended
+            or _waits(stages[-1], position)
+            or not _is_short(steps[position - 1])
+            or not _is_short(step)
+            or seconds + takes > _LAUNCH_SECONDS
+        ):
+            if position - first > 1:
+                yield range(first, position)
+            first, seconds = position, 0.0
+        seconds += takes
+    if len(steps) - first > 1:
+        yield range(first, len(steps))
+
+
+def _waits(kernels: Stage, position: int) -> bool:
+    """Return whether kernel ``position`` waits for more than the one before it did."""
+    if not position:
+        return True
+    before, after = (kernels.after[index][:-1] for index in (position - 1, position))
+    return any(now > then for then, now in zip(before, after, strict=True))
+
+
+def _is_short(step: Step) -> bool:
+    """Return whether ``step`` may be one of several, by what a manifest tells."""
+    return (
+        isinstance(step, Piece)
+        and step.resident is None
+        and step.scratch_bytes <= _MOST_SCRATCH_BYTES
+        and all(operand.dtype == "float32" for operand in (*step.inputs, *step.outputs))
+    )
+
+
+def _seconds(step: Step) -> float:
+    """Return about how long ``step`` takes on a core."""
+    if not isinstance(step, Piece):
+        return 0.0
+    operands = (*step.inputs, *step.outputs)
+    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+    return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
+
+
+def _joined_bytes(manifest: Manifest, runs: Sequence[Sequence[Piece]], lanes: int = 1) -> int:
+    """Return what sessions and bindings of ``runs`` take at most; equal ones share a session."""
+    graphs = {tuple(piece.graph for piece in run) for run in runs}
+    nodes = (
+        max(manifest.graphs[number].session_bytes - _SESSION_BYTES, 0)
+        for run in graphs
+        for number in run
+    )
+    bindings = lanes * BINDING_BYTES * sum(map(len, runs))
+    return _SESSION_BYTES * len(graphs) + sum(nodes) + bindings
+
+
+def _scratch_bytes(run: Sequence[Piece]) -> int:
+    """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
+    return sum(piece.scratch_bytes for piece in run)
+
+
+def _pieces(steps: Sequence[Step]) -> list[Piece]:
+    return [step for step in steps if isinstance(step, Piece)]
