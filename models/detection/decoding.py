@@ -56,9 +56,9 @@ def candidates(
 ) -> Candidates:
     """Return what ``heads`` see whose score and objectness exceed ``threshold``, best first.
 
-    ``outputs`` holds each head's float32 output (models/detection/recipe.py); ``size`` is (width, height) of
-    the network's input. Boxes and scores that are not finite are left out. Equal scores come in Darknet's
-    order: by head, cell, anchor.
+    ``outputs`` holds each head's float32 output (models/detection/recipe.py); ``size`` is (width, height)
+    of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
+    Darknet's order: by head, cell, anchor.
     """
     found: list[Candidates] = []
     count = 0

@@ -195,6 +195,37 @@ def test_no_pack(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_peers_in_one_table(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it
+    names = (own, "squeezenet1.1")
+    options = ("--runs", 2, "--weights", "50%", "--resolution", 64, "--folder", tmp_path)
+    document = cli("bench", "peers", *names, *options, "--json").document
+    assert [network["model"] for network in document["networks"]] == ["tiny", "squeezenet1.1"]
+    # The source of the first lies nowhere: OpenVINO cannot run its pack.
+    both = [ONNXRUNTIME, *([OPENVINO] if find_spec("openvino") else [])]
+    for network, there in zip(document["networks"], ([ONNXRUNTIME], both), strict=True):
+        rows = {row["runtime"]: row for row in network["rows"]}
+        assert list(rows) == [*there, "pre", "auto@50%"]
+        assert min(rows[name]["ratio_to_best_peer"] for name in there) == 1
+        for row in rows.values():
+            assert row["delay_ms"]["median"] > 0
+            assert row["max_relative_error"] <= 1e-5
+            assert row["cgroup_peak_bytes"] is None or row["cgroup_peak_bytes"] > 0
+        assert rows["auto@50%"]["equal_to_pre"]
+        assert [OPENVINO in note for note in network["notes"]].count(True) == 2 - len(there)
+    assert not list(tmp_path.glob("layerstream-bench-*"))
+
+
+@pytest.mark.parametrize("weights", ["5", "0%", "101%", "5%,", "x%"])
+def test_parts_of_weights_are_percentages(cli: Cli, tiny: Path, weights: str) -> None:
+    cli("bench", "peers", tiny, "--weights", weights).refuses(BAD, "--weights")
+
+
+def test_what_is_no_network_is_named(cli: Cli, tmp_path: Path) -> None:
+    cli("bench", "peers", "resnet51", "--folder", tmp_path).refuses(BAD, "resnet51", "resnet50")
+
+
+@pytest.mark.slow
 def test_a_disk_of_a_speed_has_a_profile_of_its_own(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     own = shutil.copytree(tiny, tmp_path / "tiny")
     command = ("bench", "pipeline", own, "--architectures", "auto@50%", "--no-peers", "--json")

@@ -1,0 +1,86 @@
+"""Dense layers on rows become convolutions that stream in chunks; splits of channels stay blocked."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from models.compiler import CompileOptions
+from models.initial import filled
+from models.packs.manifest import Manifest
+from models.packs.target import host_target
+from models.zoo.builder import Builder, Tensor
+from models.zoo.convnext import convnext
+from models.zoo.vit import vit
+from tests.models.nets import answers
+from tests.models.streamed import compiled, same, streamed
+
+pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+
+
+def check(model: onnx.ModelProto, folder: Path) -> Manifest:
+    """Compare ``pre`` and ``2s`` with each other and with the source; return the manifest."""
+    source = folder / "source.onnx"
+    onnx.save(filled(model), source)
+    pack = compiled(source, folder, CompileOptions(chunk_bytes=4096, force=True))
+    (port,) = pack.manifest.inputs
+    inputs = {port.name: np.random.default_rng(1).standard_normal(port.shape, np.float32)}
+    held = streamed(pack, inputs, "pre")
+    same(streamed(pack, inputs), held)
+    (got,), (right,) = held.values(), answers(source, inputs).values()
+    assert np.abs(got - right).max() <= 1e-5 * np.abs(right).max()
+    return pack.manifest
+
+
+def operators(manifest: Manifest) -> Counter[str]:
+    return Counter(layer.operator for layer in manifest.layers)
+
+
+def tokens(width: int) -> onnx.ModelProto:
+    """Two dense layers with a GELU between on 16 rows, one of them by row."""
+    b = Builder("tokens", 8)
+    x = b.transpose(
+        b.reshape(b.conv(b.image, width, 2, 2, pads=(0, 0, 0, 0)), 1, width, -1), 0, 2, 1
+    )
+    y = b.dense(b.gelu(b.dense(b.layer_norm(x), 4 * width)), width)
+    return b.model(b.add(x, y))
+
+
+def test_layers_on_rows_are_convolutions_in_chunks(tmp_path: Path) -> None:
+    manifest = check(tokens(32), tmp_path)
+    found = operators(manifest)
+    assert found["Conv"] == 3
+    assert not found["Gemm"] + found["MatMul"] + found["FusedMatMul"]
+    # 4 x 32 x 32 numbers a layer, cut in chunks of 4 KiB or of the fewest channels.
+    assert manifest.largest_chunk_bytes <= 8192
+
+
+def test_layers_whose_channels_fill_no_block_stay_as_they_are(tmp_path: Path) -> None:
+    found = operators(check(tokens(20), tmp_path))
+    assert found["Gemm"] + found["MatMul"] + found["FusedMatMul"] == 2
+
+
+def halves(b: Builder, x: Tensor) -> Tensor:
+    """What YOLOv8 calls C2f."""
+    first, second = b.split(b.silu(b.conv(x, 32, 1)), (16, 16))
+    third = b.add(second, b.silu(b.conv(second, 16, 3)))
+    return b.silu(b.conv(b.concat(first, second, third), 32, 1))
+
+
+def test_halves_of_channels_stay_blocked(tmp_path: Path) -> None:
+    b = Builder("halves", 16)
+    x = halves(b, b.silu(b.conv(b.image, 32, 3, 2)))
+    found = operators(check(b.model(x), tmp_path))
+    assert found["Split"] == 1
+    assert not found["ReorderInput"]
+    assert found["ReorderOutput"] == 1  # for the answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["convnext", "vit"])
+def test_small_networks(name: str, tmp_path: Path) -> None:
+    made = convnext((1, 2, 1), (32, 64, 96), 64) if name == "convnext" else vit(128, 2, 64)
+    found = operators(check(made, tmp_path))
+    assert found["Gemm"] == 1  # the last layer, on one row
