@@ -26,10 +26,11 @@ from typing import Any
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.sampling import SampledGroup, sampled_group
 from models.packs.pack import open_pack
+from pipeline.benchmark.ours import Way, ours_command
 from pipeline.benchmark.rows import relative_error
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
-from pipeline.peers.peer import Peer, peer_command, save_inputs
+from pipeline.peers.peer import Peer, peer_command
 from pipeline.peers.runtimes import Tensors
 
 OURS = "layerstream"
@@ -71,15 +72,8 @@ def _start(
     own = folder / name
     environment = copy_environment(own / "environment", *(["openvino"] if name == OPENVINO else []))
     if name == OURS:
-        model, file = options.pack, save_inputs(inputs, own)
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.children.ours",
-            str(model),
-            str(options.weights),
-        ]
-        command += [str(file), str(options.threads)]
+        model = options.pack
+        command = ours_command(model, Way("auto", options.weights), inputs, options.threads, own)
     else:
         model = Path(shutil.copy(options.onnx, own))
         command = peer_command(name, model, inputs, options.threads, own)

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.load.mixed import Load, MixedLoad, Question
-from benchmarks.machine.cgroup import memory_group
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
 from benchmarks.servers.client import fetch
@@ -33,6 +32,7 @@ from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident, run_session
+from pipeline.peers.cgroup import memory_group
 from server.settings.sizes import format_size, parse_size
 
 _NETWORKS = "resnet152,vgg19,darknet53,densenet121,inceptionv2,resnet18"

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine.cgroup import memory_group
 from benchmarks.machine.environment import copy_environment, shared_files
 from benchmarks.servers.attempt import Attempt, Task, attempt
 from benchmarks.servers.client import fetch, process_memory
@@ -25,6 +24,7 @@ from benchmarks.servers.served import Served
 from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx
+from pipeline.peers.cgroup import memory_group
 
 _ACCOUNTS = ("layerstream_memory_bytes", "layerstream_budget", "layerstream_process_base")
 

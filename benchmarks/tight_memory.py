@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine.cgroup import memory_group
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.servers.attempt import Attempt, Task, attempt
 from benchmarks.servers.contenders import OURS, RESIDENT, TITLES, Contender, contenders
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
+from pipeline.peers.cgroup import memory_group
 from server.settings.sizes import parse_size
 
 _PEAKS = (

@@ -31,6 +31,8 @@ _REASONS = {
     "less_than": "not below {lt}",
     "less_than_equal": "above {le}",
     "literal_error": "not {expected}",
+    "union_tag_invalid": "kind: not {expected_tags}",
+    "union_tag_not_found": "kind: missing",
     "too_long": "more than {max_length} values",
     "too_short": "fewer than {min_length} values",
 }

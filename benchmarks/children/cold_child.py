@@ -36,12 +36,12 @@ def main() -> None:
 
 def _loader(name: str, model: str, percent: float, inputs: Tensors, threads: int) -> Loader:
     if name == "layerstream":
-        from benchmarks.children.ours import open_ours
         from models.runtime.sessions import claim_process
+        from pipeline.benchmark.ours import Way, open_ours
 
         def load_ours() -> tuple[Callable[[], Any], dict[str, float]]:
             claim_process()
-            ours = open_ours(Path(model), percent, inputs, threads)
+            ours = open_ours(Path(model), Way("auto", percent), inputs, threads)
             return ours.answer, ours.steps
 
         return load_ours

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.machine.cgroup import Usage, enter, memory_group
 from benchmarks.servers.client import process_memory
+from pipeline.peers.cgroup import Usage, enter, memory_group
 
 
 class Room(Protocol):

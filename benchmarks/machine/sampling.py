@@ -14,7 +14,7 @@ from statistics import median
 from types import TracebackType
 from typing import Self
 
-from benchmarks.machine.cgroup import MemoryGroup, Usage, memory_group
+from pipeline.peers.cgroup import MemoryGroup, Usage, memory_group
 
 _SECONDS = 0.015
 _MINUTE = 60.0

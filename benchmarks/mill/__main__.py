@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine.cgroup import MemoryGroup, memory_group
 from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
@@ -29,6 +28,7 @@ from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
 from benchmarks.servers.client import wait_ready
 from benchmarks.servers.served import Served, free_port, ours
+from pipeline.peers.cgroup import MemoryGroup, memory_group
 from server.settings.sizes import parse_size
 
 _STOP_SECONDS = 60.0  # TimeoutStopSec

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from benchmarks.machine import processes
-from benchmarks.machine.cgroup import MemoryGroup
 from benchmarks.servers.client import fetch
+from pipeline.peers.cgroup import MemoryGroup
 
 _SAMPLE_SECONDS = 0.05
 _COUNT_EVERY = 20  # samples: listing a thousand files takes a while

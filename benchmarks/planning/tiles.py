@@ -25,7 +25,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine.cgroup import memory_group
 from benchmarks.paper.fused_network import LAYERS, fused_pack
 from benchmarks.planning.interleaved import delays
 from models.packs.manifest import Manifest
@@ -33,6 +32,7 @@ from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.row_variants import row_variants
+from pipeline.peers.cgroup import memory_group
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine

@@ -1,19 +1,17 @@
-"""From the outputs of detection layers to candidate boxes: Darknet's get_yolo_detections and its kin.
-
-Objectness is looked at first: few cells see anything, and only those are decoded.
-"""
+"""From the outputs of a detector to candidate boxes, the best of all its heads."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.recipe import Head
+from models.detection.grids import seen_in_cells
+from models.detection.listed import seen_in_list
+from models.detection.recipe import AnyHead, ListedHead
+from models.detection.sight import BLOCK_NUMBERS, Sight
 from models.images.placement import Size
-
-Real = TypeVar("Real", np.float32, np.float64)
 
 #: No more candidates than this are kept, the best ones: without a limit a request could have a million
 #: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
@@ -21,10 +19,8 @@ MAX_CANDIDATES = 30_000
 # As many are held before those that are not among the best are let go.
 _MOST_HELD = MAX_CANDIDATES + MAX_CANDIDATES // 4
 
-# A head is decoded in blocks of rows of about so many numbers, however low the threshold is.
-_BLOCK_NUMBERS = 1 << 14
 #: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
-WORK_BYTES = 48 * _BLOCK_NUMBERS
+WORK_BYTES = 48 * BLOCK_NUMBERS
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -56,19 +52,19 @@ class Candidates:
 
 
 def candidates(
-    outputs: Mapping[str, NDArray[Any]], heads: tuple[Head, ...], size: Size, threshold: float
+    outputs: Mapping[str, NDArray[Any]], heads: tuple[AnyHead, ...], size: Size, threshold: float
 ) -> Candidates:
-    """Return what ``heads`` see with objectness and score above ``threshold``, best first.
+    """Return what ``heads`` see whose score and objectness exceed ``threshold``, best first.
 
-    ``outputs`` holds each head's [1, anchors * (5 + classes), rows, columns] float32; ``size`` is (width,
-    height) of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
-    Darknet's order: by head, cell, anchor.
+    ``outputs`` holds each head's float32 output (models/detection/recipe.py); ``size`` is (width, height) of
+    the network's input. Boxes and scores that are not finite are left out. Equal scores come in Darknet's
+    order: by head, cell, anchor.
     """
     found: list[Candidates] = []
     count = 0
     for head in heads:
-        for block in _blocks(head, outputs[head.output], threshold):
-            found.append(_decoded(head, block, size, threshold))
+        for sight in _sights(head, outputs[head.output], size, threshold):
+            found.append(_likely(sight, threshold))
             count += len(found[-1].scores)
             if count > _MOST_HELD:
                 found = [Candidates.best(found)]
@@ -76,51 +72,16 @@ def candidates(
     return Candidates.best(found)
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """Cells and anchors that may see something: entries float32 [n, 5 + classes] and where they are."""
-
-    entries: NDArray[np.float32]
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    anchors: NDArray[np.intp]
-    grid: Size
+def _sights(head: AnyHead, output: NDArray[Any], size: Size, threshold: float) -> Iterator[Sight]:
+    if isinstance(head, ListedHead):
+        return seen_in_list(head, output, size, threshold)
+    return seen_in_cells(head, output, size, threshold)
 
 
-def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cells]:
-    rows, columns = output.shape[2:]
-    planes = output.reshape(len(head.anchors), 5 + head.classes, rows, columns)
-    step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
-    for start in range(0, rows, step):
-        block = planes[:, :, start : start + step]
-        # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
-        seen = _objectness(head, block[:, 4]) > np.float32(threshold)
-        row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
-        if not len(row):
-            continue
-        entries = block[anchor, :, row, column]
-        yield _Cells(entries, row + start, column, anchor, (columns, rows))
-
-
-def _objectness(head: Head, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return values if head.activated or head.new_coords else _logistic(values)
-
-
-def _logistic(values: NDArray[Real]) -> NDArray[Real]:
-    with np.errstate(over="ignore"):
-        return np.asarray(1 / (1 + np.exp(-values)))
-
-
-def _softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _likely(sight: Sight, threshold: float) -> Candidates:
+    """Return the best of ``sight`` with scores above ``threshold``."""
+    boxes, scores = sight.boxes, sight.scores
     with np.errstate(invalid="ignore", over="ignore"):
-        powers = np.exp(values - values.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
-def _decoded(head: Head, cells: _Cells, size: Size, threshold: float) -> Candidates:
-    boxes = _boxes(head, cells, size)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scores = _scores(head, cells.entries)
         sane = np.all(np.abs(boxes) < _LARGEST, axis=1)
         place, number = np.nonzero(
             (scores > np.float32(threshold)) & np.isfinite(scores) & sane[:, None]
@@ -130,39 +91,3 @@ def _decoded(head: Head, cells: _Cells, size: Size, threshold: float) -> Candida
         best = np.argsort(-found, kind="stable")[:MAX_CANDIDATES]
         place, number, found = place[best], number[best], found[best]
     return Candidates(boxes[place], found, number)
-
-
-def _scores(head: Head, entries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return objectness times class, [n, classes]."""
-    objectness, classes = _objectness(head, entries[:, 4:5]), entries[:, 5:]
-    if not head.activated:
-        if head.kind == "yolo" and not head.new_coords:
-            classes = _logistic(classes)
-        elif head.kind == "region" and head.softmax and len(classes):
-            classes = _softmax(classes)
-    return objectness * classes
-
-
-def _boxes(head: Head, cells: _Cells, size: Size) -> NDArray[np.float64]:
-    """Return centre x, y, width, height relative to the network's input, [n, 4]."""
-    values = cells.entries[:, :4].astype(np.float64)
-    anchors = np.array(head.anchors)[cells.anchors]
-    centres, extents = values[:, :2], values[:, 2:]
-    with np.errstate(invalid="ignore", over="ignore"):
-        if not head.activated:
-            centres = _spread(head, centres)
-        corners = np.stack([cells.columns, cells.rows], axis=1)
-        centres = (corners + centres) / cells.grid
-        if head.new_coords:
-            extents = np.square(extents) * 4 * anchors / size
-        else:
-            extents = np.exp(extents) * anchors / (size if head.kind == "yolo" else cells.grid)
-    return np.concatenate([centres, extents], axis=1)
-
-
-def _spread(head: Head, centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what Darknet's layer makes of the x and y that it receives."""
-    if head.kind == "region":
-        return _logistic(centres)
-    held = centres if head.new_coords else _logistic(centres)
-    return np.asarray(held * head.scale_x_y - 0.5 * (head.scale_x_y - 1))

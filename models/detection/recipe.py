@@ -17,7 +17,7 @@ class _Record(BaseModel):
 
 
 class Head(_Record):
-    """One detection layer: ``output`` is [1, anchors * (5 + classes), rows, columns].
+    """One detection layer, decoded by us: ``output`` is [1, anchors * (5 + classes), rows, columns].
 
     Each anchor has the planes x, y, width, height, objectness and one a class. ``anchors`` are (width,
     height), in cells for a region layer, in pixels of the network's input for a yolo layer.
@@ -38,11 +38,60 @@ class Head(_Record):
         """Channels that the output must have."""
         return len(self.anchors) * (5 + self.classes)
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == 4 and shape[:2] == (1, self.planes) and min(shape) > 0
+
+    def needs(self) -> str:
+        """Return what shape of the output would do, and why."""
+        return (
+            f"{len(self.anchors)} anchors and {self.classes} classes need float32[1, {self.planes}, "
+            "rows, columns]"
+        )
+
+
+class ListedHead(_Record):
+    """Boxes that the network has decoded itself: centre x, y, width, height in pixels of its input.
+
+    ``yolov5``: ``output`` is [1, boxes, 5 + classes], objectness before the classes. ``yolov8``, as later
+    versions have it: [1, 4 + classes, boxes], no objectness. Both hold probabilities.
+    """
+
+    output: str
+    kind: Literal["yolov5", "yolov8"]
+    classes: PositiveInt
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the numbers of a box lie together."""
+        return self.kind == "yolov5"
+
+    @property
+    def objectness(self) -> int | None:
+        """Which number of a box says that there is something; None: none."""
+        return 4 if self.kind == "yolov5" else None
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a box has."""
+        return 4 + (self.objectness is not None) + self.classes
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        numbers = shape[-1 if self.by_row else 1 : None if self.by_row else 2]
+        return len(shape) == 3 and shape[0] == 1 and numbers == (self.numbers,) and min(shape) > 0
+
+    def needs(self) -> str:
+        """Return what shape of the output would do, and why."""
+        axes = f"boxes, {self.numbers}" if self.by_row else f"{self.numbers}, boxes"
+        return f"{self.kind} with {self.classes} classes needs float32[1, {axes}]"
+
+
+AnyHead = Annotated[Head | ListedHead, Field(discriminator="kind")]
+
 
 class Detection(_Record):
     """How the outputs of a detector become boxes; thresholds are defaults of a request."""
 
-    heads: Annotated[tuple[Head, ...], Field(min_length=1)]
+    heads: Annotated[tuple[AnyHead, ...], Field(min_length=1)]
     labels: tuple[str, ...] = ()
     nms: Literal["greedy", "diou"] = "greedy"
     beta: Positive = 0.6
@@ -85,9 +134,6 @@ def head_fault(
         if head.output not in outputs:
             return f"{where}: no such output; there are {', '.join(map(repr, outputs))}"
         dtype, shape = outputs[head.output]
-        if dtype != "float32" or len(shape) != 4 or shape[:2] != (1, head.planes) or min(shape) < 1:
-            return (
-                f"{where} is {dtype}{list(shape)}; {len(head.anchors)} anchors and "
-                f"{head.classes} classes need float32[1, {head.planes}, rows, columns]"
-            )
+        if dtype != "float32" or not head.fits(shape):
+            return f"{where} is {dtype}{list(shape)}; {head.needs()}"
     return None

@@ -4,6 +4,7 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 """
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -13,22 +14,26 @@ from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
 BINDING_BYTES = 2560
 
 Run = Sequence[Piece]
+#: (piece, bytes), ascending: from that piece of the manifest on chunks have up to so many bytes.
+LaterChunks = Sequence[tuple[int, int]]
 
 
-def choose_pieces(manifest: Manifest, chunk_bytes: int | None) -> tuple[Piece, ...]:
+def choose_pieces(
+    manifest: Manifest, chunk_bytes: int | None, later: LaterChunks = ()
+) -> tuple[Piece, ...]:
     """Return all pieces in execution order, each layer in the coarsest chunks of up to ``chunk_bytes``.
 
-    Chunks are counted as they lie in weights.bin. None: the coarsest there are. A layer that has no such
-    chunks runs in its finest ones.
+    ``later``: layers from a piece on have another limit. Chunks are counted as they lie in weights.bin.
+    None: the coarsest there are. A layer that has no such chunks runs in its finest ones.
     """
-    return with_alternatives(
-        manifest,
-        (
-            alternative
-            for alternative in manifest.alternatives
-            if chunk_bytes is None or alternative_bytes(manifest, alternative) <= chunk_bytes
-        ),
-    )
+    starts = [piece for piece, _ in later]
+    limits = [chunk_bytes, *(n_bytes for _, n_bytes in later)]
+
+    def fits(alternative: Alternative) -> bool:
+        limit = limits[bisect_right(starts, alternative.first_piece)]
+        return limit is None or alternative_bytes(manifest, alternative) <= limit
+
+    return with_alternatives(manifest, filter(fits, manifest.alternatives))
 
 
 def with_alternatives(manifest: Manifest, chosen: Iterable[Alternative]) -> tuple[Piece, ...]:

@@ -13,16 +13,23 @@ from models.graphs.parameters import count_parameters
 from models.graphs.writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
 from models.initial import initialise_small
 from models.progress import Progress, silent
+from models.zoo.convnext import convnext
 from models.zoo.darknet import FAMILIES
 from models.zoo.densenet import densenet
 from models.zoo.efficientnet import efficientnet_b0
 from models.zoo.entry import ZooEntry
 from models.zoo.inception import googlenet, inception_v2
 from models.zoo.mobilenet import mobilenet_v1, mobilenet_v2
+from models.zoo.mobilenet_v3 import mobilenet_v3_large
 from models.zoo.resnet import resnet
 from models.zoo.squeezenet import squeezenet
 from models.zoo.summary import BuiltNetwork, source_sizes
 from models.zoo.vgg import vgg
+from models.zoo.vit import PATCH, vit
+from models.zoo.yolo.heads import anchor_biases, class_biases
+from models.zoo.yolo.yolo11 import yolo11n
+from models.zoo.yolo.yolov5 import yolov5s
+from models.zoo.yolo.yolov8 import yolov8n
 
 __all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
 
@@ -36,6 +43,7 @@ _ENTRIES = (
     ZooEntry("densenet201", "DenseNet-201", 20_013_928, partial(densenet, 201)),
     ZooEntry("mobilenetv1", "MobileNetV1, any --width", 4_231_976, mobilenet_v1, scaled=True),
     ZooEntry("mobilenetv2", "MobileNetV2", 3_504_872, mobilenet_v2),
+    ZooEntry("mobilenetv3-large", "MobileNetV3-large", 5_483_032, mobilenet_v3_large),
     ZooEntry("efficientnet-b0", "EfficientNet-B0", 5_288_548, efficientnet_b0),
     ZooEntry("squeezenet1.0", "SqueezeNet 1.0", 1_248_424, partial(squeezenet, "1.0")),
     ZooEntry("squeezenet1.1", "SqueezeNet 1.1", 1_235_496, partial(squeezenet, "1.1")),
@@ -49,7 +57,38 @@ _ENTRIES = (
     ZooEntry("inceptionv2", "Inception V2 (BN-Inception)", 11_188_288, inception_v2),
     ZooEntry("vgg16", "VGG-16", 138_357_544, partial(vgg, 16)),
     ZooEntry("vgg19", "VGG-19", 143_667_240, partial(vgg, 19)),
+    ZooEntry(
+        "convnext-tiny",
+        "ConvNeXt-T",
+        28_589_128,
+        partial(convnext, (3, 3, 9, 3), (96, 192, 384, 768)),
+    ),
+    ZooEntry(
+        "vit-s16",
+        "ViT-S/16, vision transformer",
+        22_050_664,
+        partial(vit, 384, 12),
+        multiple=PATCH,
+        aliases=("vit-small", "vit-small-patch16-224"),
+    ),
     *(family.entry() for family in FAMILIES),
+    *(
+        ZooEntry(
+            name,
+            f"{description}, COCO detector, any --width",
+            parameters,
+            definition,
+            resolution=640,
+            multiple=32,
+            scaled=True,
+            biases=biases,
+        )
+        for name, description, parameters, definition, biases in (
+            ("yolov5s", "YOLOv5s", 7_235_389, yolov5s, anchor_biases),
+            ("yolov8n", "YOLOv8n", 3_157_200, yolov8n, class_biases),
+            ("yolo11n", "YOLO11n", 2_624_080, yolo11n, class_biases),
+        )
+    ),
 )
 
 # The weights are held while they are drawn; VGG's grow with the square of the resolution.

@@ -69,18 +69,14 @@ class Streamed(Contender):
         return self._outputs
 
 
-class Resident(Contender):
-    """A peer that holds all weights of the model of ``manifest``."""
+class Apart(Contender):
+    """A process of its own, whose model is that of ``manifest``."""
 
     def __init__(self, peer: Peer, manifest: Manifest) -> None:
         self.name = peer.name
+        self.memory: Mapping[str, int] = {}
         self._peer = peer
         self._names = [port.name for port in manifest.outputs]
-        self.memory = {
-            "weight_bytes": manifest.weight_bytes,
-            "arena_bytes": peer.arena_bytes,
-            "scratch_bytes": 0,
-        }
 
     def run(self) -> tuple[float, float]:
         return self._peer.run(), 0.0
@@ -90,3 +86,15 @@ class Resident(Contender):
 
     def outputs(self) -> Arrays:
         return self._peer.outputs(self._names)
+
+
+class Resident(Apart):
+    """A peer that holds all weights."""
+
+    def __init__(self, peer: Peer, manifest: Manifest) -> None:
+        super().__init__(peer, manifest)
+        self.memory = {
+            "weight_bytes": manifest.weight_bytes,
+            "arena_bytes": peer.arena_bytes,
+            "scratch_bytes": 0,
+        }

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from loader.ring import Group, Place
+from models.packs.choice import LaterChunks
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.level import Level, level_of
+from pipeline.planning.level import Level, joined, level_of
 from pipeline.planning.make import chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import Streaming, streaming
@@ -92,6 +93,7 @@ class Drafts:
         self._architecture = architecture
         self._regions = regions
         self._levels: dict[int, Level] = {}
+        self._joined: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
 
     @property
@@ -103,6 +105,17 @@ class Drafts:
     def rings(self) -> int:
         """How many buffers streamed weights pass."""
         return 2 if self._architecture.copies else 1
+
+    def level_of(self, choice: Choice) -> Level:
+        """Return the kernels of the chunks that are chosen."""
+        limit = chunk_limit(self._manifest, self._architecture, choice) or 0
+        if not choice.later_chunks:
+            return self.level(limit)
+        key = limit, choice.later_chunks
+        if key not in self._joined:
+            starts, limits = zip((0, limit), *choice.later_chunks, strict=True)
+            self._joined[key] = joined([self.level(each) for each in limits], starts)
+        return self._joined[key]
 
     def level(self, chunk_bytes: int) -> Level:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
@@ -119,7 +132,7 @@ class Drafts:
             LoaderError: the ring is smaller than what it must hold.
         """
         go_on()
-        level = self.level(chunk_limit(self._manifest, self._architecture, choice) or 0)
+        level = self.level_of(choice)
         kept = set(choice.resident)
         units = [unit for unit in level.units if not kept.issuperset(unit.spans)]
         stream = streaming(self._architecture, choice, units)

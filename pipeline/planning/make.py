@@ -49,7 +49,8 @@ def make_plan(
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
     regions = choice.regions if _is_plain(architecture) else tuple(map(_in_ring, choice.regions))
-    steps = choose_steps(manifest, chunk_limit(manifest, architecture, choice), regions)
+    limit = chunk_limit(manifest, architecture, choice)
+    steps = choose_steps(manifest, limit, regions, choice.later_chunks)
     kept = _resident_spans(manifest, architecture, choice, steps)
     streamed = streamed_units(manifest, steps, set(kept))
     _check_ring(manifest, architecture, choice, streamed)

@@ -24,8 +24,9 @@ Ahead = Literal["never", "idle", "tail"]
 class Choice:
     """What a planner decides beside the architecture; None takes the default. Sizes in bytes.
 
-    ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel. ``read_bytes``: the most
-    of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
+    ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel; ``later_chunks``: of
+    layers from a piece of the manifest on, (piece, bytes), ascending. ``read_bytes``: the most of one read.
+    ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
     ``lanes``: requests that one sweep can carry. ``joined_bytes``: the most that sessions may take beside
@@ -41,6 +42,7 @@ class Choice:
     ahead: Ahead = "never"
     regions: tuple[Region, ...] = ()
     lanes: PositiveInt = 1
+    later_chunks: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
     joined_bytes: NonNegativeInt = 0
 
 

@@ -8,10 +8,12 @@ that does not help is given back.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 
 from loader.errors import LoaderError
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
+from pipeline.planning.chunks.parts import PartChunks
 from pipeline.planning.draft import Draft, Drafts, Judge, idle_seconds
 from pipeline.planning.level import Level
 from pipeline.planning.make import chunk_limit
@@ -29,6 +31,7 @@ _SLOWER_READS = 1.25
 # Memory is given back while the score grows by less.
 _NO_WORSE = 1.001
 _MIN_READ_BYTES = 64 << 10
+_MOST_READ_BYTES = 4 * READ_BYTES
 _SIZES_RATIO = 1.4
 _READS_IN_RING = (1.5, 2, 3, 4, 6, 9, 14)
 _DEPTHS = (1, 2, 4)
@@ -131,17 +134,24 @@ class Tuner:
             {*spaced(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
         )
 
+    @cached_property
+    def _chunks(self) -> PartChunks:
+        return PartChunks(self._manifest, self._sizes)
+
     def _level(self, choice: Choice) -> Level:
-        return self._drafts.level(choice.chunk_bytes or 0)
+        return self._drafts.level_of(choice)
 
     def _rings(self) -> Iterator[Choice]:
         """Yield choices that give all memory to the ring."""
         for chunk in self._sizes:
             ring = min(self._room, self._drafts.level(chunk).streamable_bytes)
-            for reads in _READS_IN_RING:
-                size = max(min(int(ring / reads), READ_BYTES), _MIN_READ_BYTES)
-                for depth in _DEPTHS:
-                    yield Choice(ring, chunk, size, depth, (), ahead="tail")
+            sizes = {
+                max(min(int(ring / reads), most), _MIN_READ_BYTES)
+                for reads in _READS_IN_RING
+                for most in (READ_BYTES, _MOST_READ_BYTES)
+            }
+            for size, depth in product(sorted(sizes, reverse=True), _DEPTHS):
+                yield Choice(ring, chunk, size, depth, (), ahead="tail")
 
     def _different(self, ranked: list[Choice]) -> list[Choice]:
         """Return the best choice of each of the best sizes of chunks."""
@@ -196,7 +206,8 @@ class Tuner:
             yield replace(choice, depth=depth)
         yield replace(choice, ahead="tail" if choice.ahead == "idle" else "idle")
         for chunk in self._sizes:
-            yield self._filled(replace(choice, chunk_bytes=chunk), ring)
+            yield self._filled(replace(choice, chunk_bytes=chunk, later_chunks=()), ring)
+        yield from self._chunks.changed(choice)
         for factor in (0.6, 0.8, 0.9, 1.1, 1.25, 1.6):
             yield self._filled(replace(choice, resident=()), int(ring * factor))
         kept = choice.resident

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
 
-from models.packs.choice import BINDING_BYTES, choose_pieces, finest_positions
+from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
 from pipeline.program.regions import Action, Call, Fill, Move, Region, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
@@ -73,14 +73,17 @@ Step = Piece | Phase
 
 
 def choose_steps(
-    manifest: Manifest, chunk_bytes: int | None, regions: Sequence[Region] = ()
+    manifest: Manifest,
+    chunk_bytes: int | None,
+    regions: Sequence[Region] = (),
+    later: LaterChunks = (),
 ) -> tuple[Step, ...]:
-    """Return the steps of a sweep: ``regions`` phase by phase, the rest in chunks of ``chunk_bytes``.
+    """Return the steps of a sweep: ``regions`` phase by phase, the rest in chunks as ``choose_pieces``.
 
     Raises:
         RegionError: pieces of a region do not run on rows.
     """
-    pieces = choose_pieces(manifest, chunk_bytes)
+    pieces = choose_pieces(manifest, chunk_bytes, later)
     if not regions:
         return pieces
     inside = {piece: region for region in regions for piece in region.pieces}

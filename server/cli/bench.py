@@ -1,9 +1,7 @@
 """``layerstream bench``: measurements that users can repeat."""
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,15 +32,21 @@ from server.cli.arguments.options import (
     open_named,
     size,
 )
+from server.cli.benching.networks import built
+from server.cli.benching.peers import peers
 from server.cli.printing.bench_tables import print_pipeline, print_resolutions
 from server.cli.printing.output import print_json, warn, write_text
-from server.cli.printing.steps import bar, steps
+from server.cli.printing.steps import bar
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
+app.command()(peers)
 
 _USUAL = "5%"
 Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
+Peers = Annotated[
+    bool, typer.Option("--peers/--no-peers", help="Measure what users would run instead.")
+]
 Plot = Annotated[Path | None, typer.Option(help=r"Folder for plots (needs matplotlib).")]
 BenchWeights = Annotated[
     str | None,
@@ -81,7 +85,7 @@ def pipeline(
     source: Annotated[
         Path | None, typer.Option(help="The ONNX file that was compiled: what the peers run.")
     ] = None,
-    peers: Annotated[bool, typer.Option(help="Measure what users would run instead.")] = True,
+    with_peers: Peers = True,
     plot: Plot = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write one sweep of each for Perfetto: F.json.")
@@ -102,7 +106,7 @@ def pipeline(
     disk = disk_of(pace)
     profile = _profile(opened, chosen, device, warn, disk)
     opened = device.fitted(opened)
-    wanted = PEERS if peers else ()
+    wanted = PEERS if with_peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile, disk)
     result = {**_measure(opened, chosen, options, trace), "budget_bytes": total}
     if plot is not None:
@@ -124,7 +128,7 @@ def resolutions(
     iterations: Iterations = 10,
     weights: BenchWeights = None,
     threads: Threads = None,
-    peers: Annotated[bool, typer.Option(help="Measure what users would run instead.")] = False,
+    with_peers: Peers = False,
     folder: Annotated[
         Path, typer.Option(help="Where networks are built and compiled, and removed again.")
     ] = Path(),
@@ -135,11 +139,11 @@ def resolutions(
     sides = _sides(sizes)
     if plot is not None:
         check_plotting()
-    wanted = PEERS if peers else ()
+    wanted = PEERS if with_peers else ()
     runs = []
     device = open_named(context, "cpu", threads)
     for side in sides:
-        with _built(name, side, folder) as (opened, source):
+        with built(name, side, folder) as (opened, source):
             chosen = configurations(architectures, weights or _USUAL, opened.manifest)
             # No word of what is missing: the pack was made just now, and goes again.
             profile = _profile(opened, chosen, device, lambda line: None)
@@ -189,24 +193,6 @@ def _profile(
     if profile is not None:
         device.tune(profile.tuning)
     return profile
-
-
-@contextmanager
-def _built(name: str, side: int, folder: Path) -> Iterator[tuple[Pack, Path]]:
-    """Yield a network of the zoo as a pack and as the ONNX file it was compiled from."""
-    from models import zoo  # onnx: not for the service
-    from models.compiler import compile_onnx
-
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix="layerstream-bench-", dir=folder)
-    except OSError as exc:
-        raise InputError(f"{folder}: {exc.strerror or exc}") from exc
-    with scratch as place:
-        source = Path(place, f"{name}.onnx")
-        with steps(f"{name} at {side} px") as progress:
-            zoo.build(name, source, side, progress=progress)
-            pack = open_pack(compile_onnx(source, Path(place, name), progress=progress))
-        yield pack, source
 
 
 def _check_resolution(pack: Pack, resolution: int | None) -> None:

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.demo.picture import svg
 from benchmarks.demo.story import Shown, conclusion, error, faults, table
 from benchmarks.demo.terminal import BLOCKS, PLAIN, chart, columns, marks_for
-from benchmarks.machine.cgroup import Usage
 from benchmarks.machine.sampling import Sample
 from benchmarks.servers.attempt import Attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
+from pipeline.peers.cgroup import Usage
 
 LIMIT = 160_000_000
 ANSWER = np.array([1.0, -4.0], np.float32)

@@ -2,8 +2,8 @@
 
 import itertools
 
-from benchmarks.machine.cgroup import Usage
 from benchmarks.machine.sampling import Sample, Sampler, figures, growth, peaks
+from pipeline.peers.cgroup import Usage
 
 SAMPLES = [
     Sample(0.0, Usage(total=10, anonymous=2, file=7)),

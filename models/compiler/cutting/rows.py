@@ -117,7 +117,7 @@ class _Finder:
     def _follows(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
         tensors = [name for name in node.input if name in self._graph.values]
-        kept = node.op_type in POINTWISE or node.op_type == "Concat"
+        kept = node.op_type in POINTWISE or node.op_type in ("Concat", "Split")
         return kept and bool(tensors) and all(name in self._blocked for name in tensors)
 
     def _shape(self, name: str) -> tuple[int, ...]:
@@ -199,11 +199,11 @@ class _Finder:
         return None
 
     def _split(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        """A split along channels, outside of the blocked layout: there channels are planes."""
+        """A split along channels; in the blocked layout its parts are whole blocks."""
         source, names = node.input[0], tuple(node.output)
         if attributes(node).get("axis", 0) not in (_CHANNELS, _CHANNELS - 4):
             return None
-        if source in self._blocked or not all(map(self._has_rows, (source, *names))):
+        if not all(map(self._has_rows, (source, *names))):
             return None
         parts, first = [], 0
         for name in names:

@@ -56,7 +56,7 @@ def stay_blocked(model: onnx.ModelProto, shapes: Mapping[str, Shape], block: int
     }
     outputs = [value.name for value in model.graph.output]
     nodes = _Rewriter(model, shapes, block, scalars).nodes()
-    nodes = _fused(_live(nodes, outputs), outputs, scalars)
+    nodes = _fused(live(nodes, outputs), outputs, scalars)
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(kept)
@@ -103,38 +103,51 @@ class _Rewriter:
         return self._moved(node) if self._may_move(node) else [node]
 
     def _note(self, name: str, blocked: str) -> None:
-        shape = self._shapes.get(name, ())
-        if len(shape) == 4 and shape[_CHANNEL_AXIS] % self._block == 0:
+        if self._in_blocks(name):
             self._blocked[name] = blocked
 
     def _may_move(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` gives the same on blocked tensors, of which it has some at hand."""
         tensors = self._tensors(node)
         blocked = [name for name in tensors if name in self._blocked]
-        if node.domain not in _DOMAINS or not blocked or len([*filter(None, node.output)]) != 1:
+        if node.domain not in _DOMAINS or not blocked:
+            return False
+        on_channels = attributes(node).get("axis", 0) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
+        if node.op_type == "Split":
+            return on_channels and all(self._in_blocks(name) for name in node.output)
+        if len([*filter(None, node.output)]) != 1:
             return False
         if node.op_type == "Concat":
-            on_channels = attributes(node)["axis"] in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
             return on_channels and len(blocked) == len(tensors)
         shape = self._shapes.get(node.output[0])
         return node.op_type in POINTWISE and all(self._shapes.get(n) == shape for n in tensors)
 
+    def _in_blocks(self, name: str) -> bool:
+        shape = self._shapes.get(name, ())
+        return len(shape) == 4 and shape[_CHANNEL_AXIS] % self._block == 0
+
     def _tensors(self, node: onnx.NodeProto) -> list[str]:
-        return [name for name in node.input if name and name not in self._scalars]
+        # The second input of a Split says how large its parts are.
+        read = node.input[:1] if node.op_type == "Split" else node.input
+        return [name for name in read if name and name not in self._scalars]
 
     def _moved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return ``node`` on blocked tensors, and the reorder that gives its result as it was."""
+        """Return ``node`` on blocked tensors, and the reorders that give its results as they were."""
         before = [self._reordered(name) for name in self._tensors(node)]
-        name, inside = node.output[0], onnx.NodeProto()
+        inside = onnx.NodeProto()
         inside.CopyFrom(node)
-        inside.output[0] = self._fresh(name)
-        for position, read in enumerate(node.input):
-            inside.input[position] = self._blocked.get(read, read)
-        after = helper.make_node("ReorderOutput", inside.output, [name], domain=NCHWC_DOMAIN)
+        inside.output[:] = [self._fresh(name) for name in node.output]
+        inside.input[:] = [self._blocked.get(name, name) for name in node.input]
+        after = [self._back(*pair) for pair in zip(inside.output, node.output, strict=True)]
+        return [*(item for item in before if item is not None), inside, *after]
+
+    def _back(self, blocked: str, name: str) -> onnx.NodeProto:
+        """Return the reorder that makes ``name`` of ``blocked``, and note that they are the same."""
+        after = helper.make_node("ReorderOutput", [blocked], [name], domain=NCHWC_DOMAIN)
         channels = self._shapes[name][_CHANNEL_AXIS]
         after.attribute.append(helper.make_attribute("channels", channels))
-        self._note(name, inside.output[0])
-        return [*(item for item in before if item is not None), inside, after]
+        self._note(name, blocked)
+        return after
 
     def _reordered(self, name: str) -> onnx.NodeProto | None:
         """Return the node that makes ``name`` blocked, None where it is already."""
@@ -151,7 +164,7 @@ class _Rewriter:
         return fresh
 
 
-def _live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
     """Return the nodes that an output depends on."""
     wanted = set(outputs)
     kept = []

@@ -26,6 +26,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.blocked import stay_blocked
 from models.compiler.optimising.bodies import move_out, rename_inner
+from models.compiler.optimising.dense import as_convolutions
 from models.compiler.optimising.matrices import store_by_row
 from models.compiler.optimising.normalise import (
     check_ports,
@@ -82,7 +83,7 @@ def optimise(
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
     progress("optimise", "folding what is constant")
     result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
-    _check_folded(result, path)
+    _check_folded(result, path, target.block if for_cpu else 1)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
     result = _optimised(result, folder / "optimised.onnx", level, path)
@@ -101,8 +102,10 @@ def optimise(
     return optimised, replace(graph, nodes=tuple(_live(optimised)), tensors=tensors)
 
 
-def _check_folded(result: Path, path: Path) -> None:
+def _check_folded(result: Path, path: Path, block: int) -> None:
     """Check the shapes of the model in ``result``: its nodes have the names that users know.
+
+    Then say in convolutions what is better said so (models/compiler/optimising/dense.py).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -110,6 +113,8 @@ def _check_folded(result: Path, path: Path) -> None:
     placed = _values(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
+    if as_convolutions(model, placed, block):
+        result.write_bytes(model.SerializeToString())
 
 
 def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Path) -> None:

@@ -48,6 +48,46 @@ def print_resolutions(result: dict[str, Any]) -> None:
     )
 
 
+def print_peers(result: dict[str, Any]) -> None:
+    """Print ``bench peers``: all networks in one table, each beside the runtimes that hold its weights."""
+    threads = result["machine"]["threads"]
+    print_table(
+        f"{result['runs']} runs each, {threads} threads",
+        (
+            "network",
+            "runtime",
+            "median ms",
+            "p95 ms",
+            "to best peer",
+            "peak MB",
+            "anon. MB",
+            "error",
+        ),
+        (
+            _beside(network["model"], row)
+            for network in result["networks"]
+            for row in network["rows"]
+        ),
+    )
+    for network in result["networks"]:
+        for note in network["notes"]:
+            say(f"{network['model']}: {note}")
+
+
+def _beside(model: str, row: dict[str, Any]) -> Sequence[str]:
+    ratio, error = row["ratio_to_best_peer"], row["max_relative_error"]
+    sizes = (row[key] for key in ("cgroup_peak_bytes", "anonymous_bytes"))
+    return (
+        model,
+        row["runtime"],
+        number(row["delay_ms"]["median"]),
+        number(row["delay_ms"]["p95"]),
+        "-" if ratio is None else f"{ratio:.2f}",
+        *("-" if size is None else f"{size / 1e6:.0f}" for size in sizes),
+        "-" if error is None else f"{error:.0g}",
+    )
+
+
 def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
     delay = row["delay_ms"]
     return (

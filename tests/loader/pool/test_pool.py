@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -211,6 +212,23 @@ def test_threads_wake_for_jobs_alone() -> None:
         jobs.next()
     pool.close()
     assert 20 <= pool.statistics().wake_ups <= 20 + 2  # the last is the end
+
+
+def test_reads_in_line_wake_one_thread_for_all() -> None:
+    """Who ends a read goes on with the next: of its line, or asked for by who was told."""
+    pool, jobs, gate = ReadPool(2, hung_seconds=1e6), Jobs(), Gate()
+    client = pool.client("one at a time", depth=1)
+    pool.submit(jobs.job(0, MemoryReader(CONTENT, gate), ranges(0, 8), client=client))
+    assert gate.arrived.acquire(timeout=WAIT_SECONDS)
+    for number in range(1, 20):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8), client=client))
+    last = jobs.job(20, MemoryReader(CONTENT), ranges(0, 8), client=client)
+    following = jobs.job(21, MemoryReader(CONTENT), ranges(8, 8), client=client)
+    pool.submit(replace(last, done=lambda _error, _seconds: pool.submit(following)))
+    gate.open.set()
+    assert [jobs.next()[0] for _ in range(21)] == [*range(20), 21]
+    pool.close()
+    assert pool.statistics().wake_ups <= 1 + 2
 
 
 def test_waiting_threads_keep_no_buffer_alive() -> None:

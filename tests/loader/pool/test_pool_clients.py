@@ -113,6 +113,20 @@ def test_reads_that_hang_do_not_block_other_clients() -> None:
     assert jobs.ended.empty()
 
 
+def test_what_a_read_that_hung_lets_start_is_read_though_its_thread_ends() -> None:
+    pool, jobs, gate = ReadPool(1, hung_seconds=0.0), Jobs(), Gate()
+    client = pool.client("hanging", depth=1)
+    for number in range(3):
+        pool.submit(jobs.job(number, MemoryReader(CONTENT, gate), ranges(0, 8), client=client))
+    assert gate.arrived.acquire(timeout=WAIT_SECONDS)
+    other = pool.client("other")
+    pool.submit(jobs.job(10, MemoryReader(CONTENT), ranges(0, 8), client=other))
+    assert jobs.next()[0] == 10  # read in the place that the first one gave up
+    gate.open.set()
+    assert [jobs.next()[0] for _ in range(3)] == [0, 1, 2]
+    pool.close()
+
+
 def test_close_leaves_hung_reads_behind_and_answers_all_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -27,7 +27,7 @@ needs_blocks = pytest.mark.skipif(host_target().block == 1, reason="no blocked l
 
 def node(b: Builder, kind: str, *inputs: Tensor, **attributes: float) -> Tensor:
     """Add an operator on elements."""
-    return b._add(kind, [item.name for item in inputs], inputs[0].shape, **attributes)
+    return b.add_node(kind, inputs, inputs[0].shape, **attributes)
 
 
 def mish(b: Builder, x: Tensor) -> Tensor:

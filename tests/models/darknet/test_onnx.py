@@ -13,7 +13,7 @@ from models.darknet.layers.sizes import parameter_count, source_sizes
 from models.darknet.layers.spatial import ACTIVATIONS
 from models.darknet.metadata import CFG
 from models.darknet.nodes.skeleton import skeleton
-from models.detection.recipe import Detection
+from models.detection.recipe import Detection, Head
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.writer import declared
 from models.images.preprocess import Preprocess
@@ -141,9 +141,10 @@ def test_metadata_of_a_detector() -> None:
     model = skeleton(made, "yolov4")
     found = entries(model)
     detection = Detection.model_validate(found[DETECTION])
-    assert [head.output for head in detection.heads] == ["yolo_139", "yolo_150", "yolo_161"]
-    assert list(detection.heads[0].anchors) == [(12, 16), (19, 36), (40, 28)]
-    assert [head.scale_x_y for head in detection.heads] == [1.2, 1.1, 1.05]
+    heads = [head for head in detection.heads if isinstance(head, Head)]
+    assert [head.output for head in heads] == ["yolo_139", "yolo_150", "yolo_161"]
+    assert list(heads[0].anchors) == [(12, 16), (19, 36), (40, 28)]
+    assert [head.scale_x_y for head in heads] == [1.2, 1.1, 1.05]
     assert detection.nms == "greedy"
     assert detection.beta == 0.6
     assert SourceSizes.model_validate(found[SIZES]) == source_sizes(made)
@@ -158,6 +159,7 @@ def test_metadata_of_nms_and_region() -> None:
     assert Detection.model_validate(found[DETECTION]).nms == "diou"
     assert Detection.model_validate(found[DETECTION]).beta == 0.7
     (head,) = Detection.model_validate(entries(skeleton(real("yolov2"), "x"))[DETECTION]).heads
+    assert isinstance(head, Head)
     assert (head.kind, head.softmax, head.classes, len(head.anchors)) == ("region", True, 80, 5)
 
 

@@ -149,6 +149,7 @@ def detect(
     boxes = [
         box
         for head in detection.heads
+        if isinstance(head, Head)
         for box in head_boxes(head, outputs[head.output], net, detection.score_threshold)
     ]
     for box in boxes if letterbox else []:

@@ -148,6 +148,16 @@ def test_no_piece_is_larger_than_was_asked(pack: Pack) -> None:
     assert choose_pieces(manifest, None) == choose_pieces(manifest, max(sizes, default=0))
 
 
+def test_layers_from_a_piece_on_have_another_limit(pack: Pack) -> None:
+    manifest = pack.manifest
+    fine, coarse = manifest.pieces, choose_pieces(manifest, None)
+    for item in manifest.alternatives:
+        start = item.first_piece
+        later = choose_pieces(manifest, 0, ((start, max(chunk_sizes(manifest))),))
+        firsts = [positions.start for positions in finest_positions(coarse)]
+        assert later == (*fine[:start], *coarse[firsts.index(start) :])
+
+
 def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
     manifest = pack.manifest
     streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]

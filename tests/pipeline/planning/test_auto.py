@@ -1,5 +1,6 @@
 """The planner of auto: within its limit, no slower than simpler plans, near what is possible."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.planning.auto import AutoPlan, Goal, plan_auto
+from pipeline.planning.chunks.parts import PartChunks, part_starts
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
@@ -57,11 +59,7 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
 def test_reading_ahead_delays_no_request_right_after_another(net: Network, part: float) -> None:
     plan = planned(net, smallest(net) + int(part * net.streamable_bytes))
     choice = plan.plan.choice
-    cold = Drafts(net.manifest, net.durations).draft(
-        Choice(
-            choice.ring_bytes, choice.chunk_bytes, choice.read_bytes, choice.depth, choice.resident
-        )
-    )
+    cold = Drafts(net.manifest, net.durations).draft(replace(choice, ahead="never"))
     assert plan.back_to_back_seconds <= cold.idle.delay_seconds * NEARLY
     assert plan.predicted.delay_seconds <= plan.back_to_back_seconds * NEARLY
 
@@ -182,6 +180,11 @@ def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject
         depth=data.draw(st.integers(1, 3)),
         resident=tuple(sorted(data.draw(st.sets(st.integers(1, count - 1), max_size=8)))),
         ahead=data.draw(st.sampled_from(get_args(Ahead))),
+        later_chunks=tuple(
+            (start, min(data.draw(st.sampled_from([0, 128, 384])) * PAGE, chunk))
+            for start in part_starts(net.manifest)[1:]
+            if data.draw(st.booleans())
+        ),
     )
     draft = Drafts(net.manifest, net.durations).draft(choice)
     plan = make_plan(net.manifest, ARCHITECTURES["auto"], choice=choice)
@@ -192,3 +195,19 @@ def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject
     assert draft.again.delay_seconds == pytest.approx(
         back_to_back(plan.stages, durations).delay_seconds
     )
+
+
+@drawn
+@given(net=networks(), limit=st.sampled_from([0, 128, 384]))
+def test_each_part_gets_every_other_size(net: Network, limit: int) -> None:
+    sizes = [64 * PAGE, 128 * PAGE, 384 * PAGE]
+    starts = part_starts(net.manifest)
+    assert starts[0] == 0
+    assert starts == sorted(set(starts))
+    choice = Choice(chunk_bytes=limit * PAGE)
+    found = list(PartChunks(net.manifest, sizes).changed(choice))
+    others = [size for size in sizes if size != limit * PAGE]
+    assert len(set(found)) == len(starts) * len(others)
+    for each in found:
+        limits = {each.chunk_bytes, *(n_bytes for _, n_bytes in each.later_chunks)}
+        assert limits <= {limit * PAGE, *others}

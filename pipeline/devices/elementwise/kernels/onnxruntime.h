@@ -34,6 +34,7 @@ typedef struct node_info node_info;
 typedef struct run_context run_context;
 typedef struct value value;
 typedef void *const *table;
+struct custom_operator;
 
 struct base {
     table (*interface)(uint32_t version);

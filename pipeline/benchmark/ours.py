@@ -1,11 +1,12 @@
-"""Layerstream as the programs here measure it: ``auto`` within a part of the weights.
+"""Layerstream as a process that is measured, beside other runtimes in theirs (pipeline/peers).
 
-As a process that is measured: ``python -m benchmarks.children.ours PACK PERCENT INPUTS.npz THREADS``.
+``python -m pipeline.benchmark.ours PACK ARCHITECTURE PERCENT INPUTS.npz THREADS``; PERCENT of the weights
+may be in memory, "-": as many as the architecture takes.
 """
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
+from pipeline.peers.peer import save_inputs
 from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
@@ -51,27 +53,50 @@ class Ours:
         wait_until_quiet()
 
 
-def open_ours(path: Path, percent: float, inputs: Tensors, threads: int) -> Ours:
-    """Open the pack in ``path`` with at most ``percent`` of its weights in memory, timing each step."""
+@dataclass(frozen=True)
+class Way:
+    """An architecture, with at most ``percent`` of the weights in memory; None: as many as it takes."""
+
+    architecture: str
+    percent: float | None = None
+
+    @property
+    def label(self) -> str:
+        return self.architecture + ("" if self.percent is None else f"@{self.percent:g}%")
+
+
+def ours_command(
+    pack: Path, way: Way, inputs: Mapping[str, NDArray[Any]], threads: int, folder: Path
+) -> list[str]:
+    """Return the command of a process that answers ``inputs``, which go to ``folder``."""
+    file = save_inputs(inputs, folder)
+    limit = "-" if way.percent is None else str(way.percent)
+    module = [sys.executable, "-m", "pipeline.benchmark.ours"]
+    return [*module, str(pack), way.architecture, limit, str(file), str(threads)]
+
+
+def open_ours(path: Path, way: Way, inputs: Tensors, threads: int) -> Ours:
+    """Open the pack in ``path``, timing each step."""
     steps: dict[str, float] = {}
     device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
     pack = _timed(steps, "pack", lambda: open_pack(path))
-    plan = _timed(steps, "plan", lambda: plan_auto(pack, percent, threads))
+    plan = _timed(steps, "plan", lambda: plan_way(pack, way, threads))
     engine = _timed(steps, "engine", lambda: open_engine(pack, plan, device, ReadPool()))
     return Ours(engine, inputs, steps)
 
 
-def plan_auto(pack: Pack, percent: float, threads: int) -> Plan:
-    """Return the plan of ``auto`` in ``percent`` of the weights, on the pack's profile if it has one."""
-    limit = int(pack.manifest.weight_bytes * percent / 100)
-    auto = ARCHITECTURES["auto"]
+def plan_way(pack: Pack, way: Way, threads: int) -> Plan:
+    """Return the plan of ``way``, on the pack's profile if it has one."""
+    percent = way.percent
+    limit = None if percent is None else int(pack.manifest.weight_bytes * percent / 100)
     try:
         profile: Profile | None = load_profile(
             pack, this_machine(pack.weights_path, CpuDevice(threads))
         )
     except ProfileError:
         profile = None
-    plan = fit(pack.manifest, auto, Wanted(weight_bytes=limit), profile).plan
+    architecture = ARCHITECTURES[way.architecture]
+    plan = fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
     save_found([profile])
     return plan
 
@@ -86,13 +111,12 @@ def _timed(steps: dict[str, float], name: str, step: Callable[[], T]) -> T:
 def main() -> None:
     """Load the pack and obey."""
     claim_process()
-    path, percent, inputs, threads = sys.argv[1:]
+    path, architecture, percent, inputs, threads = sys.argv[1:]
+    way = Way(architecture, None if percent == "-" else float(percent))
     opened: list[Ours] = []
 
     def load() -> Answer:
-        opened.append(
-            open_ours(Path(path), float(percent), load_inputs(Path(inputs)), int(threads))
-        )
+        opened.append(open_ours(Path(path), way, load_inputs(Path(inputs)), int(threads)))
         return opened[0].answer
 
     def settle() -> None:

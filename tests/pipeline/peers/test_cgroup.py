@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.machine.cgroup import Controller, MemoryGroup, Usage, find_controller
 from benchmarks.machine.room import OpenRoom
+from pipeline.peers.cgroup import Controller, MemoryGroup, Usage, find_controller
 
 MIB = 1 << 20
 V1_STAT = f"cache {50 * MIB}\nrss {30 * MIB}\nrss_huge 0\nshmem {4 * MIB}\nmapped_file {9 * MIB}\n"

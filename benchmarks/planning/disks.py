@@ -1,0 +1,110 @@
+"""One plan on disks of several speeds, which read without a core, beside the real disk, taking turns.
+
+What the real disk takes longer than one of its speed is what this machine's way of reading costs. ``reach``
+is what no plan of as much memory can beat: the kernels of ``pre``, or what is not in memory at the disk's
+speed. Medians of the rounds in which other machines took least of the processors (``stolen``).
+
+Run as ``python -m benchmarks.planning.disks PACK [--profile FILE] [--weights 10] [--speeds 2.5,3.5,7]
+[--rounds 24]``; prints JSON.
+"""
+
+import argparse
+import json
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from loader.pool.pool import ReadPool
+from loader.readers.disk import REAL_DISK, Disk, paced_disk
+from models.packs.pack import open_pack
+from models.runtime.sessions import claim_process
+from pipeline.benchmark.configuration import Configuration, plan_configuration
+from pipeline.benchmark.contenders import Streamed
+from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.opened import opened
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.profiles.profile import Profile
+from pipeline.schedule.architectures import ARCHITECTURES
+
+_WARM_UP = 3
+# Of the rounds, the quietest.
+_KEPT = 0.5
+_STAT = Path("/proc/stat")
+
+
+def stolen() -> tuple[int, int]:
+    """Return ticks that other machines took from this one's processors, and all ticks."""
+    ticks = [int(part) for part in _STAT.read_text().split(maxsplit=9)[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def rounds(contenders: dict[str, Streamed], count: int) -> list[dict[str, float]]:
+    """Let all run once a round, in rotating order; return seconds by name, and ``stolen``."""
+    found = []
+    names = list(contenders)
+    for turn in range(-_WARM_UP, count):
+        before, row = stolen(), {}
+        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+            row[name], _ = contenders[name].run()
+            contenders[name].settle()
+        taken, passed = (now - then for now, then in zip(stolen(), before, strict=True))
+        row["stolen"] = taken / max(passed, 1)
+        if turn >= 0:
+            found.append(row)
+    return found
+
+
+def measure(path: Path, profile: Profile, part: float, speeds: list[float], count: int) -> Any:
+    """Return the figures of one pack with ``part`` of its weights in memory."""
+    pack, device = open_pack(path), CpuDevice()
+    limit = int(part * pack.manifest.weight_bytes)
+    auto = Configuration("auto", ARCHITECTURES["auto"], limit)
+    plans = [plan_configuration(pack.manifest, auto, None, profile)]
+    plans.append(plan_configuration(pack.manifest, Configuration("pre", ARCHITECTURES["pre"])))
+    inputs = random_inputs(pack.manifest)
+    disks: dict[str, tuple[int, Disk]] = {"pre": (1, REAL_DISK), "real": (0, REAL_DISK)}
+    disks |= {f"{speed:g}": (0, paced_disk(speed * 1e9)) for speed in speeds}
+    with ExitStack() as stack:
+        pool = stack.enter_context(closing(ReadPool()))
+        contenders = {}
+        for name, (number, disk) in disks.items():
+            reader = disk.open(pack.weights_path)
+            engine = opened(pack, plans[number].plan, device, pool, reader)
+            contenders[name] = Streamed(plans[number], stack.enter_context(engine), inputs)
+        found = rounds(contenders, count)
+    found = sorted(found, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
+    took = {name: 1e3 * median(row[name] for row in found) for name in disks}
+    unread = pack.manifest.weight_bytes - plans[0].plan.weight_bytes
+    reach = {f"{speed:g}": max(took["pre"], unread / speed / 1e6) for speed in speeds}
+    return {
+        "model": pack.name,
+        "weight_bytes": plans[0].plan.weight_bytes,
+        "unread_bytes": unread,
+        "rounds": len(found),
+        "stolen": median(row["stolen"] for row in found),
+        "ms": took,
+        "reach_ms": reach,
+        "beside_reach": {name: took[name] / reach[name] for name in reach},
+    }
+
+
+def main() -> None:
+    """Measure a pack and print JSON."""
+    claim_process()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pack", type=Path)
+    parser.add_argument("--profile", type=Path, help="file that is planned on; default: the pack's")
+    parser.add_argument("--weights", type=float, default=10.0, help="percent in memory")
+    parser.add_argument("--speeds", default="2.5,3.5,7", help="GB/s, comma-separated")
+    parser.add_argument("--rounds", type=int, default=24)
+    given = parser.parse_args()
+    file = given.profile or open_pack(given.pack).folder / "profile.json"
+    profile = Profile.model_validate_json(file.read_bytes())
+    speeds = [float(speed) for speed in given.speeds.split(",")]
+    figures = measure(given.pack, profile, given.weights / 100, speeds, given.rounds)
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

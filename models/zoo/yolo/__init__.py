@@ -1,0 +1,1 @@
+"""Ultralytics' detectors, as its exporter writes them, batch norms not folded."""

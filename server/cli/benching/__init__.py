@@ -1,0 +1,1 @@
+"""What `bench` measures beside a pack that is there."""

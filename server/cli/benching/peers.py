@@ -1,0 +1,83 @@
+"""``layerstream bench peers``: networks beside ONNX Runtime and OpenVINO, one table of all."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.benchmark import Configuration
+from pipeline.benchmark.comparison import WAYS, Comparison, compare
+from pipeline.benchmark.ours import Way
+from pipeline.benchmark.run import machine
+from pipeline.devices.base import Device
+from pipeline.energy.meter import find_meter
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.cli.arguments.architectures import profile_for
+from server.cli.arguments.options import Json, Threads, open_named
+from server.cli.benching.networks import network
+from server.cli.printing.bench_tables import print_peers
+from server.cli.printing.output import print_json
+from server.cli.printing.steps import bar
+
+_USUAL = ",".join(f"{way.percent:g}%" for way in WAYS if way.percent is not None)
+
+
+def peers(
+    context: typer.Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NETWORK...", help="Names from `zoo list`, packs, or ONNX files."),
+    ],
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")] = 20,
+    weights: Annotated[
+        str, typer.Option(help="Parts of the weights that `auto` may hold, comma-separated.")
+    ] = _USUAL,
+    resolution: Annotated[
+        int | None, typer.Option(min=1, help="Of networks of the zoo, in pixels.")
+    ] = None,
+    threads: Threads = None,
+    folder: Annotated[
+        Path, typer.Option(help="Where networks are built and compiled, and removed again.")
+    ] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Compare networks with ONNX Runtime and OpenVINO holding all weights: delay, memory of a cgroup."""
+    ways = [Way("pre"), *(Way("auto", percent) for percent in _percents(weights))]
+    device = open_named(context, "cpu", threads)
+    networks = []
+    for name in names:
+        with network(name, resolution, folder) as (pack, source):
+            networks.append(
+                _measured(Comparison(pack, source, device.threads, ways, runs=runs), device)
+            )
+    result = {"machine": machine(device), "runs": runs, "networks": networks}
+    if as_json:
+        print_json(result)
+    else:
+        print_peers(result)
+
+
+def _measured(wanted: Comparison, device: Device) -> dict[str, Any]:
+    auto = Configuration("auto", ARCHITECTURES["auto"])
+    with bar(f"profiling {wanted.pack.name}") as shown:
+        profile_for(wanted.pack, [auto], device, lambda line: None, shown.step)
+    with bar(f"measuring {wanted.pack.name}") as shown:
+        return compare(
+            wanted, progress=lambda done: shown.step(done, wanted.runs), meter=find_meter()
+        )
+
+
+def _percents(text: str) -> list[float]:
+    """Return the percentages that ``text`` lists, each once.
+
+    Raises:
+        typer.BadParameter: one is none above 0 and up to 100.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        percents = [float(part.removesuffix("%")) for part in parts if part.endswith("%")]
+    except ValueError:
+        percents = []
+    if len(percents) != len(parts) or not all(0 < percent <= 100 for percent in percents):
+        raise typer.BadParameter(f"{text!r} is not 5%,2%,...", param_hint="--weights")
+    return list(dict.fromkeys(percents))
