@@ -56,9 +56,7 @@ def test_every_class_above_the_threshold_is_a_candidate(name: str) -> None:
 @either
 def test_boxes_are_pixels_of_the_photograph(name: str) -> None:
     """A letterbox: 192 x 64 pixels lie in 96 x 32 of 96 x 64, 16 below the upper edge."""
-    outputs = listed(
-        name, [[48, 32, 20, 10, 0.9, 0.1, 0.8, 0.0], [48, 32, 21, 10, 0.8, 0.0, 0.7, 0.0]]
-    )
+    outputs = listed(name, [[48, 32, 20, 10, 0.9, 0.1, 0.8, 0.0], [48, 32, 21, 10, 0.8, 0.0, 0.7, 0.0]])
     detection = Detection(heads=(HEADS[name],), labels=("ant", "bee", "cat"))
     recipe = Preprocess(size=NET, resize="letterbox")
     (box,) = find_boxes(outputs, detection, recipe, (192, 64), Limits())
