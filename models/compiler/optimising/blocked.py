@@ -149,14 +149,14 @@ class _Rewriter:
         self._model.graph.initializer.append(
             numpy_helper.from_array(np.array([channels, 1, 1, 1], np.int64), shape)
         )
-        given = {"group": channels, "kernel_shape": [1, 1]}
         inside = helper.make_node(
             "Conv",
             [self._blocked[name], weights],
             [blocked],
             node.name,
             domain=NCHWC_DOMAIN,
-            **given,
+            group=channels,
+            kernel_shape=[1, 1],
         )
         before = helper.make_node("Reshape", [self._blocked.get(gate, gate), shape], [weights])
         return [before, inside, self._back(blocked, node.output[0])]
