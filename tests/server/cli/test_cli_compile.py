@@ -52,7 +52,7 @@ def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) 
     several = cli("compile", source, "-o", tmp_path / "several", "--batch", 3, "--json")
     (warning,) = json.loads(several.out)["warnings"]
     assert "batch of 3" in warning
-    assert "1.0 MiB" in warning
+    assert "1016.0 KiB" in warning
     assert several.err == f"layerstream: warning: {warning}\n"
     again = cli("compile", source, "-o", tmp_path / "fixed", "--batch", 3, "--shape", "x=2,512")
     again.refuses(BAD, "--batch 3 changes nothing", "'x' by --shape")
