@@ -11,15 +11,17 @@ only if all of its operators are kernels of ONNX Runtime as they stand.
 
 from collections.abc import Iterable, Sequence
 
-from models.runtime.wire import Field, WireError, fields, message, number
+from models.runtime.onnx_fields import (
+    GraphField,
+    ModelField,
+    NodeField,
+    OpsetField,
+    TensorField,
+    ValueField,
+)
+from models.runtime.wire import Field, WireError, contents, field, fields
 
-# Fields of ONNX's messages.
-_IR_VERSION, _GRAPH, _OPSET = 1, 7, 8
-_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12
-_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _OPERATOR, _DOMAIN = 1, 2, 3, 4, 7
-_TENSOR_NAME, _VALUE_NAME = 8, 1
-_OPSET_DOMAIN = 1
-_READ = frozenset({_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT})
+_READ = frozenset(GraphField)
 
 _BLOCKED = "com.microsoft.nchwc"
 _STANDARD = """
@@ -44,7 +46,7 @@ def can_join(graph: bytes) -> bool:
     try:
         parts = list(fields(_body(graph)))
         return {part.number for part in parts} <= _READ and all(
-            _is_kernel(part.data) for part in parts if part.number == _NODE
+            _is_kernel(part.data) for part in parts if part.number == GraphField.NODE
         )
     except (JoinError, WireError):
         return False
@@ -62,55 +64,51 @@ def join_graphs(graphs: Sequence[bytes]) -> bytes:
         _renamed(part, str(position))
         for position, graph in enumerate(graphs)
         for part in fields(_body(graph))
-        if part.number != _GRAPH_NAME
+        if part.number != GraphField.NAME
     ]
-    body = message(_GRAPH_NAME, b"joined") + b"".join(parts)
-    return _header(graphs) + message(_GRAPH, body)
+    body = field(GraphField.NAME, "joined") + b"".join(parts)
+    return _header(graphs) + field(ModelField.GRAPH, body)
 
 
 def _header(graphs: Iterable[bytes]) -> bytes:
     """Return what stands in all of ``graphs`` beside their nodes: versions."""
     versions: dict[bytes, bytes] = {}
     newest = 0
-    for field in (field for graph in graphs for field in fields(graph)):
-        if field.number == _IR_VERSION:
-            newest = max(newest, field.value)
-        elif field.number == _OPSET:
-            domain = b"".join(_all(field.data, _OPSET_DOMAIN))
-            if versions.setdefault(domain, field.whole) != field.whole:
+    for part in (part for graph in graphs for part in fields(graph)):
+        if part.number == ModelField.IR_VERSION:
+            newest = max(newest, part.value)
+        elif part.number == ModelField.OPSET_IMPORT:
+            domain = b"".join(contents(part.data, OpsetField.DOMAIN))
+            if versions.setdefault(domain, part.whole) != part.whole:
                 raise JoinError("pieces of different versions of ONNX")
-    return b"".join((number(_IR_VERSION, newest), *versions.values()))
+    return b"".join((field(ModelField.IR_VERSION, newest), *versions.values()))
 
 
 def _renamed(part: Field, prefix: str) -> bytes:
     """Return a part of a graph whose values have ``prefix`` before their names."""
     names: tuple[int, ...]
-    if part.number == _NODE:
-        names = (_NODE_INPUT, _NODE_OUTPUT)
+    if part.number == GraphField.NODE:
+        names = (NodeField.INPUT, NodeField.OUTPUT)
     else:
-        names = (_TENSOR_NAME,) if part.number == _INITIALIZER else (_VALUE_NAME,)
+        names = (TensorField.NAME,) if part.number == GraphField.INITIALIZER else (ValueField.NAME,)
     kept = (
-        message(item.number, prefix.encode() + item.data)
+        field(item.number, prefix.encode() + item.data)
         if item.number in names and item.data  # an input that is left out has no name
         else item.whole
         for item in fields(part.data)
-        if part.number != _NODE or item.number != _NODE_NAME
+        if part.number != GraphField.NODE or item.number != NodeField.NAME
     )
-    return message(part.number, b"".join(kept))
+    return field(part.number, b"".join(kept))
 
 
 def _is_kernel(node: bytes) -> bool:
-    operator = b"".join(_all(node, _OPERATOR)).decode("ascii", "replace")
-    domain = b"".join(_all(node, _DOMAIN)).decode("ascii", "replace")
+    operator = b"".join(contents(node, NodeField.OP_TYPE)).decode("ascii", "replace")
+    domain = b"".join(contents(node, NodeField.DOMAIN)).decode("ascii", "replace")
     return domain == _BLOCKED or operator in _KERNELS.get(domain, ())
 
 
 def _body(graph: bytes) -> bytes:
-    bodies = _all(graph, _GRAPH)
+    bodies = contents(graph, ModelField.GRAPH)
     if len(bodies) != 1:
         raise JoinError("no graph")
     return bodies[0]
-
-
-def _all(data: bytes, number: int) -> list[bytes]:
-    return [item.data for item in fields(data) if item.number == number]

@@ -5,8 +5,6 @@ not charged to a group, so the model's own files leave the page cache before eac
 several use may be charged to the first.
 """
 
-import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +15,7 @@ from typing import Any
 
 from models.packs.pack import Pack
 from pipeline.benchmark.contenders import Apart
+from pipeline.benchmark.fresh import group_or_note, let_go
 from pipeline.benchmark.ours import Way, ours_command
 from pipeline.benchmark.rows import equal, relative_error, spread
 from pipeline.benchmark.run import resolution
@@ -26,7 +25,7 @@ from pipeline.energy.meter import EnergyMeter, find_meter
 from pipeline.execution.given import Arrays
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, PEERS
-from pipeline.peers.cgroup import MemoryGroup, memory_group
+from pipeline.peers.cgroup import MemoryGroup
 from pipeline.peers.peer import Peer, PeerError, peer_command
 
 #: How ours run: all weights in memory, and what of them ``auto`` may have.
@@ -86,8 +85,8 @@ def _players(
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layerstream-")))
     files = [wanted.pack.weights_path, *([wanted.source] if wanted.source else [])]
     for name, command in _commands(wanted, inputs, folder, notes):
-        group = _group(stack, name, notes)
-        _let_go(files)
+        group = group_or_note(stack, name, notes)
+        let_go(files)
         try:
             peer = Peer(name, group.inside(command) if group else command, folder)
         except PeerError as exc:
@@ -112,25 +111,6 @@ def _commands(
             notes.append(f"{name} is left out: {exc}")
     for way in wanted.ways:
         yield way.label, ours_command(wanted.pack.folder, way, inputs, wanted.threads, folder)
-
-
-def _group(stack: ExitStack, name: str, notes: list[str]) -> MemoryGroup | None:
-    try:
-        return stack.enter_context(memory_group(f"layerstream-bench-{name}"))
-    except OSError as exc:
-        notes.append(f"memory is not measured: {exc.strerror or exc}: a memory cgroup needs root")
-        return None
-
-
-def _let_go(files: Sequence[Path]) -> None:
-    """Take ``files`` out of the page cache, where the system lets them go."""
-    for path in files:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 def _rows(samples: Sequence[Samples], groups: Sequence[MemoryGroup | None]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
+from tests.fuzz import wire as wire_fuzzer
 
 EXAMPLES = 200
 
@@ -42,6 +43,11 @@ def test_cfg_reader(tmp_path: Path) -> None:
 def test_sdf3_reader(tmp_path: Path) -> None:
     fuzzer = sdf3_fuzzer.Sdf3Fuzzer(tmp_path)
     accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_readers_of_pieces() -> None:
+    accepted = [wire_fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
@@ -112,6 +118,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
         http_infer_fuzzer.main,
         grpc_infer_fuzzer.main,
         sdf3_fuzzer.main,
+        wire_fuzzer.main,
         network_fuzzer.main,
     ],
 )

@@ -267,6 +267,9 @@ class Faults:
             def load(self, graph: bytes) -> Kernel:
                 return _HookedKernel(super().load(graph), faults.before_kernel)
 
+            def joins(self, graph: bytes) -> bool:
+                return False  # so that each is a kernel of its own
+
         return Hooked(threads)
 
     def open_reader(self, path: Path) -> MemoryReader:

@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 
-# Fields, as in pieces.py.
-_MODEL_VERSION, _GRAPH, _IMPORT = 1, 7, 8
-_IMPORT_DOMAIN, _IMPORT_VERSION = 1, 2
-_NODE, _NAME, _INPUT, _OUTPUT = 1, 2, 11, 12
-_NODE_INPUT, _NODE_OUTPUT, _OPERATOR, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
-_ATTRIBUTE_NAME, _ATTRIBUTE_INTEGERS, _ATTRIBUTE_TYPE, _TYPE_INTEGERS = 1, 8, 20, 7
-_VALUE_NAME, _VALUE_TYPE, _TENSOR, _ELEMENTS, _SHAPE, _AXIS, _LENGTH = 1, 2, 1, 1, 2, 1, 1
-_FLOAT = 1
+from models.runtime.onnx_fields import (
+    FLOAT,
+    TYPE_INTS,
+    AttributeField,
+    DimensionField,
+    GraphField,
+    ModelField,
+    NodeField,
+    OpsetField,
+    ShapeField,
+    TensorTypeField,
+    TypeField,
+    ValueField,
+)
+from models.runtime.wire import field, packed
 
-_NUMBER, _BYTES = 0, 2
-_NEGATIVE = 1 << 64
 #: Of the format of ONNX's files.
 _VERSION = 8
 
@@ -30,11 +35,14 @@ def node(
     """Return a node, a message of its own, whose ``attributes`` are lists of integers."""
     return b"".join(
         (
-            *(_field(_NODE_INPUT, name) for name in inputs),
-            *(_field(_NODE_OUTPUT, name) for name in outputs),
-            _field(_OPERATOR, operator),
-            *(_field(_ATTRIBUTE, _integers(name, held)) for name, held in attributes.items()),
-            _field(_DOMAIN, domain),
+            *(field(NodeField.INPUT, name) for name in inputs),
+            *(field(NodeField.OUTPUT, name) for name in outputs),
+            field(NodeField.OP_TYPE, operator),
+            *(
+                field(NodeField.ATTRIBUTE, _integers(name, held))
+                for name, held in attributes.items()
+            ),
+            field(NodeField.DOMAIN, domain),
         )
     )
 
@@ -47,47 +55,36 @@ def model(
 ) -> bytes:
     """Return a model of ``nodes``, with the versions of the ``domains`` that they are from."""
     graph = (
-        *(_field(_NODE, each) for each in nodes),
-        _field(_NAME, "g"),
-        *(_field(_INPUT, _port(each)) for each in inputs),
-        *(_field(_OUTPUT, _port(each)) for each in outputs),
+        *(field(GraphField.NODE, each) for each in nodes),
+        field(GraphField.NAME, "g"),
+        *(field(GraphField.INPUT, _port(each)) for each in inputs),
+        *(field(GraphField.OUTPUT, _port(each)) for each in outputs),
     )
     imports = (
-        _field(_IMPORT, _field(_IMPORT_DOMAIN, domain) + _field(_IMPORT_VERSION, version))
+        field(
+            ModelField.OPSET_IMPORT,
+            field(OpsetField.DOMAIN, domain) + field(OpsetField.VERSION, version),
+        )
         for domain, version in domains
     )
-    return b"".join((_field(_MODEL_VERSION, _VERSION), _field(_GRAPH, b"".join(graph)), *imports))
+    return b"".join(
+        (field(ModelField.IR_VERSION, _VERSION), field(ModelField.GRAPH, b"".join(graph)), *imports)
+    )
 
 
 def _integers(name: str, numbers: Sequence[int]) -> bytes:
-    held = b"".join(map(_varint, numbers))
     return (
-        _field(_ATTRIBUTE_NAME, name)
-        + _field(_ATTRIBUTE_INTEGERS, held)
-        + _field(_ATTRIBUTE_TYPE, _TYPE_INTEGERS)
+        field(AttributeField.NAME, name)
+        + packed(AttributeField.INTS, numbers)
+        + field(AttributeField.TYPE, TYPE_INTS)
     )
 
 
 def _port(port: Port) -> bytes:
     name, lengths = port
-    axes = b"".join(_field(_AXIS, _field(_LENGTH, length)) for length in lengths)
-    tensor = _field(_ELEMENTS, _FLOAT) + _field(_SHAPE, axes)
-    return _field(_VALUE_NAME, name) + _field(_VALUE_TYPE, _field(_TENSOR, tensor))
-
-
-def _field(number: int, content: int | str | bytes) -> bytes:
-    if isinstance(content, int):
-        return _varint(number << 3 | _NUMBER) + _varint(content)
-    data = content.encode() if isinstance(content, str) else content
-    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    """Return a number in base 128, least significant group first; a negative one in 64 bits."""
-    number %= _NEGATIVE
-    groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    groups.append(number)
-    return bytes(groups)
+    axes = (field(DimensionField.DIM_VALUE, length) for length in lengths)
+    shape = b"".join(field(ShapeField.DIM, axis) for axis in axes)
+    tensor = field(TensorTypeField.ELEM_TYPE, FLOAT) + field(TensorTypeField.SHAPE, shape)
+    return field(ValueField.NAME, name) + field(
+        ValueField.TYPE, field(TypeField.TENSOR_TYPE, tensor)
+    )

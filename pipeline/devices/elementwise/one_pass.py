@@ -100,6 +100,8 @@ def steps_of(parts: Sequence[Wired], kept: frozenset[str]) -> list[Step] | None:
 
 def _nodes(part: Wired, number: int) -> list[Node]:
     piece = _piece(part.graph)
+    if (len(piece.inputs), len(piece.outputs)) != (len(part.inputs), len(part.outputs)):
+        raise PieceError("its ports are not those that the pack tells")
     names = dict(zip(piece.outputs, part.outputs, strict=True))
     names |= dict(zip(piece.inputs, part.inputs, strict=True))
 

@@ -1,11 +1,7 @@
-"""What ``bench peers`` says of contenders, and what it does without."""
-
-from contextlib import ExitStack
-from pathlib import Path
+"""What ``bench peers`` calls contenders, and which peer is the best."""
 
 import pytest
 
-from pipeline.benchmark import comparison
 from pipeline.benchmark.comparison import best_of
 from pipeline.benchmark.ours import Way
 from pipeline.peers import ONNXRUNTIME, OPENVINO
@@ -23,21 +19,3 @@ def test_the_best_peer_is_the_fastest_of_them() -> None:
 )
 def test_ways_have_names(way: Way, label: str) -> None:
     assert way.label == label
-
-
-def test_where_no_group_can_be_made_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(name: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(comparison, "memory_group", refused)
-    notes: list[str] = []
-    with ExitStack() as stack:
-        assert comparison._group(stack, "pre", notes) is None
-    assert notes == ["memory is not measured: Permission denied: a memory cgroup needs root"]
-
-
-def test_files_that_are_not_there_are_no_fault(tmp_path: Path) -> None:
-    there = tmp_path / "weights.bin"
-    there.write_bytes(b"x" * 8192)
-    comparison._let_go([there, tmp_path / "missing"])
-    assert there.read_bytes() == b"x" * 8192
