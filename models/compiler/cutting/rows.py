@@ -252,6 +252,8 @@ class _Finder:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
         if not (self._has_rows(node.input[0]) and self._has_rows(node.output[0])):
             return None
+        if any(name in self._graph.values for name in node.input[1:SUM_INPUT]):
+            return None  # factors of a gate, which are made of all rows
         window, columns = self._window(node, 0), self._window(node, 1)
         if window is None:
             return None

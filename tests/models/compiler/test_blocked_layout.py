@@ -88,6 +88,34 @@ def test_an_addition_and_its_activation_become_part_of_the_convolution(tmp_path:
     assert {layer.operator for layer in manifest.layers}.isdisjoint({"Add", "LeakyRelu"})
 
 
+def gated(b: Builder, x: Tensor, *, gate_first: bool = False) -> Tensor:
+    """Return ``x`` with its squeeze-excite gate."""
+    squeezed = b.relu(b.conv(b.global_pool(x), 16, 1))
+    gate = b.sigmoid(b.conv(squeezed, x.channels, 1))
+    pair = (gate, x) if gate_first else (x, gate)
+    return b.add_node("Mul", pair, x.shape)
+
+
+@needs_blocks
+@pytest.mark.parametrize("gate_first", [False, True])
+def test_a_gate_needs_no_reorders(tmp_path: Path, gate_first: bool) -> None:
+    b = Builder("gate", 12)
+    x = b.relu(b.conv(b.image, 48, 3))
+    y = b.relu(b.conv(gated(b, x, gate_first=gate_first), 48, 1))
+    x = leaky(b, b.add(gated(b, y), y))
+    manifest = check(head(b, x), tmp_path)
+    assert {layer.operator for layer in manifest.layers}.isdisjoint({"Mul", "ReorderInput"})
+
+
+@needs_blocks
+@pytest.mark.parametrize("channels", [20, 32])
+def test_gates_of_any_channels_give_what_onnxruntime_gives(tmp_path: Path, channels: int) -> None:
+    b = Builder("gates", 12)
+    x = mish(b, b.conv(b.image, channels, 3))
+    model = head(b, b.conv(gated(b, gated(b, x), gate_first=True), 16, 3))
+    check(model, tmp_path)
+
+
 @needs_blocks
 def test_channels_that_do_not_divide_are_left_alone(tmp_path: Path) -> None:
     b = Builder("odd", 12)
@@ -121,7 +149,9 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
     for _ in range(draw(st.integers(3, 12))):
         x = draw(st.sampled_from(tensors))
         y = draw(st.sampled_from([item for item in tensors if item.shape == x.shape]))
-        kind = draw(st.sampled_from(["conv", "mish", "leaky", "sigmoid", "add", "mul", "concat"]))
+        kind = draw(
+            st.sampled_from(["conv", "mish", "leaky", "sigmoid", "gate", "add", "mul", "concat"])
+        )
         if kind == "conv" or (kind == "concat" and x.channels > 64):
             tensors.append(b.conv(x, draw(widths), draw(st.sampled_from([1, 3]))))
         elif kind in ("add", "mul", "concat"):
@@ -129,7 +159,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
             binary = {"add": b.add, "mul": b.mul, "concat": b.concat}
             tensors.append(binary[kind](x, y))
         else:
-            unary = {"mish": mish, "leaky": leaky, "sigmoid": Builder.sigmoid}[kind]
+            unary = {"mish": mish, "leaky": leaky, "sigmoid": Builder.sigmoid, "gate": gated}[kind]
             tensors.append(unary(b, x))
     read = {name for item in b._nodes for name in item.input}
     return head(b, b.concat(*(item for item in tensors if item.name not in read)))

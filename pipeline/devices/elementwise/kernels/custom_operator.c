@@ -44,22 +44,26 @@ static float number_of(int64_t bits) {
 
 static int within(int64_t number, int64_t least, int64_t end) { return number >= least && number < end; }
 
-// A place that a step reads or writes: a tensor of this node, or a block.
-static int is_place(const struct node *node, int64_t place) {
-    return within(place, 0, (int64_t)(node->n_inputs + node->n_outputs)) ||
-           within(place, MOST_TENSORS, MOST_TENSORS + MOST_BLOCKS);
+// The bit of a place in a set of them; 0: it is neither a tensor of this node nor a block.
+static uint32_t bit(const struct node *node, int64_t place) {
+    const int is_tensor = within(place, 0, (int64_t)(node->n_inputs + node->n_outputs));
+    return is_tensor || within(place, MOST_TENSORS, MOST_TENSORS + MOST_BLOCKS) ? 1u << place : 0;
 }
 
+// Nothing is read before it is written, and all outputs are: memory of others is in no answer.
 static int take_steps(struct node *node, const int64_t *from) {
+    const uint32_t inputs = (1u << node->n_inputs) - 1;
+    const uint32_t tensors = (1u << (node->n_inputs + node->n_outputs)) - 1;
+    uint32_t written = inputs;
     for (int32_t number = 0; number < node->chain.n_steps; number++, from += OF_STEP) {
         if (!within(from[0], 0, N_OPERATORS)) return 0;
-        for (int place = 1; place <= 3; place++)
-            if (!is_place(node, from[place])) return 0;
-        if (within(from[1], 0, (int64_t)node->n_inputs)) return 0;  // inputs are read
+        const uint32_t to = bit(node, from[1]);
+        if (!to || to & inputs || !(bit(node, from[2]) & written) || !(bit(node, from[3]) & written)) return 0;
+        written |= to;
         node->steps[number] = (struct step){(int32_t)from[0], (int32_t)from[1], (int32_t)from[2],
                                             (int32_t)from[3], number_of(from[4]), number_of(from[5])};
     }
-    return 1;
+    return (written & tensors) == tensors;
 }
 
 // Fills `node` from the attribute; 0: it is no program.
@@ -80,10 +84,10 @@ static int take(struct node *node, const int64_t *from, size_t n) {
     for (size_t axis = 0; axis < node->n_axes; axis++, from++) {
         if (!within(*from, 0, INT32_MAX)) return 0;
         node->shape[axis] = *from;
-        node->chain.n_elements *= (size_t)*from;
+        if (__builtin_mul_overflow(node->chain.n_elements, (size_t)*from, &node->chain.n_elements)) return 0;
     }
     for (size_t i = 0; i < node->n_inputs; i++, from += OF_TENSOR) {
-        if (from[0] < 0 || from[1] < 0 || (from[0] && !from[1])) return 0;
+        if (!within(from[0], 0, INT64_MAX) || !within(from[1], from[0] > 0, from[0] + 1)) return 0;
         node->chain.tensors[i].plane = (size_t)from[0];
         node->chain.tensors[i].width = (size_t)from[1];
     }
@@ -114,11 +118,29 @@ static void part(void *argument, size_t number) {
     compute(chain, first, first + (left < PART ? left : PART));
 }
 
+// How many elements a chain reads of `tensor`.
+static size_t needed(const struct chain *chain, const struct tensor *tensor) {
+    if (!tensor->plane || !chain->n_elements) return chain->n_elements;
+    return ((chain->n_elements - 1) / tensor->plane + 1) * tensor->width;
+}
+
+static status *count_elements(table functions, const value *of, size_t *found) {
+    shape *shape;
+    TRY(CALL(functions, SHAPE, shape_of)(of, &shape));
+    status *failed = CALL(functions, N_ELEMENTS, n_elements)(shape, found);
+    CALL(functions, RELEASE_SHAPE, release_shape)(shape);
+    return failed;
+}
+
 static status *place(const struct node *node, run_context *context, struct chain *chain) {
     void *data;
     for (size_t i = 0; i < node->n_inputs; i++) {
         const value *found;
+        size_t n;
         TRY(CALL(node->functions, INPUT, input)(context, i, &found));
+        TRY(count_elements(node->functions, found, &n));
+        if (n != needed(chain, &chain->tensors[i]))
+            return invalid(node->functions, "an input of a chain is not as large as its program says");
         TRY(CALL(node->functions, TENSOR_DATA, tensor_data)((value *)found, &data));
         chain->tensors[i].data = data;
     }

@@ -15,14 +15,17 @@ enum { INTERFACE = 17 };
 // whoever gets it frees or hands on.
 enum function {
     CREATE_STATUS = 0,
-    TENSOR_DATA = 51,
     CREATE_DOMAIN = 26,
     ADD_OPERATOR = 27,
     ADD_DOMAIN = 28,
+    TENSOR_DATA = 51,
+    N_ELEMENTS = 64,
+    SHAPE = 65,
     INPUT_COUNT = 88,
     OUTPUT_COUNT = 89,
     INPUT = 90,
     OUTPUT = 91,
+    RELEASE_SHAPE = 99,
     INTEGERS = 163,
     PARALLEL_FOR = 274,
 };
@@ -33,6 +36,7 @@ typedef struct domain domain;
 typedef struct node_info node_info;
 typedef struct run_context run_context;
 typedef struct value value;
+typedef struct shape shape;
 typedef void *const *table;
 struct custom_operator;
 
@@ -53,6 +57,9 @@ typedef status *count(const run_context *of, size_t *found);
 typedef status *input(const run_context *of, size_t number, const value **found);
 typedef status *output(run_context *of, size_t number, const int64_t *shape, size_t n_axes, value **found);
 typedef status *tensor_data(value *of, void **found);
+typedef status *shape_of(const value *of, shape **made);
+typedef status *n_elements(const shape *of, size_t *found);
+typedef void release_shape(shape *made);
 typedef status *integers(const node_info *of, const char *name, int64_t *found, size_t *n_found);
 typedef status *parallel_for(const run_context *in, void (*part)(void *, size_t), size_t n_parts,
                              size_t n_batches, void *argument);

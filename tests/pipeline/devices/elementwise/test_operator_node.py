@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.runtime.sessions import SessionError, open_piece
+from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import _CpuKernel
 from pipeline.devices.elementwise.messages import model, node
 from pipeline.devices.elementwise.operator_node import (
@@ -96,6 +97,11 @@ _RIGHT = (1, 1, 1, 1, 8, 0, 0, 8, 1, 0, 0, 0, 0)
         (*_RIGHT[:8], 0, *_RIGHT[9:]),
         (*_RIGHT[:8], 18, *_RIGHT[9:]),
         (*_RIGHT[:9], 2, *_RIGHT[10:]),
+        (*_RIGHT[:9], 1, *_RIGHT[10:]),  # reads its output before it is written
+        (*_RIGHT[:9], 12, *_RIGHT[10:]),  # and a block
+        (*_RIGHT[:8], 12, *_RIGHT[9:]),  # writes no output
+        (1, 1, 1, 1, 8, 4, 5, *_RIGHT[7:]),
+        (1, 1, 3, 1, 1 << 30, 1 << 30, 1 << 30, *_RIGHT[5:]),
     ],
 )
 def test_what_is_no_program_is_refused(numbers: tuple[int, ...]) -> None:
@@ -106,6 +112,21 @@ def test_what_is_no_program_is_refused(numbers: tuple[int, ...]) -> None:
     open_piece(graph(_RIGHT), 1, library().path)
     with pytest.raises(SessionError):
         open_piece(graph(numbers), 1, library().path)
+
+
+@pytest.mark.parametrize(
+    ("given", "plane", "width"), [(4, 0, 0), (9, 0, 0), (1, 4, 1), (3, 4, 1), (2, 4, 2), (4, 3, 1)]
+)
+def test_an_input_of_another_size_than_its_program_says(given: int, plane: int, width: int) -> None:
+    """Nothing is read that is not its: a graph may come from anywhere."""
+    program = (1, 1, 1, 1, 8, plane, width, *_RIGHT[7:])
+    ports = [("x", (given,))], [("y", (8,))]
+    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    x, y = np.ones(given, np.float32), np.zeros(8, np.float32)
+    launch = _CpuKernel(open_piece(graph, 1, library().path)).bind([x], [y])
+    with pytest.raises(KernelError, match="as large as its program says"):
+        launch()
+    assert not y.any()
 
 
 def test_why_threads_are_not_shared_is_one_line() -> None:
