@@ -1,8 +1,6 @@
 """``layerstream profile``: what reads, copies and kernels of a pack take on this machine."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +11,7 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile, ProfileError, plan_key
-from pipeline.profiles.profile_file import disturbed_by, save_found, save_profile
+from pipeline.profiles.profile_file import save_found, save_profile
 from pipeline.profiles.whole_files import check_writable
 from server.cli.arguments.options import (
     DeviceName,
@@ -32,7 +30,8 @@ from server.cli.arguments.options import (
 )
 from server.cli.arguments.predicted import UNLIMITED_BYTES, profiled
 from server.cli.arguments.weights import Weights, weight_bytes
-from server.cli.printing.output import print_json, print_table, say
+from server.cli.printing.output import print_json, say
+from server.cli.printing.profiles import figures_of, print_profile
 from server.cli.printing.steps import bar
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
@@ -112,14 +111,12 @@ def profile(
         "model": opened.name,
         "file": str(file),
         "machine": measured.machine.model_dump(),
-        **_figures(measured),
+        **figures_of(measured),
     }
     if as_json:
         print_json(summary)
         return
-    _print_transfers(opened.name, measured)
-    for line in _sentences(measured):
-        say(line)
+    print_profile(opened.name, measured)
     users = "`simulate`, `plan` and `run` use it, `serve` when it loads the model"
     say(f"{file}: written; {users if pace is None else '`bench` with this --pace uses it'}")
 
@@ -173,65 +170,4 @@ def _bound(
     say(
         f"{pack.name}: {plan.architecture.name} with {format_size(plan.weight_bytes)} for weights "
         f"answers within {document['bound_ms']:.1f} ms, by {runs} sweeps"
-    )
-
-
-def _figures(profile: Profile) -> dict[str, Any]:
-    return {
-        "date": profile.date,
-        "kernels": len(profile.kernels),
-        "spans": len(profile.spans),
-        "span_reads_ms": sum(span.median for span in profile.spans) * 1e3,
-        "outside_ms": profile.outside.median * 1e3,
-        "slowdown": profile.slowdown,
-        "others": profile.others,
-        "tuning": profile.tuning.model_dump(),
-        "reads": [asdict(item) for item in profile.reads],
-        "copies": [asdict(item) for item in profile.copies],
-    }
-
-
-def _sentences(profile: Profile) -> Iterator[str]:
-    """Yield what was measured beside transfers, in words."""
-    spans = sum(span.median for span in profile.spans) * 1e3
-    yield f"all weights, read one span after the other ({len(profile.spans)}): {spans:.1f} ms"
-    yield f"{len(profile.kernels)} kernels timed; beside reads they take {profile.slowdown:.1%} longer"
-    yield f"of a request {profile.outside.median * 1e3:.2f} ms are outside of its sweep"
-    found = profile.tuning.model_dump(exclude_defaults=True)
-    chosen = [f"{found[name]} ({name.replace('_', ' ')})" for name in found if name != "algorithms"]
-    if chosen:
-        yield f"fastest here: {', '.join(chosen)}"
-    if profile.was_disturbed:
-        yield f"warning: {disturbed_by(profile.others)}; run it again when the machine is quiet"
-
-
-def _print_transfers(name: str, profile: Profile) -> None:
-    rows = [
-        (
-            "read",
-            format_size(item.n_bytes),
-            str(item.depth),
-            item.seconds,
-            item.n_bytes * item.depth,
-        )
-        for item in profile.reads
-    ] + [
-        ("copy", format_size(item.n_bytes), "1", item.seconds, item.n_bytes)
-        for item in profile.copies
-    ]
-    if not rows:
-        return  # no weights, no transfers
-    print_table(
-        f"{name}: transfers",
-        ("what", "size", "in flight", "median ms", "p95 ms", "max ms", "GB/s"),
-        (
-            (
-                what,
-                shown,
-                depth,
-                *(f"{of * 1e3:.3f}" for of in (seconds.median, seconds.p95, seconds.max)),
-                f"{n_bytes / seconds.median / 1e9:.2f}",
-            )
-            for what, shown, depth, seconds, n_bytes in rows
-        ),
     )
