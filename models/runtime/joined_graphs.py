@@ -33,7 +33,6 @@ _MICROSOFT = "FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
 _KERNELS = {
     "": frozenset(_STANDARD.split()),
     "com.microsoft": frozenset(_MICROSOFT.split()),
-    "layerstream": frozenset({"Chain"}),
 }
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,10 +157,13 @@ class CpuDevice(CachingDevice):
             self.one_pass.close()
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
-        return self.load(graph).bind(inputs, outputs)
+        return self.kept(graph, self._make_chain).bind(inputs, outputs)
 
-    def make(self, graph: bytes) -> Kernel:
-        return _opened(lambda: open_piece(graph, self.threads, self._operators_of(graph)))
+    def _make_chain(self, graph: bytes) -> Kernel:
+        return _opened(lambda: open_piece(graph, self.threads, self._operators))
+
+    def make(self, graph: bytes) -> Kernel:  # a pack's: it has no operators of ours
+        return _opened(lambda: open_piece(graph, self.threads))
 
     def joins(self, graph: bytes) -> bool:
         return can_join(graph)
@@ -174,10 +176,8 @@ class CpuDevice(CachingDevice):
         return self.kept(joined, self._make_joined)
 
     def _make_joined(self, graph: bytes) -> Kernel:
-        return _opened(lambda: open_joined(graph, self.threads, self._operators_of(graph)))
-
-    def _operators_of(self, graph: bytes) -> Path | None:
-        return self._operators if holds_chain(graph) else None
+        operators = self._operators if holds_chain(graph) else None
+        return _opened(lambda: open_joined(graph, self.threads, operators))
 
 
 def _opened(opening: "Callable[[], ort.InferenceSession]") -> Kernel:

@@ -18,6 +18,7 @@ _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv64"}
 _HEADER_BYTES = 20
+_WHOLE_HEADER_BYTES = 64
 
 
 class LibraryError(Exception):
@@ -181,3 +182,19 @@ def _check_machine(path: Path) -> None:
     machine = _MACHINES.get(number, f"machine {number}")
     if machine != platform.machine():
         raise LibraryError(f"{path.name} is for {machine}, this is {platform.machine()}")
+    if not _is_whole(path):
+        raise LibraryError(f"{path.name} ends early")
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file of 64 bits has its table of sections, which linkers write last.
+
+    Loading one without its end would kill the process: it is mapped, and touched (SIGBUS).
+    """
+    with path.open("rb") as file:
+        header = file.read(_WHOLE_HEADER_BYTES)
+    if len(header) < _WHOLE_HEADER_BYTES:
+        return False
+    (start,) = struct.unpack("<Q", header[40:48])
+    size, count = struct.unpack("<HH", header[58:62])
+    return 0 < start <= path.stat().st_size - size * count

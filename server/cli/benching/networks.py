@@ -21,6 +21,8 @@ def network(name: str, side: int | None, folder: Path) -> Iterator[tuple[Pack, P
     elif path.is_file():
         with _compiled(path, path.stem, folder) as pack:
             yield pack, path
+    elif path.name != name or path.suffix == ".onnx":
+        raise InputError(f"{name}: no such file, nor a pack")
     else:
         with built(name, side, folder) as found:
             yield found

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.runtime.joined_graphs import can_join
 from models.runtime.sessions import SessionError, open_piece
-from pipeline.devices.base import KernelError
-from pipeline.devices.cpu import _CpuKernel
+from pipeline.devices.base import DeviceError, KernelError
+from pipeline.devices.cpu import CpuDevice, _CpuKernel
 from pipeline.devices.elementwise.messages import model, node
 from pipeline.devices.elementwise.operator_node import (
     DOMAIN,
@@ -127,6 +128,15 @@ def test_an_input_of_another_size_than_its_program_says(given: int, plane: int, 
     with pytest.raises(KernelError, match="as large as its program says"):
         launch()
     assert not y.any()
+
+
+def test_a_pack_has_no_chains_of_its_own() -> None:
+    """Its graphs come from anywhere: only those that are made here may have operators of ours."""
+    graph = chain_model(_MISH, {"x": (8,), "y": (8,)})
+    assert graph is not None
+    assert not can_join(graph)
+    with pytest.raises(DeviceError, match="Chain"):
+        CpuDevice().load(graph)
 
 
 def test_why_threads_are_not_shared_is_one_line() -> None:
