@@ -197,4 +197,4 @@ def _is_whole(path: Path) -> bool:
         return False
     (start,) = struct.unpack("<Q", header[40:48])
     size, count = struct.unpack("<HH", header[58:62])
-    return 0 < start <= path.stat().st_size - size * count
+    return 0 < int(start) <= path.stat().st_size - int(size) * int(count)

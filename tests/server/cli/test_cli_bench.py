@@ -223,6 +223,8 @@ def test_parts_of_weights_are_percentages(cli: Cli, tiny: Path, weights: str) ->
 
 def test_what_is_no_network_is_named(cli: Cli, tmp_path: Path) -> None:
     cli("bench", "peers", "resnet51", "--folder", tmp_path).refuses(BAD, "resnet51", "resnet50")
+    for path in ("resnet50.onnx", "repository/resnet50"):
+        cli("bench", "peers", path).refuses(BAD, f"{path}: no such file, nor a pack")
 
 
 @pytest.mark.slow
