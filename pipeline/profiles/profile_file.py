@@ -35,7 +35,7 @@ def file_of(machine: Machine, name: str) -> str:
     if machine.pace is None:
         return name
     stem, _, ending = name.rpartition(".")
-    return f"{stem}-paced-{machine.pace / 1e6:.0f}MB.{ending}"
+    return f"{stem}-paced-{machine.pace / 1e6:.12g}MB.{ending}"
 
 
 def save_profile(profile: Profile, pack: Pack) -> Path:

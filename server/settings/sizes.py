@@ -1,10 +1,21 @@
 """Sizes as people write them: 256MiB, 24 MB, 4194304."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
-from pydantic import ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
 
-Size = Annotated[ByteSize, Field(gt=0)]
+_WRITTEN = re.compile(r"\s*[+-]?[\d.]+\s*[a-zA-Z]*\s*")
+
+
+def _alone(value: Any) -> Any:
+    """Return ``value``, where nothing follows the size: pydantic passes over what does."""
+    if isinstance(value, str) and not _WRITTEN.fullmatch(value):
+        raise ValueError("not a size")
+    return value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_alone), Field(gt=0)]
 _ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(Size)
 # Below, a number alone was hardly meant as bytes: a budget of 16, or of 2048, is one in MiB.
 _LEAST_BARE = 1 << 20

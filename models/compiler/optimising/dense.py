@@ -59,7 +59,8 @@ class _Rewriter:
         self._weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
         self._uses = Counter(name for node in model.graph.node for name in reads(node))
         self._makers = {name: node for node in model.graph.node for name in node.output}
-        self._names = {*self._weights, *self._makers}
+        inputs = (port.name for port in model.graph.input)
+        self._names = {*inputs, *self._weights, *self._makers}
         self._images: dict[str, str] = {}
         self._sides: dict[str, Sides] = {}
 

@@ -4,6 +4,7 @@
 //   inputs, outputs, axes, steps; the length of each axis of an output; plane and width of each input;
 //   operator, to, a, b, and the bits of p and q of each step.
 // Places of tensors are the inputs and behind them the outputs. An output may be bound to an input's memory.
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,6 +203,17 @@ static const struct custom_operator chain_operator = {
     .last_version = one,
 };
 
+// One for the process: sessions hold it, and it holds nothing of theirs. One thread at a time asks.
+static status *the_domain(table functions, domain **found) {
+    static domain *made;
+    static int is_whole;
+    if (!made) TRY(CALL(functions, CREATE_DOMAIN, create_domain)("layerstream", &made));
+    if (!is_whole) TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
+    is_whole = 1;
+    *found = made;
+    return NULL;
+}
+
 // Called by ONNX Runtime for each session whose options name this library.
 status *RegisterCustomOps(session_options *options, const struct base *base) {
     const table functions = base->interface(INTERFACE);
@@ -210,13 +222,10 @@ status *RegisterCustomOps(session_options *options, const struct base *base) {
         return invalid(base->interface(1), "no threads for custom operators before ONNX Runtime 1.17");
     }
     if (!kernels) return invalid(functions, "no kernels for this processor");
-    // One for the process: sessions hold it, and it holds nothing of theirs.
-    static domain *layerstream;
-    if (!layerstream) {
-        domain *made;
-        TRY(CALL(functions, CREATE_DOMAIN, create_domain)("layerstream", &made));
-        TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
-        layerstream = made;
-    }
-    return CALL(functions, ADD_DOMAIN, add_domain)(options, layerstream);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    domain *layerstream = NULL;
+    status *failed = the_domain(functions, &layerstream);
+    pthread_mutex_unlock(&lock);
+    return failed ? failed : CALL(functions, ADD_DOMAIN, add_domain)(options, layerstream);
 }
