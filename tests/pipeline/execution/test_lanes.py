@@ -216,17 +216,14 @@ def program(request: pytest.FixtureRequest, pack: Pack) -> Iterator[Opened]:
     opened.close()
 
 
-def others_are_right(
-    opened: Opened, expected: list[Tensor], kind: type[Exception], stopped: Lane
-) -> None:
-    """Run ``stopped`` as one of eight lanes: it ends with an error of ``kind``, they are right."""
+def others_are_right(opened: Opened, expected: list[Tensor], stopped: Lane) -> object:
+    """Run ``stopped`` as one of eight lanes, and return what becomes of it; the others are right."""
     lanes = [Lane({"image": image(seed)}) for seed in range(LANES)]
     lanes[STOPPED] = stopped
-    for seed, each in enumerate(opened.engine.run_lanes(lanes)):
-        if seed == STOPPED:
-            assert isinstance(each, kind)
-        else:
-            assert np.array_equal(answer(each), expected[seed])
+    found = opened.engine.run_lanes(lanes)
+    for seed in {*range(LANES)} - {STOPPED}:
+        assert np.array_equal(answer(found[seed]), expected[seed])
+    return found[STOPPED]
 
 
 def test_a_kernel_of_one_lane_that_fails_anywhere(program: Opened, expected: list[Tensor]) -> None:
@@ -247,7 +244,7 @@ def test_a_kernel_of_one_lane_that_fails_anywhere(program: Opened, expected: lis
     assert kernels >= len(program.plan.steps)
     for failing in range(0, kernels, max(kernels // 24, 1)):
         count = -1
-        others_are_right(program, expected, KernelError, lane)
+        assert isinstance(others_are_right(program, expected, lane), KernelError)
         assert count == failing  # and nothing more is computed for it
     count, failing = -1, kernels
     found = program.engine.run_lanes([lane] * LANES)
@@ -268,8 +265,10 @@ def test_a_client_that_goes_whenever_it_is_asked(program: Opened, expected: list
     assert asks > len(program.plan.steps)
     for last in range(0, asks, max(asks // 24, 1)):
         asked = 0
-        others_are_right(program, expected, CancelledError, lane)
-        assert asked == last + 1
+        found = others_are_right(program, expected, lane)
+        # Once a step at least, and when a sweep has waited for a read, which is another time each time.
+        assert asked == last + 1 or (last > len(program.plan.steps) and asked <= last)
+        assert isinstance(found, CancelledError) == (asked > last)
     assert program.reader.in_progress == 0
 
 

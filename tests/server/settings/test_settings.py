@@ -255,7 +255,9 @@ def test_sizes_with_units(number: int, unit: str, space: bool) -> None:
     assert load_settings({**NEEDED, "budget": text}).budget == expected
 
 
-@pytest.mark.parametrize("text", ["256MiB/s", "256MiB, or so", "1e8", "16 MiB 4", "256MiB;", "0x100"])
+@pytest.mark.parametrize(
+    "text", ["256MiB/s", "256MiB, or so", "1e8", "16 MiB 4", "256MiB;", "0x100"]
+)
 def test_what_follows_a_size_is_no_part_of_it(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
