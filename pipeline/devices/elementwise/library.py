@@ -5,6 +5,7 @@ Where it cannot be used, the reason is one line, and ONNX Runtime computes what 
 
 import ctypes
 import functools
+import io
 import platform
 import struct
 import threading
@@ -17,8 +18,9 @@ from pipeline.devices.elementwise.programs import MOST_TENSORS, OPERATORS, Progr
 _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv64"}
-_HEADER_BYTES = 20
-_WHOLE_HEADER_BYTES = 64
+_HEADER_BYTES = 64
+# Of it, what tells a library and its machine.
+_LEAST_BYTES = 20
 
 
 class LibraryError(Exception):
@@ -174,27 +176,26 @@ def _check_machine(path: Path) -> None:
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
+            n_bytes = file.seek(0, io.SEEK_END)
     except OSError as exc:
         raise LibraryError(f"{path.name}: {exc.strerror}") from exc
-    if len(header) < _HEADER_BYTES or not header.startswith(_ELF):
+    if len(header) < _LEAST_BYTES or not header.startswith(_ELF):
         raise LibraryError(f"{path.name} is no library")
     (number,) = struct.unpack("<H" if header[5] == 1 else ">H", header[18:20])
     machine = _MACHINES.get(number, f"machine {number}")
     if machine != platform.machine():
         raise LibraryError(f"{path.name} is for {machine}, this is {platform.machine()}")
-    if not _is_whole(path):
+    if not _is_whole(header, n_bytes):
         raise LibraryError(f"{path.name} ends early")
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(header: bytes, n_bytes: int) -> bool:
     """Return whether a file of 64 bits has its table of sections, which linkers write last.
 
     Loading one without its end would kill the process: it is mapped, and touched (SIGBUS).
     """
-    with path.open("rb") as file:
-        header = file.read(_WHOLE_HEADER_BYTES)
-    if len(header) < _WHOLE_HEADER_BYTES:
+    if len(header) < _HEADER_BYTES:
         return False
     (start,) = struct.unpack("<Q", header[40:48])
     size, count = struct.unpack("<HH", header[58:62])
-    return 0 < int(start) <= path.stat().st_size - int(size) * int(count)
+    return 0 < int(start) <= n_bytes - int(size) * int(count)

@@ -62,7 +62,7 @@ class OnePass:
             return None
         size = max(used[name].size for name in program.results)
         if size >= WORTH_SHARING and self._bind_model is not None:
-            node = self.as_node(program, arrays)
+            node = _node(program, used)
             if node is not None:
                 return self._bind_model(*node)
         return self._library.bind(program, placed, size, self._threads)
@@ -75,15 +75,17 @@ class OnePass:
         if self._bind_model is None or not program.steps:
             return None
         used = _used(program, arrays)
-        if _placed(program, used) is None:
-            return None
-        model = chain_model(program, {name: array.shape for name, array in used.items()})
-        ports, n_inputs = list(used.values()), len(program.inputs)
-        return None if model is None else (model, ports[:n_inputs], ports[n_inputs:])
+        return None if _placed(program, used) is None else _node(program, used)
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""
         self._closed()
+
+
+def _node(program: Program, used: Mapping[str, NDArray[Any]]) -> AsNode | None:
+    model = chain_model(program, {name: array.shape for name, array in used.items()})
+    ports, n_inputs = list(used.values()), len(program.inputs)
+    return None if model is None else (model, ports[:n_inputs], ports[n_inputs:])
 
 
 def steps_of(parts: Sequence[Wired], kept: frozenset[str]) -> list[Step] | None:
