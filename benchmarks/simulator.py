@@ -71,8 +71,9 @@ def _profile(pack: Pack, threads: int | None, anew: bool) -> Profile:
 def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list[_Row]:
     """Run every architecture ``arguments.iterations`` times, taking turns."""
     inputs = random_inputs(pack.manifest)
-    limit = int(pack.manifest.weight_bytes * arguments.weights / 100)
     pool, device = ReadPool(), CpuDevice(arguments.threads)
+    pack = device.fitted(pack)
+    limit = int(pack.manifest.weight_bytes * arguments.weights / 100)
     with ExitStack() as stack:
         stack.callback(pool.close)
         rows = []

@@ -57,7 +57,8 @@ def rounds(contenders: dict[str, Streamed], count: int) -> list[dict[str, float]
 
 def measure(path: Path, profile: Profile, part: float, speeds: list[float], count: int) -> Any:
     """Return the figures of one pack with ``part`` of its weights in memory."""
-    pack, device = open_pack(path), CpuDevice()
+    device = CpuDevice()
+    pack = device.fitted(open_pack(path))
     limit = int(part * pack.manifest.weight_bytes)
     auto = Configuration("auto", ARCHITECTURES["auto"], limit)
     plans = [plan_configuration(pack.manifest, auto, None, profile)]

@@ -34,7 +34,7 @@ class PackPrograms:
 
     def piece(self, piece: Piece) -> Program | None:
         """Return the program of ``piece``, by names of ``ports``; None: there is none."""
-        return None if piece.outputs[0].index in self._differing else self._piece(piece)
+        return None if piece.outputs[0].index in self._differing else self.whole(piece)
 
     def count(self) -> int:
         """Return how many pieces have a program."""
@@ -47,7 +47,8 @@ class PackPrograms:
         """
         return self._rows[number]
 
-    def _piece(self, piece: Piece) -> Program | None:
+    def whole(self, piece: Piece) -> Program | None:
+        """Return the program of ``piece`` if none of it ran on rows; None: there is none."""
         if piece.resident is not None:
             return None
         inputs, outputs = ports(piece)
@@ -66,7 +67,7 @@ class PackPrograms:
 
     def _take_rows(self, first: int, end: int, operators: dict[int, RowOperator]) -> None:
         pieces = self._manifest.pieces[first:end]
-        programs = {self._piece(piece) for piece in pieces}
+        programs = {self.whole(piece) for piece in pieces}
         parts = [Wired(self._graphs[item.graph], *row_ports(item)) for item in operators.values()]
         kept = frozenset(
             _row(item.output)
