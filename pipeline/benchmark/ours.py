@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
+from models.runtime.quiet import wait_until_quiet
 from models.runtime.sessions import claim_process
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
@@ -23,7 +24,6 @@ from pipeline.execution.opened import open_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.peers.peer import save_inputs
-from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan

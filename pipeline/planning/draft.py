@@ -1,6 +1,7 @@
 """Drafts of plans: what a choice would cost and take, fast enough to try hundreds of them.
 
-A draft leaves out what weights do not change (the arena, offsets) and merges kernels that nothing separates.
+A draft leaves out what weights do not change (the arena, offsets) and merges kernels that nothing
+separates.
 It has the delays of the plan that ``make_plan`` makes of the same choice.
 """
 
