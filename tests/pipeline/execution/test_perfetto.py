@@ -35,7 +35,7 @@ def test_steps_in_one_launch_are_one_bar(drawn: tuple[Manifest, Plan], data: st.
 
 
 def _is_kernel(item: dict[str, Any]) -> bool:
-    return item["ph"] == "X" and item["name"].startswith("kernel ")
+    return item["ph"] == "X" and str(item["name"]).startswith("kernel ")
 
 
 @given(st.data())
