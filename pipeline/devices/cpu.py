@@ -25,6 +25,7 @@ from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.joinable import with_joins
 from pipeline.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class CpuDevice(CachingDevice):
         return launching_cores()
 
     def fitted(self, pack: Pack) -> Pack:
-        return replace(pack, manifest=with_threads(pack.manifest, self.threads))
+        return with_joins(replace(pack, manifest=with_threads(pack.manifest, self.threads)), self)
 
     def close(self) -> None:
         if self.one_pass is not None:
