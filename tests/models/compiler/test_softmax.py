@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.compiler import CompileOptions
 from models.compiler.optimising.softmax import along_rows
+from models.initial import filled
+from models.packs.target import host_target
+from models.zoo.builder import Builder
 from tests.models.nets import answers
 from tests.models.streamed import compiled, streamed
 
@@ -78,3 +82,24 @@ def test_a_pack_takes_no_memory_beside_its_plan(axis: int, tmp_path: Path) -> No
     (got,) = streamed(pack, {"x": x}).values()
     (expected,) = answers(source, {"x": x}).values()
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+@pytest.mark.parametrize("of_block", [1, 2])
+def test_channels_of_one_block_need_no_transposes(of_block: int, tmp_path: Path) -> None:
+    """As in the head of a YOLOv8: weights of distances, which a convolution adds up."""
+    channels = of_block * host_target().block
+    b = Builder("head", 16)
+    x = b.conv(b.softmax(b.conv(b.image, channels, 3), 1), 32, 1)
+    source = tmp_path / "source.onnx"
+    onnx.save(filled(b.model(x)), source)
+    pack = compiled(source, tmp_path, CompileOptions(force=True))
+    found = [layer.operator for layer in pack.manifest.layers]
+    assert found.count("Softmax") == 1
+    assert ("Transpose" in found) == (of_block > 1)
+    assert found.count("ReorderOutput") == of_block  # for the answer, and for what is not blocked
+    (port,) = pack.manifest.inputs
+    inputs = {port.name: np.random.default_rng(1).standard_normal(port.shape, np.float32)}
+    (got,) = streamed(pack, inputs).values()
+    (expected,) = answers(source, inputs).values()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
