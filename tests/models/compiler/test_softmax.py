@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
         '{ "y/rows" = Softmax <axis = 0> (x) y = Softmax <axis = 0> ("y/rows") z = Relu ("y/rows") }'
     )
     expected = run(model, x := np.ones((2, 3), np.float32))
-    along_rows(model, {name: (2, 3) for name in ("x", "y", "y/rows")})
+    along_rows(model, dict.fromkeys(("x", "y", "y/rows"), (2, 3)))
     onnx.checker.check_model(model, full_check=True)
     np.testing.assert_array_equal(run(model, x), expected)
 
