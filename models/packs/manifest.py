@@ -374,7 +374,7 @@ class GroupOperator(_Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck(_Record):
-    """The pieces [first_piece, end_piece), some of ``channels`` inner channels at a time (seed 004, Fig. 5).
+    """The pieces [first_piece, end_piece), some of ``channels`` inner channels at a time (seed 004).
 
     ``sizes``: how many a group may have, ascending, each twice the one before and a multiple of the block.
     The last operator makes the row value ``output``; sums over groups have other rounding than the whole.

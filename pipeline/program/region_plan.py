@@ -21,8 +21,7 @@ class Region:
     ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
     in the ring.
     ``columns``: so many of these rows: it runs on tiles (seed 002), which ``reuse`` what others made.
-    ``channels``: so many of its inner channels: the pieces are a bottleneck (seed 004), which makes overlaps
-    of rows again.
+    ``channels``: so many inner channels of these rows: the pieces are a bottleneck (seed 004).
     """
 
     first_piece: int
@@ -158,7 +157,7 @@ class RegionPlan:
     ``operators``: those of the manifest that it runs. ``read``, ``written``: row values that it takes from,
     or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
     ``alone``: of the written ones, those that have memory of their own, though whole pieces would write
-    over what is read. ``turns``: of a bottleneck, whose operators are not on rows, how many follow each other.
+    over what is read. ``turns``: of a bottleneck, whose operators are others, how many follow each other.
     ``scratch_bytes``: what any kernel allocates.
     """
 

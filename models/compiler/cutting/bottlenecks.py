@@ -1,10 +1,10 @@
 """Bottlenecks: parts of a network that can run some of their inner channels at a time (seed 004, Fig. 5).
 
-A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these channels,
-and each was made for itself, by a depthwise convolution, an activation, or one output of the convolution
-before, a group of them can be made, added to the result, and forgotten. An inverted bottleneck's expansion,
-its largest tensor, then never exists. The factors of a squeeze-excite gate depend on all channels: groups
-run up to their means first, and again when the factors are there.
+A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these
+channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
+convolution before, a group of them can be made, added to the result, and forgotten. An inverted
+bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend on
+all channels: groups run up to their means first, and again when the factors are there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from models.packs.manifest import Window
 Kind = Literal["each", "mean", "once", "sum"]
 Axis = Literal["channels", "factors", "inputs"]
 
+_ALIKE = Window()
 # Of the largest inner tensor: where it is small, or no larger than the result, nothing is saved.
 _LEAST_BYTES = 256 << 10
 _MOST_SIZES = 3
@@ -32,7 +33,7 @@ class GroupTensor:
 
     name: str
     axis: Axis | None = None
-    window: Window = Window()
+    window: Window = _ALIKE
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,8 @@ class _Walk:
         if row.weights:
             return None
         self.inner.update(tensors)
-        inputs = tuple(GroupTensor(source, "channels") for source in tensors)
-        return GroupNodes("each", (index,), inputs, name)
+        sources = tuple(GroupTensor(source, "channels") for source in tensors)
+        return GroupNodes("each", (index,), sources, name)
 
     def _conv(self, index: int, row: RowNode, axis: Axis | None) -> GroupNodes:
         node = self.graph.nodes[index]

@@ -116,6 +116,6 @@ def edges(operator: GroupOperator, rows: Rows) -> int:
 
 
 def is_padded_inside(operator: GroupOperator, wanted: Rows, rows: Rows, most: int) -> bool:
-    """Return whether ``rows``, made of ``wanted`` of ``most``, need padding though they are not at a border."""
+    """Return whether ``rows``, made of ``wanted`` of ``most``, need padding and are not at a border."""
     above = wanted.first < 0 and rows.first > 0
     return above or (wanted.end > most and rows.end < height(operator))

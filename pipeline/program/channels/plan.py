@@ -1,9 +1,9 @@
 """A bottleneck some channels at a time (seed 004, Section 3.3, Eq. 3): each group is a phase.
 
-A group's channels are made, added to the result, and forgotten; what the bottleneck reads and its result lie
-whole. So its memory does not depend on how many inner channels there are. With fewer rows than all it runs
-band by band: rows of what it reads are gathered, all groups run on these, and rows of the result are put where
-they belong; overlaps between bands are made again, so nothing is kept from one to the next.
+A group's channels are made, added to the result, and forgotten; what the bottleneck reads and its result
+lie whole. So its memory does not depend on how many inner channels there are. With fewer rows than all it
+runs band by band: rows of what it reads are gathered, all groups run on these, and rows of the result are
+put where they belong; overlaps between bands are made again, so nothing is kept from one to the next.
 """
 
 import math
@@ -223,9 +223,7 @@ class _Phases:
         shape = (1, channels, len(ranges[-1]), width)
         return InValue(self._item.output, shape) if self._whole else InStrip(self._result, shape)
 
-    def _input(
-        self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Rows]
-    ) -> Place:
+    def _input(self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
         if taken.weights is not None:
             return _of_weights(taken.weights, taken.axis == "channels", group)
         if taken.row_value is not None:
