@@ -114,6 +114,10 @@ class PackKernels:
             return launch
         return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
 
+    def graph(self, number: int, inputs: Sequence[Any], output: Any) -> Launch:
+        """Return what runs graph ``number``; raises as ``row_operator``."""
+        return self._device.load(self._pack.graphs[number]).bind(inputs, [output])
+
     def kind(self, number: int) -> tuple[str, ...] | None:
         """Return what row operator ``number`` does in one pass; None: what its graph says."""
         program = None if self._programs is None else self._programs.row_operator(number)

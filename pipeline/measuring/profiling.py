@@ -28,6 +28,7 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.first_calls import FirstCalls
+from pipeline.measuring.groups import group_seconds
 from pipeline.measuring.launches import measure_launches
 from pipeline.measuring.loop import loop_seconds
 from pipeline.measuring.other_work import ProcessorTimes, others_share
@@ -194,7 +195,8 @@ class _Meter:
         """Measure every row operator once more."""
         rows = RowKernels(self._pack, self._device).seconds()
         first = FirstCalls(self._pack, self._device).seconds()
-        for key, seconds in chain(rows, first):
+        groups = group_seconds(self._pack, self._device, self._reads.pool)
+        for key, seconds in chain(rows, first, groups):
             self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:

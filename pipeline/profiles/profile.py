@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys, tile_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys, tile_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -283,6 +283,7 @@ class Profile(_Record):
             network,
             first,
             tiles=self.has_tile_times(network),
+            groups=lambda key: self.kernel(key).at(quantile),
         )
 
     def has_row_times(self, network: RowNetwork) -> bool:
@@ -293,6 +294,10 @@ class Profile(_Record):
         """Return whether tiles were measured too, and whether there are any."""
         keys = list(tile_keys(network))
         return bool(keys) and all(key in self.kernels for key in keys)
+
+    def knows_groups(self, region: Region, manifest: Manifest) -> bool:
+        """Return whether a bottleneck was measured in these groups of channels."""
+        return group_key(manifest, region) in self.kernels
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.
