@@ -19,7 +19,7 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.execution.partitions.answering import Answering
-from pipeline.execution.partitions.cores import cores_for, pinned
+from pipeline.execution.cores import cores_for, pinned
 from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted

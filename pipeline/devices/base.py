@@ -94,6 +94,11 @@ class Device(ABC):
         return False
 
     @property
+    def launching_cores(self) -> tuple[int, ...]:
+        """Where the thread that launches kernels shall be kept meanwhile; () anywhere."""
+        return ()
+
+    @property
     def target(self) -> Target:
         """What a pack must be compiled for to run here."""
         return host_target()

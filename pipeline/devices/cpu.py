@@ -12,6 +12,7 @@ from models.packs.unrolling import with_threads
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
+    launching_cores,
     open_joined,
     open_piece,
     pool_is_shared,
@@ -149,6 +150,10 @@ class CpuDevice(HostDevice):
     @property
     def computes_on_caller(self) -> bool:
         return self.threads == 1
+
+    @property
+    def launching_cores(self) -> tuple[int, ...]:
+        return launching_cores()
 
     def fitted(self, pack: Pack) -> Pack:
         return replace(pack, manifest=with_threads(pack.manifest, self.threads))

@@ -14,7 +14,7 @@ from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
-from pipeline.execution.partitions.cores import cores_for
+from pipeline.execution.cores import cores_for
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan

@@ -20,7 +20,7 @@ from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lanes import Lane
-from pipeline.execution.partitions.cores import pinned
+from pipeline.execution.cores import pinned
 from pipeline.execution.partitions.edges import Edges
 from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn
