@@ -101,8 +101,8 @@ class _Phases:
     def __init__(self, network: RowNetwork, item: Bottleneck, region: Region) -> None:
         self._network = network
         self._item = item
-        self._rows = min(region.rows, height(item.operators[-1]))
-        self._ranges = bands(item, self._rows)
+        self._ranges = bands(item, region.rows)
+        self._rows = max(len(ranges[-1]) for ranges in self._ranges)
         self._groups = groups(item, region.channels or 0)
         self.strips = GroupStrips(item, region.channels or 0, self._ranges)
         self._whole = len(self._ranges) == 1
