@@ -149,11 +149,15 @@ class Span(_Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRange(_Record):
-    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
+
+    ``joins``: it may be one of several in a session; the device says so that runs it, never a file.
+    """
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
+    joins: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
