@@ -183,6 +183,9 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
+        "bottlenecks": [
+            {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
+        ],
     }
 
 

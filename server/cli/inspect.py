@@ -22,6 +22,7 @@ from server.cli.compile import summary_of
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
 from server.cli.printing.sentences import (
+    bottlenecks,
     counted,
     detector,
     given,
@@ -130,6 +131,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
+    if summary["bottlenecks"]:
+        yield "bottlenecks", bottlenecks(summary["bottlenecks"])
     one_pass = dict(summary["one_pass"])
     alone = one_pass.pop("alone")
     if one_pass["pieces"]:

@@ -3,8 +3,8 @@
 A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these
 channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
 convolution before, a group of them can be made, added to the result, and forgotten. An inverted
-bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend on
-all channels: groups run up to their means first, and again when the factors are there.
+bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend
+on all channels: groups run up to their means first, and again when the factors are there.
 """
 
 from collections.abc import Iterator, Sequence
