@@ -28,6 +28,7 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
+from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
@@ -217,6 +218,7 @@ def _write_pack(
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
+        bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
         layers=layer_records(parts),
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),

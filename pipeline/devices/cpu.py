@@ -14,6 +14,7 @@ from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
+    launching_cores,
     open_joined,
     open_piece,
     pool_is_shared,
@@ -26,6 +27,7 @@ from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.joinable import with_joins
 from pipeline.devices.memory import HostMemory, Memory, Use
 
 if TYPE_CHECKING:
@@ -169,8 +171,12 @@ class CpuDevice(CachingDevice):
     def computes_on_caller(self) -> bool:
         return self.threads == 1
 
+    @property
+    def launching_cores(self) -> tuple[int, ...]:
+        return launching_cores()
+
     def fitted(self, pack: Pack) -> Pack:
-        return replace(pack, manifest=with_threads(pack.manifest, self.threads))
+        return with_joins(replace(pack, manifest=with_threads(pack.manifest, self.threads)), self)
 
     def close(self) -> None:
         if self.one_pass is not None:
