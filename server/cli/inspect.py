@@ -14,11 +14,13 @@ from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
+from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
 from server.cli.arguments.options import Json, PackPath
 from server.cli.compile import summary_of
+from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
 from server.cli.printing.sentences import (
@@ -64,6 +66,7 @@ def inspect(
     opened = read_pack(pack)
     summary = summary_of(opened)
     summary["one_pass"] = _one_pass(opened)
+    summary["evaluations"] = read_results(opened.folder)
     table = _table(opened, device)
     on_cpu = [row for row in table if row.get("cpu")]
     if device != "cpu":
@@ -114,6 +117,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
     yield from _how(summary)
+    for result in summary["evaluations"]:
+        yield f"on {result['dataset']}", evaluated(result)
 
 
 def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
