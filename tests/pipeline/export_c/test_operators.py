@@ -155,7 +155,7 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
     for number in range(4):
         apart = draw(st.sampled_from([1, groups, channels]))
         filters = apart * draw(st.integers(1, 40 // apart + 1))
-        kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        kernel = [draw(st.integers(1, 3)) for _ in range(2)]
         steps = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
         pads = [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)]
         dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
