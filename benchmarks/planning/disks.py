@@ -1,8 +1,9 @@
 """One plan on disks of several speeds, which read without a core, beside the real disk, taking turns.
 
 What the real disk takes longer than one of its speed is what this machine's way of reading costs. ``reach``
-is what no plan of as much memory can beat: the kernels of ``pre``, or what is not in memory at the disk's
-speed. Medians of the rounds in which other machines took least of the processors (``stolen``).
+is the larger of the kernels of ``pre`` and of what is not in memory at the disk's speed; ``least`` what no
+plan of as much memory can beat, by the order of kernels and weights. Medians of the rounds in which other
+machines took least of the processors (``stolen``).
 
 Run as ``python -m benchmarks.planning.disks PACK [--profile FILE] [--weights 10] [--speeds 2.5,3.5,7]
 [--rounds 24]``; prints JSON.
@@ -17,6 +18,7 @@ from typing import Any
 
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
+from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import Configuration, plan_configuration
@@ -24,8 +26,11 @@ from pipeline.benchmark.contenders import Streamed
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.planning.plan import Plan
+from pipeline.planning.units import streamed_units
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.least import least_seconds
 
 _WARM_UP = 3
 # Of the rounds, the quietest.
@@ -55,9 +60,19 @@ def rounds(contenders: dict[str, Streamed], count: int) -> list[dict[str, float]
     return found
 
 
+def in_order(manifest: Manifest, plan: Plan, profile: Profile) -> tuple[list[float], list[int]]:
+    """Return seconds and bytes of weights of each kernel of ``plan``, in their order."""
+    kernels = list(profile.durations(plan).stages[-1])
+    weights = [0] * len(kernels)
+    for unit in streamed_units(manifest, plan.steps, ()):
+        weights[unit.steps.start] += unit.length
+    return kernels, weights
+
+
 def measure(path: Path, profile: Profile, part: float, speeds: list[float], count: int) -> Any:
     """Return the figures of one pack with ``part`` of its weights in memory."""
-    pack, device = open_pack(path), CpuDevice()
+    device = CpuDevice()
+    pack = device.fitted(open_pack(path))
     limit = int(part * pack.manifest.weight_bytes)
     auto = Configuration("auto", ARCHITECTURES["auto"], limit)
     plans = [plan_configuration(pack.manifest, auto, None, profile)]
@@ -75,17 +90,25 @@ def measure(path: Path, profile: Profile, part: float, speeds: list[float], coun
         found = rounds(contenders, count)
     found = sorted(found, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
     took = {name: 1e3 * median(row[name] for row in found) for name in disks}
-    unread = pack.manifest.weight_bytes - plans[0].plan.weight_bytes
+    streamed, pre = (configured.plan for configured in plans)
+    unread = pack.manifest.weight_bytes - streamed.weight_bytes
     reach = {f"{speed:g}": max(took["pre"], unread / speed / 1e6) for speed in speeds}
+    kernels, weights = in_order(pack.manifest, pre, profile)
+    share = took["pre"] / sum(kernels)
+    kernels = [seconds * share for seconds in kernels]
+    held = streamed.weight_bytes
+    least = {f"{speed:g}": least_seconds(kernels, weights, held, speed * 1e6) for speed in speeds}
     return {
         "model": pack.name,
-        "weight_bytes": plans[0].plan.weight_bytes,
+        "weight_bytes": held,
         "unread_bytes": unread,
         "rounds": len(found),
         "stolen": median(row["stolen"] for row in found),
         "ms": took,
         "reach_ms": reach,
+        "least_ms": least,
         "beside_reach": {name: took[name] / reach[name] for name in reach},
+        "beside_least": {name: took[name] / least[name] for name in least},
     }
 
 

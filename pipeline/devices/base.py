@@ -95,6 +95,11 @@ class Device(ABC):
         return False
 
     @property
+    def launching_cores(self) -> tuple[int, ...]:
+        """Where the thread that launches kernels shall be kept meanwhile; () anywhere."""
+        return ()
+
+    @property
     def target(self) -> Target:
         """What a pack must be compiled for to run here."""
         return host_target()
@@ -127,7 +132,7 @@ class Device(ABC):
         return architecture
 
     def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with what its kernels allocate here, as this device works now."""
+        """Return ``pack`` with what its kernels allocate here and which of them join, as it works now."""
         return pack
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:

@@ -21,6 +21,7 @@ from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
+from pipeline.execution.cores import pinned
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Expected, Take, Tensors, copies
@@ -204,7 +205,8 @@ class Engine:
         self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None, claim: Claim
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:
-            return self._carrier.carry(lanes, run, record, claim)
+            with pinned(self._device.launching_cores):
+                return self._carrier.carry(lanes, run, record, claim)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
             if self._reads.writes_to_arena:

@@ -26,9 +26,9 @@ from pipeline.devices.base import Device, KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, address
 from pipeline.devices.staged import StagedDevice
+from pipeline.execution.cores import allowed_cores, cores_for
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
-from pipeline.execution.partitions.cores import allowed_cores, cores_for
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
 from pipeline.planning.plan import Choice
