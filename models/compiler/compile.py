@@ -5,11 +5,12 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
+from PIL import Image
 
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
@@ -29,6 +30,7 @@ from models.compiler.writing.describe import (
 )
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
@@ -37,7 +39,14 @@ from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Manifest, Scores, write_manifest
+from models.packs.manifest import (
+    FORMAT_VERSION,
+    PLAIN_VERSION,
+    Manifest,
+    Scores,
+    Store,
+    write_manifest,
+)
 from models.packs.names import is_model_name
 from models.packs.pack import read_pack, versions
 from models.packs.target import Target, host_target
@@ -53,9 +62,10 @@ class CompileOptions:
     """What the user decides.
 
     ``batch``: what unknown first dimensions become; None: 1. ``chunk_bytes``: None takes the default for
-    the model's size. ``target``: None is this machine's CPU. ``measure``: what pieces allocate on the
+    the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
+    network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
-    what a user should know.
+    what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -68,9 +78,11 @@ class CompileOptions:
     scores: Scores | None = None
     force: bool = False
     target: Target | None = None
+    calibrate: Callable[[], Iterable[Image.Image]] | None = None
     measure: Measure | None = None
     accept: Accept | None = None
     warn: Warn = lambda text: None
+    store: Store = "fp32"
 
 
 def compile_onnx(
@@ -97,15 +109,46 @@ def compile_onnx(
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
         _check_space(source, _weight_bytes(model), unfinished.work)
-        source_model = _Source(source, name, model, metadata)
+        parameters = count_parameters(model)
+        computed = source
+        if options.calibrate is not None:
+            progress("calibrate")
+            computed = _quantised(source, model, metadata, options, unfinished)
+            model = read_onnx(computed)
+        source_model = _Source(source, name, model, metadata, parameters)
         del model
         _write_pack(source_model, options, unfinished, progress)
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            again = read_onnx(source, options.batch, options.shapes)
+            again = read_onnx(computed, options.batch, options.shapes)
             options.accept(unfinished.pack, write_reference(again, unfinished.work))
     return pack
+
+
+def _quantised(
+    source: Path,
+    model: onnx.ModelProto,
+    metadata: Metadata,
+    options: CompileOptions,
+    unfinished: Unfinished,
+) -> Path:
+    """Return a file with ``model`` in 8-bit integers, beside the unfinished pack.
+
+    Raises:
+        CompileError: the target computes no integers, or as ``quantise``.
+    """
+    from models.compiler.quantising.int8 import quantise  # a second of imports
+
+    assert options.calibrate is not None
+    if options.target is not None and options.target.capability is not None:
+        raise CompileError(
+            f"{source}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack is run"
+        )
+    folder = unfinished.work.with_name("quantised")
+    folder.mkdir()
+    preprocess = options.preprocess or metadata.preprocess
+    return quantise(model, source, preprocess, options.calibrate(), folder)
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
@@ -120,6 +163,11 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         )
     if options.version < 1:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
+    if options.store != "fp32" and options.target is not None and options.target.capability:
+        raise CompileError(
+            f"{destination}: --store {options.store}: a GPU reads weights as they are stored; "
+            "without --store, or for the CPU"
+        )
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
 
@@ -131,12 +179,13 @@ def _is_model(folder: Path) -> bool:
 
 @dataclass
 class _Source:
-    """What was read; ``model`` is taken by the optimiser."""
+    """What was read; ``model`` is taken by the optimiser. ``parameters``: numbers that were trained."""
 
     path: Path
     name: str
     model: onnx.ModelProto
     metadata: Metadata
+    parameters: int
 
 
 def _write_pack(
@@ -145,7 +194,6 @@ def _write_pack(
     """Write the files of the pack; the work folder is empty again afterwards."""
     target = options.target or host_target()
     folder, path, metadata = unfinished.pack, source.path, source.metadata
-    parameters = count_parameters(source.model)
     defaults = take_defaults(source.model)
     progress("optimise")
     optimised, graph = optimise(source.model, path, unfinished.work, target, progress)
@@ -162,8 +210,12 @@ def _write_pack(
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    spans = write_weights(graph, layout, folder / "weights.bin")
-    write_model(optimised, graph, layout, folder / "model.onnx")
+    storing = None if options.store == "fp32" else Storing(graph, target, options.store)
+    spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    if storing is None:
+        write_model(optimised, graph, layout, folder / "model.onnx")
+    else:
+        _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -173,6 +225,7 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
+        format_version=PLAIN_VERSION if storing is None else FORMAT_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),
@@ -192,10 +245,16 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         source_sizes=metadata.sizes,
-        parameters=parameters,
+        parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
+        store=options.store,
     )
     write_manifest(manifest, folder / "manifest.json")
+
+
+def _tell_kept(options: CompileOptions, storing: Storing) -> None:
+    for name, reason in storing.kept.items():
+        options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
 
 
 def _read_back(folder: Path, pack: Path) -> None:

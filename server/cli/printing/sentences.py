@@ -6,7 +6,7 @@ from typing import Any
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Array, Port, Resident, SourceSizes
+from models.packs.manifest import Array, Manifest, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
 from server.errors import few
@@ -44,6 +44,19 @@ def network_size(
     return (
         f"{format_size(n_bytes)}{numbers}, {format_size(largest_bytes)} in the largest of "
         f"{counted(layers, 'layer')} {counts}"
+    )
+
+
+def stored(manifest: Manifest) -> str:
+    """Return how weights lie in the file: what was asked for, bytes there, and what has stayed as it is."""
+    spans = [span for span in manifest.spans if span.stored is not None]
+    in_file = sum(span.file_length for span in spans)
+    parts = [part for span in spans if span.stored is not None for part in span.stored.parts]
+    kept = sum(part.length for part in parts if part.encoding == "bytes")
+    whole = sum(span.length for span in spans)
+    return (
+        f"as {manifest.store}: {format_size(in_file)} in the file for {format_size(whole)} in memory, "
+        f"of which {format_size(kept)} lie there as they are"
     )
 
 
