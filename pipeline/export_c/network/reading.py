@@ -27,7 +27,8 @@ def read_network(pack: Pack) -> Network:
     Nodes are in the order of the pack's layers, which keeps less at once than that of the file.
 
     Raises:
-        ExportError: model.onnx or weights.bin is not what the manifest says, or a node has a graph inside.
+        ExportError: model.onnx or weights.bin is not there or not what the manifest says, or a node has a
+            graph inside.
     """
     model = _model(pack)
     constants = dict(_constants(pack, model))
@@ -51,6 +52,11 @@ def _given(port: Port) -> Port:
 
 def _model(pack: Pack) -> onnx.ModelProto:
     path = pack.model_path
+    if path.name not in pack.manifest.files:
+        raise ExportError(
+            f"{pack.folder}: weights are stored as {pack.manifest.store}, without the graph that is "
+            "exported: compile again without --store"
+        )
     data = path.read_bytes()
     if checksum(data) != pack.manifest.files[path.name].checksum:
         raise ExportError(f"{path}: damaged: its checksum is not the manifest's")
