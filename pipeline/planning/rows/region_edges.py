@@ -30,7 +30,7 @@ class RegionEdges:
     """Those between ``places`` that need less than ``most`` bytes of an arena.
 
     ``edges``: by the number of the place where they end. What exists only as its parts, ``apart``, none may
-    have whole.
+    have whole, nor may one on tiles have an input that is ``given`` by rows.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class RegionEdges:
         places: Sequence[int],
         most: int,
         apart: frozenset[int],
+        given: frozenset[int] = frozenset(),
     ) -> None:
         self.edges: dict[int, Edges] = {}
         self._network = network
@@ -48,6 +49,7 @@ class RegionEdges:
         self._numbers = {place: number for number, place in enumerate(places)}
         self._most = most
         self._apart = apart
+        self._given = given
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end``."""
@@ -109,7 +111,7 @@ class RegionEdges:
     def _on_rows(self, found: Iterable[Sketch]) -> Iterator[_Edge]:
         """Yield what of the sketches is worth a thought."""
         for sketch in found:
-            if self._has_apart(sketch.touched):
+            if self._has(self._apart, sketch.touched):
                 continue
             beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
             weights = self._live.weights(sketch.first_piece, sketch.end_piece)
@@ -125,7 +127,7 @@ class RegionEdges:
     def _on_tiles(self, item: TiledRegion) -> Iterator[_Edge]:
         first, end = item.region.first_piece, item.region.end_piece
         n_bytes = item.strip_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
-        if n_bytes < self._most and not self._has_apart(item.touched):
+        if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
             yield _Edge(
                 self._numbers[first],
                 item.region.rows,
@@ -136,9 +138,9 @@ class RegionEdges:
                 item,
             )
 
-    def _has_apart(self, touched: frozenset[int]) -> bool:
-        """Return whether one of these row values would have to be there whole, and is not."""
-        return not self._apart.isdisjoint(self._network.values[number].value for number in touched)
+    def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
+        """Return whether one of these row values would have to be there whole, and is ``missing``."""
+        return not missing.isdisjoint(self._network.values[number].value for number in touched)
 
 
 def _stacked(found: Iterable[_Edge]) -> Edges | None:
