@@ -11,7 +11,7 @@ from models.zoo.patchnet.design import Options
 BASE = Options(
     budget=4096, image=(32, 32, 3), patches=4, central=True, margin=4, expansion=4, stem=16
 )
-EPOCHS, IMAGES = 6, 10_000
+EPOCHS, IMAGES = 8, 20_000
 #: Height and width of a patch of BASE.
 _PATCH = 20
 

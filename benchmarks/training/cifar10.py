@@ -17,7 +17,7 @@ from models.zoo.patchnet.design import Options, design
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 #: As the zoo's recipe has it: colours from -1 to 1.
 MEAN = STD = 127.5
-_BATCH = 128
+_BATCH = 64
 _SHIFT = 4
 _TEST_BATCH = 500
 

@@ -16,6 +16,7 @@ from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.optimise import optimise, write_reference
+from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -26,7 +27,9 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
+from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
@@ -35,7 +38,14 @@ from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Manifest, Scores, write_manifest
+from models.packs.manifest import (
+    FORMAT_VERSION,
+    PLAIN_VERSION,
+    Manifest,
+    Scores,
+    Store,
+    write_manifest,
+)
 from models.packs.names import is_model_name
 from models.packs.pack import read_pack, versions
 from models.packs.target import Target, host_target
@@ -53,7 +63,7 @@ class CompileOptions:
     ``batch``: what unknown first dimensions become; None: 1. ``chunk_bytes``: None takes the default for
     the model's size. ``target``: None is this machine's CPU. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
-    what a user should know.
+    what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -69,6 +79,7 @@ class CompileOptions:
     measure: Measure | None = None
     accept: Accept | None = None
     warn: Warn = lambda text: None
+    store: Store = "fp32"
 
 
 def compile_onnx(
@@ -118,6 +129,11 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         )
     if options.version < 1:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
+    if options.store != "fp32" and options.target is not None and options.target.capability:
+        raise CompileError(
+            f"{destination}: --store {options.store}: a GPU reads weights as they are stored; "
+            "without --store, or for the CPU"
+        )
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
 
@@ -152,13 +168,20 @@ def _write_pack(
     progress("cut")
     total = sum(graph.weight_bytes(node) for node in graph.nodes)
     chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
+    if target.capability is None:
+        part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
+        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work)
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    spans = write_weights(graph, layout, folder / "weights.bin")
-    write_model(optimised, graph, layout, folder / "model.onnx")
+    storing = None if options.store == "fp32" else Storing(graph, target, options.store)
+    spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    if storing is None:
+        write_model(optimised, graph, layout, folder / "model.onnx")
+    else:
+        _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -168,6 +191,7 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
+        format_version=PLAIN_VERSION if storing is None else FORMAT_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),
@@ -179,6 +203,7 @@ def _write_pack(
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
+        bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
         layers=layer_records(parts),
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
@@ -189,8 +214,14 @@ def _write_pack(
         designed=metadata.memory,
         parameters=parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
+        store=options.store,
     )
     write_manifest(manifest, folder / "manifest.json")
+
+
+def _tell_kept(options: CompileOptions, storing: Storing) -> None:
+    for name, reason in storing.kept.items():
+        options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
 
 
 def _read_back(folder: Path, pack: Path) -> None:

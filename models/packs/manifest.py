@@ -28,7 +28,9 @@ from models.images.preprocess import Preprocess
 from models.packs.designed import DesignedMemory
 from models.packs.target import Target
 
-FORMAT_VERSION = 2
+#: The newest; and that of packs whose weights lie in the file as kernels read them.
+FORMAT_VERSION = 3
+PLAIN_VERSION = 2
 SPAN_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 64
 _MAX_DIMENSIONS = 64
@@ -83,6 +85,10 @@ Dimension = Annotated[int, Field(ge=UNKNOWN)]
 Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape), _Shared]
 Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+#: How numbers are stored; "bytes": as they are.
+Encoding = Literal["bytes", "float16", "bfloat16", "int8", "planes"]
+#: What ``compile --store`` asks for.
+Store = Literal["fp32", "fp16", "bf16", "int8", "lossless"]
 
 
 class _Record:
@@ -139,22 +145,65 @@ class FileRecord(_Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart(_Record):
+    """The bytes [offset, offset + length) of a span in memory, and how they are stored.
+
+    ``channels`` and ``block``, of "int8": the numbers are an array [channels / block, -1, block], in which
+    a channel is the first index and the last. ``planes``, of "planes": the stored bytes of each of four.
+    """
+
+    encoding: Annotated[Encoding, _Shared]
+    offset: Count
+    length: PositiveInt
+    channels: Count = 0
+    block: Annotated[PositiveInt, _Shared] = 1
+    planes: tuple[PositiveInt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(_Record):
+    """The bytes [offset, offset + length) of weights.bin that a span is made of."""
+
+    offset: Count
+    length: PositiveInt
+    parts: tuple[StoredPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span(_Record):
-    """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
+    """Weights that come and go together: ``length`` bytes in memory; ``resident`` ones stay there.
+
+    Without ``stored`` they are the bytes [offset, offset + length) of weights.bin; with it ``offset`` is
+    where they would be if all spans were. ``checksum``: of the bytes in the file.
+    """
 
     offset: Count
     length: PositiveInt
     checksum: Checksum
     resident: bool = False
+    stored: Stored | None = None
+
+    @property
+    def file_offset(self) -> int:
+        return self.offset if self.stored is None else self.stored.offset
+
+    @property
+    def file_length(self) -> int:
+        """What the disk brings."""
+        return self.length if self.stored is None else self.stored.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRange(_Record):
-    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
+
+    ``joins``: it may be one of several in a session; the device says so that runs it, never a file.
+    """
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
+    joins: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +383,62 @@ class RowOperator(_Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInput(_Record):
+    """What an operator of a bottleneck reads: what operator ``made`` of it makes, a row value, or weights.
+
+    ``axis``: along which a group of channels has its own part: "channels", the first axis above 1 of a
+    tensor, a vector or weights, so that each group's lie together; "factors", the same, read as weights of
+    one number a channel; "inputs", the second one of weights, where they do not; None: every group reads
+    all of it. ``window``: which of its rows are needed.
+    """
+
+    made: Count | None = None
+    row_value: Count | None = None
+    weights: Annotated[Operand, _Shared] | None = None
+    axis: Literal["channels", "factors", "inputs"] | None = None
+    window: Annotated[Window, _Shared] = Window()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOperator(_Record):
+    """An operator of a bottleneck; it makes ``shape``, or its channels of a group.
+
+    ``kind`` says when it runs, and what ``graphs`` are:
+
+    - "each": for every group. For each of the bottleneck's sizes four graphs: with the padding above and
+      below, above only, none, below only: of all rows, the first, inner ones, the last.
+    - "mean": for every group, of all rows; one graph. What it makes is kept for all groups.
+    - "once": when all groups have run so far; one graph. Then what "each" made is made again.
+    - "sum": for every group, the last operator: it adds what is the group's to ``shape``. Three graphs: of
+      the first group with bias and what else is added, of later ones, of the last with the activation.
+
+    ``scratch_bytes``: what its kernel allocates.
+    """
+
+    kind: Literal["each", "mean", "once", "sum"]
+    graphs: tuple[Count, ...]
+    inputs: Annotated[tuple[Annotated[GroupInput, _Shared], ...], _Shared]
+    shape: Shape
+    scratch_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck(_Record):
+    """The pieces [first_piece, end_piece), some of ``channels`` inner channels at a time (seed 004).
+
+    ``sizes``: how many a group may have, ascending, each twice the one before and a multiple of the block.
+    The last operator makes the row value ``output``; sums over groups have other rounding than the whole.
+    """
+
+    first_piece: Count
+    end_piece: Count
+    channels: PositiveInt
+    sizes: tuple[PositiveInt, ...]
+    operators: tuple[GroupOperator, ...]
+    output: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer(_Record):
     """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
 
@@ -381,13 +486,14 @@ class Classification(_Record):
 class Manifest(BaseModel):
     """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
 
-    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
+    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
+    was asked for; each span says how it is stored.
     """
 
     # Pydantic would keep strings for as long as the process lives.
     model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
 
-    format_version: Literal[2] = 2
+    format_version: Literal[2, 3] = 2
     name: str
     target: Target
     source: Source
@@ -399,6 +505,7 @@ class Manifest(BaseModel):
     alternatives: tuple[Alternative, ...] = ()
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
+    bottlenecks: tuple[Bottleneck, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -409,6 +516,7 @@ class Manifest(BaseModel):
     designed: DesignedMemory | None = None
     parameters: Count
     least_chunk_bytes: Count = 0
+    store: Store = "fp32"
 
     @property
     def required_inputs(self) -> tuple[Port, ...]:
@@ -424,6 +532,11 @@ class Manifest(BaseModel):
     def weight_bytes(self) -> int:
         """Sum of the layers' weights, without padding."""
         return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def expands(self) -> bool:
+        """Whether weights are stored otherwise than kernels read them."""
+        return any(span.stored is not None for span in self.spans)
 
     @property
     def resident_pieces(self) -> list[Resident]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.runtime.heap import bound_heap
+from models.runtime.pool_cores import keep_apart, tasks
 
 # Imported where they are used: commands that compute nothing, and completion, do without.
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class _Process:
     lock = threading.Lock()
     claimed = False
     threads: int | None = None
+    launching: tuple[int, ...] = ()
 
 
 def claim_process() -> None:
@@ -59,10 +61,19 @@ def use_threads(threads: int | None = None) -> int:
     with _Process.lock:
         if _Process.threads is None:
             _Process.threads = threads or len(os.sched_getaffinity(0))
+            before = tasks()
             if _Process.claimed:
                 ort.set_global_thread_pool_sizes(_Process.threads, 1)
             ort.InferenceSession(_WARM_UP, _threaded(), providers=["CPUExecutionProvider"])
+            if _Process.claimed:
+                pool, cores = tasks() - before, os.sched_getaffinity(0)
+                _Process.launching = keep_apart(pool, _Process.threads, cores)
         return _Process.threads
+
+
+def launching_cores() -> tuple[int, ...]:
+    """Return the core for the thread that launches kernels, beside those of the shared pool; () if any."""
+    return _Process.launching
 
 
 def pool_is_shared() -> bool:

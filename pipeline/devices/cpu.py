@@ -1,6 +1,7 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,11 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
+from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
+    launching_cores,
     open_joined,
     open_piece,
     pool_is_shared,
@@ -19,12 +22,14 @@ from models.runtime.sessions import (
     threads_of_device,
 )
 from models.runtime.wire import WireError
-from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
-from pipeline.devices.memory import Memory
+from pipeline.devices.host import HostDevice
+from pipeline.devices.joinable import with_joins
+from pipeline.devices.memory import HostMemory, Memory, Use
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -110,7 +115,20 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
         target[...] = result
 
 
-class CpuDevice(CachingDevice):
+class _KernelHeap(HostMemory):
+    """Scratch of kernels that allocate it themselves: the heap keeps so much for them."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(0)
+        self._kept = ExitStack()
+        self._kept.enter_context(kept_for_kernels(n_bytes))
+
+    def close(self) -> None:
+        self._kept.close()
+        super().close()
+
+
+class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
     ``native``: operators on elements in one pass, where there is the library for it; None: where that is
@@ -135,6 +153,11 @@ class CpuDevice(CachingDevice):
         if isinstance(library, Library) and native is not False:
             self.one_pass = self._one_pass(library, native, native_threads)
 
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        if use == "scratch":
+            return _KernelHeap(n_bytes)
+        return super().allocate(use, n_bytes, slots)
+
     def _one_pass(
         self, library: Library, native: bool | None, native_threads: int | None
     ) -> OnePass | None:
@@ -149,10 +172,15 @@ class CpuDevice(CachingDevice):
     def computes_on_caller(self) -> bool:
         return self.threads == 1
 
+    @property
+    def launching_cores(self) -> tuple[int, ...]:
+        return launching_cores()
+
     def fitted(self, pack: Pack) -> Pack:
-        return replace(pack, manifest=with_threads(pack.manifest, self.threads))
+        return with_joins(replace(pack, manifest=with_threads(pack.manifest, self.threads)), self)
 
     def close(self) -> None:
+        super().close()
         if self.one_pass is not None:
             self.one_pass.close()
 

@@ -21,6 +21,7 @@ from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
+from pipeline.execution.cores import pinned
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Expected, Take, Tensors, copies
@@ -204,7 +205,8 @@ class Engine:
         self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None, claim: Claim
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:
-            return self._carrier.carry(lanes, run, record, claim)
+            with pinned(self._device.launching_cores):
+                return self._carrier.carry(lanes, run, record, claim)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
             if self._reads.writes_to_arena:
@@ -219,7 +221,7 @@ class Engine:
     @property
     def ahead_bytes(self) -> int:
         """What is read for a request before it comes."""
-        return sum(group.length for group in self.plan.groups[: self.plan.stages[0].ahead])
+        return sum(group.read_bytes for group in self.plan.groups[: self.plan.stages[0].ahead])
 
     def wake(self) -> None:
         """Have a call that waits for the arena look whether it is cancelled."""

@@ -14,7 +14,7 @@ from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, canonical
-from pipeline.planning.make import make_plan
+from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
@@ -35,6 +35,7 @@ def fit(
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
             lacks a kernel.
     """
+    architecture = of_weights(architecture, manifest)
     _check_profile(manifest, architecture, wanted, profile)
     searched = profile if architecture.tuned and wanted.ring_bytes is None else None
     question = _question(architecture, wanted)
@@ -56,16 +57,16 @@ def _found(
 ) -> Fitted:
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        return with_joined(
-            manifest, judged(make_plan(manifest, architecture, choice=choice), profile)
-        )
+        given = judged(make_plan(manifest, architecture, choice=choice), profile)
+        return with_joined(manifest, given, profile)
     if wanted.least:
         return Within(manifest, architecture, wanted, profile).least()
     if wanted.delay_seconds is not None:
         return Within(manifest, architecture, wanted, profile).in_time()
     if wanted.total_bytes is not None:
         return Within(manifest, architecture, wanted, profile).fastest()
-    return with_joined(manifest, plan_weights(manifest, architecture, wanted.weight_bytes, profile))
+    best = plan_weights(manifest, architecture, wanted.weight_bytes, profile)
+    return with_joined(manifest, best, profile)
 
 
 def _again(

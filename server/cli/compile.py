@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -10,7 +10,7 @@ from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.packs.designed import DesignedMemory
-from models.packs.manifest import Manifest, Port
+from models.packs.manifest import Manifest, Port, Store
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
@@ -26,8 +26,8 @@ from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 
-if TYPE_CHECKING:
-    pass
+#: What --store takes.
+STORES: tuple[Store, ...] = get_args(Store)
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -66,6 +66,13 @@ def compile_(
     target: Annotated[
         str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
     ] = CPU,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(STORES),
+            help="How weights lie in the file; they are expanded to float32 beside the reads.",
+        ),
+    ] = "fp32",
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     check: Annotated[
@@ -78,6 +85,8 @@ def compile_(
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    if store not in STORES:
+        raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     compiled_for = named_target(target)
     warnings: list[str] = []
     options = CompileOptions(
@@ -93,6 +102,7 @@ def compile_(
         target=compiled_for,
         measure=device_measure(compiled_for),
         warn=warnings.append,
+        store=store,
     )
     with steps(f"compiling {source.name}") as progress:
         accept = checker(source, compiled_for, warnings.append, progress) if check else None
@@ -111,11 +121,17 @@ def compile_(
 def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     least = summary["smallest_budget_bytes"]
     say(
-        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
         f"serves from a budget of {typed(least)} up"
     )
     suggest("To serve it", serving(pack, least))
+
+
+def _stored(summary: dict[str, Any]) -> str:
+    if summary["store"] == "fp32":
+        return ""
+    return f", {format_size(summary['file_bytes'])} in the file as {summary['store']},"
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
@@ -144,6 +160,9 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "layers": len(manifest.layers),
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
+        "store": manifest.store,
+        "file_bytes": sum(span.file_length for span in manifest.spans),
+        "expanded_bytes": sum(span.length for span in manifest.spans),
         "largest_layer_bytes": manifest.largest_layer_bytes,
         "largest_chunk_bytes": manifest.largest_chunk_bytes,
         "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),

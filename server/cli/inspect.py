@@ -1,5 +1,6 @@
 """``layerstream inspect``: what is in a pack, what it needs, and what computes each layer."""
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from models.packs.designed import DesignedMemory
-from models.packs.manifest import Layer
+from models.packs.manifest import Encoding, Layer, Manifest
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.of_pack import PackPrograms
@@ -30,17 +31,28 @@ from server.cli.printing.sentences import (
     given,
     machine,
     network_size,
+    operators_alone,
     operators_on_elements,
     picture,
     profiling,
     resident,
     serving,
     source,
+    stored,
     tensor,
     typed,
 )
 from server.errors import few
 from server.settings.sizes import format_least, format_size
+
+#: What people call encodings.
+_STORED_AS: dict[Encoding, str] = {
+    "bytes": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8": "int8",
+    "planes": "lossless",
+}
 
 
 def inspect(
@@ -86,8 +98,11 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         network_size(
             *(summary["weight_bytes"], summary["layers"], summary["largest_layer_bytes"]),
             manifest.parameters,
+            counts="of the graph that ONNX Runtime optimised",
         ),
     )
+    if manifest.expands:
+        yield "stored", stored(manifest)
     yield "budget", f"from {typed(least)} up, where it is served alone"
     yield "profile", _profile(pack)
     for port in manifest.inputs:
@@ -124,9 +139,12 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
-    one_pass = summary["one_pass"]
+    one_pass = dict(summary["one_pass"])
+    alone = one_pass.pop("alone")
     if one_pass["pieces"]:
         yield "in one pass", operators_on_elements(summary["pieces"], **one_pass)
+    if alone:
+        yield "in one each", operators_alone(alone)
     if "layers_on_cpu" in summary:
         yield "on the CPU", f"{summary['layers_on_cpu']} of {summary['layers']} layers"
 
@@ -135,8 +153,10 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
     """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
     library = find_library()
     on_cpu = pack.manifest.target.capability is None
+    programs = PackPrograms(pack.manifest, pack.graphs) if on_cpu else None
     return {
-        "pieces": PackPrograms(pack.manifest, pack.graphs).count() if on_cpu else 0,
+        "pieces": programs.count() if programs else 0,
+        "alone": programs.count_alone() if programs else 0,
         "kernels": library.processor if isinstance(library, Library) else None,
         "missing": str(library) if isinstance(library, LibraryError) else None,
         "not_shared": why_not_shared(library.path) if isinstance(library, Library) else None,
@@ -166,6 +186,7 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
             "name": layer.name,
             "operator": layer.operator,
             "weight_bytes": layer.weight_bytes,
+            **_stored(pack.manifest, layer),
             "pieces": layer.end_piece - layer.first_piece,
         }
         for layer in pack.manifest.layers
@@ -182,6 +203,20 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
         row | _kernels(pack, layer, kernels)
         for row, layer in zip(rows, pack.manifest.layers, strict=True)
     ]
+
+
+def _stored(manifest: Manifest, layer: Layer) -> dict[str, Any]:
+    """Return how the spans of ``layer`` are stored, largest part first, and what they take in the file."""
+    pieces = manifest.pieces[layer.first_piece : layer.end_piece]
+    spans = [manifest.spans[piece.span] for piece in pieces if piece.span is not None]
+    lengths: Counter[str] = Counter()
+    for span in spans:
+        for part in span.stored.parts if span.stored else ():
+            lengths[_STORED_AS[part.encoding]] += part.length
+    return {
+        "stored": ", ".join(name for name, _ in lengths.most_common()),
+        "file_bytes": sum(span.file_length for span in spans),
+    }
 
 
 def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
@@ -205,10 +240,15 @@ def _print_designed(memory: DesignedMemory) -> None:
 def _print_layers(table: list[dict[str, Any]]) -> None:
     has_kernels = any("kernels" in row for row in table)
     # KiB: of a network of a gigabyte most layers have less than a hundredth of a MiB.
-    columns = ("layer", "operator", KIB.head("weights"), "pieces", *["kernels"] * has_kernels)
+    is_stored = any(row["stored"] for row in table)
+    stored = ("stored as", KIB.head("in the file")) if is_stored else ()
+    kernels = ["kernels"] * has_kernels
+    columns = ("layer", "operator", KIB.head("weights"), *stored, "pieces", *kernels)
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
-        shown = (row["name"], row["operator"], KIB.show(row["weight_bytes"]), str(row["pieces"]))
+        in_file = (row["stored"], KIB.show(row["file_bytes"])) if is_stored else ()
+        weights = KIB.show(row["weight_bytes"])
+        shown = (row["name"], row["operator"], weights, *in_file, str(row["pieces"]))
         return (*shown, ", ".join(row["kernels"]) or "CPU") if has_kernels else shown
 
     print_table("Layers", columns, map(cells, table))

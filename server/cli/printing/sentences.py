@@ -5,7 +5,7 @@ import shlex
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.packs.designed import DesignedLayer, DesignedMemory
-from models.packs.manifest import Array, Port, Resident, SourceSizes
+from models.packs.manifest import Array, Manifest, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
 from server.errors import few
@@ -35,14 +35,27 @@ def counted(count: int, noun: str) -> str:
 
 
 def network_size(
-    n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None
+    n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None, *, counts: str
 ) -> str:
-    """Return how large a network is; sizes in bytes."""
+    """Return how large a network is; sizes in bytes. ``counts``: what counts as a layer."""
     numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
     # Of an ONNX graph many layers have no weights, so not: so much in so many layers.
     return (
         f"{format_size(n_bytes)}{numbers}, {format_size(largest_bytes)} in the largest of "
-        f"{counted(layers, 'layer')}"
+        f"{counted(layers, 'layer')} {counts}"
+    )
+
+
+def stored(manifest: Manifest) -> str:
+    """Return how weights lie in the file: what was asked for, bytes there, and what has stayed as it is."""
+    spans = [span for span in manifest.spans if span.stored is not None]
+    in_file = sum(span.file_length for span in spans)
+    parts = [part for span in spans if span.stored is not None for part in span.stored.parts]
+    kept = sum(part.length for part in parts if part.encoding == "bytes")
+    whole = sum(span.length for span in spans)
+    return (
+        f"as {manifest.store}: {format_size(in_file)} in the file for {format_size(whole)} in memory, "
+        f"of which {format_size(kept)} lie there as they are"
     )
 
 
@@ -134,6 +147,14 @@ def operators_on_elements(
     if kernels is not None:
         return f"{count}, by native kernels for {kernels} where one thread computes: {not_shared}"
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
+
+
+def operators_alone(pieces: int) -> str:
+    """Return why ``pieces`` of one operator on elements each have no native kernel."""
+    return (
+        f"{counted(pieces, 'piece')} of one operator on elements (a SiLU, GELU or sum) "
+        "in ONNX Runtime, which passes over memory once for it, too"
+    )
 
 
 def source(sizes: SourceSizes) -> str:

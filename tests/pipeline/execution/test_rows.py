@@ -21,7 +21,6 @@ from models.packs.target import host_target
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
@@ -359,9 +358,7 @@ def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_pa
 def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES["residual"], tmp_path)
     regions = largest_regions(row_network(pack.manifest), 2)
-    device, pool = machine
-    with closing(StagedDevice(device)) as staged:
-        found = answers(pack, (staged, pool), regions, architecture)
+    found = answers(pack, machine, regions, architecture)
     assert same_bits(found, answers(pack, machine))
 
 

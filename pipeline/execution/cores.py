@@ -1,4 +1,4 @@
-"""Cores for threads that shall not take each other's: each partition computes on one of its own."""
+"""Cores for threads that shall not take each other's: partitions, and who launches beside a pool."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,13 @@ def cores_for(workers: int, first: int = 0) -> tuple[int, ...]:
 def pinned(cores: Sequence[int]) -> Iterator[None]:
     """Keep the calling thread on ``cores`` inside the context, as far as the kernel allows.
 
-    () leaves it where it is. Threads that it starts meanwhile would inherit that.
+    () leaves it where it is, and so does a thread that is kept on one core already. Threads that it starts
+    meanwhile would inherit that.
     """
-    if not cores:
+    before = os.sched_getaffinity(0)
+    if not cores or len(before) == 1:
         yield
         return
-    before = os.sched_getaffinity(0)
     spread(cores)
     try:
         yield

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.execution.partitions.cores import allowed_cores, pinned
+from pipeline.execution.cores import allowed_cores, pinned
 from tests.loader.test_priority import on_a_thread
 
 
@@ -31,3 +31,14 @@ def test_a_core_that_is_refused_is_done_without(monkeypatch: pytest.MonkeyPatch)
     with pinned(allowed_cores()[:1]):
         entered = True
     assert entered
+
+
+def test_a_thread_with_one_core_stays_there() -> None:
+    """A partition's, which computes beside others."""
+    cores = allowed_cores()
+
+    def kept() -> tuple[int, ...]:
+        with pinned(cores[-1:]), pinned(cores[:1]):
+            return allowed_cores()
+
+    assert on_a_thread(kept) == cores[-1:]
