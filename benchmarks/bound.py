@@ -38,17 +38,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000, help="sweeps that are judged")
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    pack = open_pack(arguments.pack)
-    profile = load_profile(pack, this_machine(pack.weights_path, CpuDevice(arguments.threads)))
+    device = CpuDevice(arguments.threads)
+    pack = device.fitted(open_pack(arguments.pack))
+    profile = load_profile(pack, this_machine(pack.weights_path, device))
     wanted = Wanted(weight_bytes=int(pack.manifest.weight_bytes * arguments.weights / 100))
     architecture = ARCHITECTURES[arguments.architecture]
     plan = fit(pack.manifest, architecture, wanted, profile).plan
-    limits = measure_limits(pack, plan, CpuDevice(arguments.threads), arguments.measure)
+    limits = measure_limits(pack, plan, device, arguments.measure)
     save_profile(profile.with_limits(plan, limits), pack)
     watch = BoundWatch(plan, limits)
     inputs = random_inputs(pack.manifest)
     pool = ReadPool()
-    with opened(pack, plan, CpuDevice(arguments.threads), pool) as engine:
+    with opened(pack, plan, device, pool) as engine:
         sweeps = measured_sweeps(engine, inputs)
         next(sweeps)  # the first one touches all memory, and verifies
         for sweep in islice(sweeps, arguments.runs):

@@ -21,6 +21,7 @@ from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import sampled_group
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import Way, plan_way
+from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import save_inputs
@@ -75,7 +76,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     pack = open_pack(options.pack)
-    plan_way(pack, Way("auto", options.weights), options.threads)
+    device = CpuDevice(options.threads)
+    plan_way(device.fitted(pack), Way("auto", options.weights), device)
     models = {OURS: pack.folder, ONNXRUNTIME: options.onnx, OPENVINO: options.onnx}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     with tempfile.TemporaryDirectory(dir=".") as temporary:

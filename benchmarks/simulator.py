@@ -23,7 +23,6 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Prediction, Wanted
 from pipeline.measuring.profiling import profile_pack
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.planning.joining.joined import apart
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile, save_profile
@@ -71,8 +70,9 @@ def _profile(pack: Pack, threads: int | None, anew: bool) -> Profile:
 def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list[_Row]:
     """Run every architecture ``arguments.iterations`` times, taking turns."""
     inputs = random_inputs(pack.manifest)
-    limit = int(pack.manifest.weight_bytes * arguments.weights / 100)
     pool, device = ReadPool(), CpuDevice(arguments.threads)
+    pack = device.fitted(pack)
+    limit = int(pack.manifest.weight_bytes * arguments.weights / 100)
     with ExitStack() as stack:
         stack.callback(pool.close)
         rows = []
@@ -81,7 +81,7 @@ def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list
             wanted = Wanted(weight_bytes=limit if architecture.tuned == "auto" else None)
             fitted = fit(pack.manifest, architecture, wanted, profile)
             assert fitted.prediction is not None
-            engine = stack.enter_context(opened(pack, apart(fitted.plan), device, pool))
+            engine = stack.enter_context(opened(pack, fitted.plan, device, pool))
             rows.append(_Row(name, engine, fitted.prediction))
         for turn in range(-_WARM_UP, arguments.iterations):
             first = turn % len(rows)

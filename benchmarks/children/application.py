@@ -26,11 +26,11 @@ from models.runtime.sessions import claim_process
 from pipeline.applications.ours.at_once import joined
 from pipeline.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.cores import cores_for, pinned
 from pipeline.execution.given import Arrays
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.answering import Answering
-from pipeline.execution.cores import cores_for, pinned
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan

@@ -17,9 +17,9 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.cores import cores_for, pinned
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.execution.partitions.answering import Answering
-from pipeline.execution.cores import cores_for, pinned
 from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted

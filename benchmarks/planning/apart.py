@@ -22,6 +22,7 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from loader.readers.files import DirectReader
 from models.packs.pack import Pack, open_pack
+from models.runtime.quiet import wait_until_quiet
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import Configuration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
@@ -29,7 +30,6 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.peers.quiet import wait_until_quiet
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine

@@ -71,7 +71,8 @@ def in_order(manifest: Manifest, plan: Plan, profile: Profile) -> tuple[list[flo
 
 def measure(path: Path, profile: Profile, part: float, speeds: list[float], count: int) -> Any:
     """Return the figures of one pack with ``part`` of its weights in memory."""
-    pack, device = open_pack(path), CpuDevice()
+    device = CpuDevice()
+    pack = device.fitted(open_pack(path))
     limit = int(part * pack.manifest.weight_bytes)
     auto = Configuration("auto", ARCHITECTURES["auto"], limit)
     plans = [plan_configuration(pack.manifest, auto, None, profile)]

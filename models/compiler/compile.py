@@ -16,6 +16,7 @@ from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.optimise import optimise, write_reference
+from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -26,6 +27,7 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
+from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
@@ -166,6 +168,9 @@ def _write_pack(
     progress("cut")
     total = sum(graph.weight_bytes(node) for node in graph.nodes)
     chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
+    if target.capability is None:
+        part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
+        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work)
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces
@@ -198,6 +203,7 @@ def _write_pack(
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
+        bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
         layers=layer_records(parts),
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),

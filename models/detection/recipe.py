@@ -76,8 +76,10 @@ class ListedHead(_Record):
         return 4 + (self.objectness is not None) + self.classes
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        numbers = shape[-1 if self.by_row else 1 : None if self.by_row else 2]
-        return len(shape) == 3 and shape[0] == 1 and numbers == (self.numbers,) and min(shape) > 0
+        if len(shape) != 3 or min(shape) < 1:
+            return False
+        images, rows, columns = shape
+        return images == 1 and (columns if self.by_row else rows) == self.numbers
 
     def needs(self) -> str:
         """Return what shape of the output would do, and why."""

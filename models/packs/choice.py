@@ -52,6 +52,13 @@ def with_alternatives(manifest: Manifest, chosen: Iterable[Alternative]) -> tupl
     return tuple(pieces)
 
 
+def every_piece(manifest: Manifest) -> Iterator[Piece]:
+    """Yield the finest pieces, then all that they can be joined to."""
+    yield from manifest.pieces
+    for alternative in manifest.alternatives:
+        yield from (_join(*item) for item in _runs(manifest, alternative))
+
+
 def _runs(manifest: Manifest, alternative: Alternative) -> Iterator[tuple[Joined, Run]]:
     """Yield each of the joined pieces with those that it stands for."""
     first = alternative.first_piece

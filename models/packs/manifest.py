@@ -194,11 +194,15 @@ class Span(_Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRange(_Record):
-    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
+
+    ``joins``: it may be one of several in a session; the device says so that runs it, never a file.
+    """
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
+    joins: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +382,62 @@ class RowOperator(_Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInput(_Record):
+    """What an operator of a bottleneck reads: what operator ``made`` of it makes, a row value, or weights.
+
+    ``axis``: along which a group of channels has its own part: "channels", the first axis above 1 of a
+    tensor, a vector or weights, so that each group's lie together; "factors", the same, read as weights of
+    one number a channel; "inputs", the second one of weights, where they do not; None: every group reads
+    all of it. ``window``: which of its rows are needed.
+    """
+
+    made: Count | None = None
+    row_value: Count | None = None
+    weights: Annotated[Operand, _Shared] | None = None
+    axis: Literal["channels", "factors", "inputs"] | None = None
+    window: Annotated[Window, _Shared] = Window()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOperator(_Record):
+    """An operator of a bottleneck; it makes ``shape``, or its channels of a group.
+
+    ``kind`` says when it runs, and what ``graphs`` are:
+
+    - "each": for every group. For each of the bottleneck's sizes four graphs: with the padding above and
+      below, above only, none, below only: of all rows, the first, inner ones, the last.
+    - "mean": for every group, of all rows; one graph. What it makes is kept for all groups.
+    - "once": when all groups have run so far; one graph. Then what "each" made is made again.
+    - "sum": for every group, the last operator: it adds what is the group's to ``shape``. Three graphs: of
+      the first group with bias and what else is added, of later ones, of the last with the activation.
+
+    ``scratch_bytes``: what its kernel allocates.
+    """
+
+    kind: Literal["each", "mean", "once", "sum"]
+    graphs: tuple[Count, ...]
+    inputs: Annotated[tuple[Annotated[GroupInput, _Shared], ...], _Shared]
+    shape: Shape
+    scratch_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck(_Record):
+    """The pieces [first_piece, end_piece), some of ``channels`` inner channels at a time (seed 004).
+
+    ``sizes``: how many a group may have, ascending, each twice the one before and a multiple of the block.
+    The last operator makes the row value ``output``; sums over groups have other rounding than the whole.
+    """
+
+    first_piece: Count
+    end_piece: Count
+    channels: PositiveInt
+    sizes: tuple[PositiveInt, ...]
+    operators: tuple[GroupOperator, ...]
+    output: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer(_Record):
     """A node of the optimised graph, or several that are fused; its pieces are [first_piece, end_piece)."""
 
@@ -444,6 +504,7 @@ class Manifest(BaseModel):
     alternatives: tuple[Alternative, ...] = ()
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
+    bottlenecks: tuple[Bottleneck, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -1,1 +1,1 @@
-"""ONNX Runtime as the compiler and the CPU device use it: its sessions, and the heap that they take."""
+"""ONNX Runtime as compiler and CPU device use it: sessions, the heap they take, when its threads sleep."""

@@ -1,6 +1,11 @@
 """How much memory the C heap of this process has given out; None where that cannot be known."""
 
+import contextlib
 import ctypes
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
 
 
 class _MallInfo(ctypes.Structure):
@@ -45,6 +50,8 @@ def trim_heap() -> None:
 # From malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 256 << 10
+#: The largest threshold that glibc takes.
+_LARGEST_BYTES = 32 << 20
 _ARENAS = 2
 
 
@@ -52,12 +59,51 @@ def bound_heap() -> None:
     """Make the C heap give memory back: few arenas, large blocks mapped and unmapped on their own.
 
     By default every thread may have an arena, and the first large block that is freed raises the
-    threshold above which blocks go back to the kernel, up to 32 MiB.
+    threshold above which blocks go back to the kernel, up to 32 MiB. ``kept_for_kernels`` raises it.
     """
+    _Kept.bounded = True
+    _mallopt(_M_ARENA_MAX, _ARENAS)
+    _set_thresholds(_LARGE_BYTES)
+
+
+class _Kept:
+    """What is reserved for kernels, by size, in a process whose heap is bounded."""
+
+    lock = threading.Lock()
+    bounded = False
+    sizes: ClassVar[Counter[int]] = Counter()
+
+
+@contextlib.contextmanager
+def kept_for_kernels(n_bytes: int) -> Iterator[None]:
+    """Keep up to ``n_bytes`` of free heap, which a plan counts as scratch, for what kernels allocate.
+
+    Where the heap is bounded, a kernel would get fresh pages for each large block otherwise, and touching
+    those can take longer than computing: quantised ResNet-50 30 ms instead of 13.
+    """
+    with _Kept.lock:
+        _Kept.sizes[n_bytes] += 1
+        _keep_largest()
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    mallopt(_M_ARENA_MAX, _ARENAS)
-    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        yield
+    finally:
+        with _Kept.lock:
+            _Kept.sizes[n_bytes] -= 1
+            _Kept.sizes = +_Kept.sizes
+            _keep_largest()
+
+
+def _keep_largest() -> None:
+    largest = max(_Kept.sizes, default=0)
+    if _Kept.bounded:
+        _set_thresholds(min(max(largest, _LARGE_BYTES), _LARGEST_BYTES))
+
+
+def _set_thresholds(n_bytes: int) -> None:
+    _mallopt(_M_MMAP_THRESHOLD, n_bytes)
+    _mallopt(_M_TRIM_THRESHOLD, n_bytes)
+
+
+def _mallopt(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(option, value)

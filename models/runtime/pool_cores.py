@@ -8,14 +8,15 @@ take twice the time of one thread. docs/architecture.md, "Threads", has the figu
 import contextlib
 import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 
-_TASKS = "/proc/self/task"
+_TASKS = Path("/proc/self/task")
 
 
 def tasks() -> frozenset[int]:
     """Return the threads of this process, as the kernel numbers them; none where it does not tell."""
     with contextlib.suppress(OSError):
-        return frozenset(map(int, os.listdir(_TASKS)))
+        return frozenset(int(task.name) for task in _TASKS.iterdir())
     return frozenset()
 
 
@@ -27,8 +28,8 @@ def keep_apart(
 ) -> tuple[int, ...]:
     """Keep each of ``pool`` on one of ``cores``; return the core that is left for who launches.
 
-    ``pool``: of the ``threads`` that compute all but that one. () and nothing is changed where there are more
-    or fewer cores, since then the system has a choice; () where the system refuses.
+    ``pool``: of the ``threads`` that compute all but that one. () and nothing is changed where there are
+    more or fewer cores, since then the system has a choice; () where the system refuses.
     """
     if not len(cores) == threads == len(pool) + 1 > 1:
         return ()

@@ -160,4 +160,5 @@ def build(
         weight_bytes=sizes.weight_bytes,
         largest_layer_bytes=sizes.largest_layer_bytes,
         parameters=count_parameters(skeleton),
+        tool=sizes.tool,
     )

@@ -11,10 +11,16 @@ from models.graphs.metadata import read_metadata
 from models.graphs.writer import declared
 from models.packs.manifest import SourceSizes
 
+#: The tool of ``SourceSizes`` that are counted here.
+OURS = "layerstream"
+
 
 @dataclass(frozen=True)
 class BuiltNetwork:
-    """A network that was written; ``bytes`` are those of ``file`` and of the data file beside it."""
+    """A network that was written; ``bytes`` are those of ``file`` and of the data file beside it.
+
+    ``tool``: what counts as a layer, as in SourceSizes.
+    """
 
     name: str
     file: Path
@@ -24,6 +30,7 @@ class BuiltNetwork:
     weight_bytes: int
     largest_layer_bytes: int
     parameters: int
+    tool: str
 
 
 def source_sizes(skeleton: onnx.ModelProto) -> SourceSizes:
@@ -39,7 +46,7 @@ def source_sizes(skeleton: onnx.ModelProto) -> SourceSizes:
         return sizes
     layers = _layer_bytes(skeleton, declared(skeleton))
     return SourceSizes(
-        tool="layerstream",
+        tool=OURS,
         layers=len(layers),
         weight_bytes=sum(layers),
         largest_layer_bytes=max(layers, default=0),

@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from models.packs.manifest import Manifest
+from models.runtime.quiet import wait_until_quiet
 from pipeline.benchmark.configuration import Planned
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.peers.peer import Peer
-from pipeline.peers.quiet import wait_until_quiet
 
 
 class Contender(ABC):

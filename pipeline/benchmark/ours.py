@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
+from models.runtime.quiet import wait_until_quiet
 from models.runtime.sessions import claim_process
+from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.peers.peer import save_inputs
-from pipeline.peers.quiet import wait_until_quiet
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan
@@ -79,20 +80,18 @@ def open_ours(path: Path, way: Way, inputs: Tensors, threads: int) -> Ours:
     """Open the pack in ``path``, timing each step."""
     steps: dict[str, float] = {}
     device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
-    pack = _timed(steps, "pack", lambda: open_pack(path))
-    plan = _timed(steps, "plan", lambda: plan_way(pack, way, threads))
+    pack = _timed(steps, "pack", lambda: device.fitted(open_pack(path)))
+    plan = _timed(steps, "plan", lambda: plan_way(pack, way, device))
     engine = _timed(steps, "engine", lambda: open_engine(pack, plan, device, ReadPool()))
     return Ours(engine, inputs, steps)
 
 
-def plan_way(pack: Pack, way: Way, threads: int) -> Plan:
-    """Return the plan of ``way``, on the pack's profile if it has one."""
+def plan_way(pack: Pack, way: Way, device: Device) -> Plan:
+    """Return the plan of ``way`` for ``pack`` as ``device`` runs it, on its profile if it has one."""
     percent = way.percent
     limit = None if percent is None else int(pack.manifest.weight_bytes * percent / 100)
     try:
-        profile: Profile | None = load_profile(
-            pack, this_machine(pack.weights_path, CpuDevice(threads))
-        )
+        profile: Profile | None = load_profile(pack, this_machine(pack.weights_path, device))
     except ProfileError:
         profile = None
     architecture = ARCHITECTURES[way.architecture]

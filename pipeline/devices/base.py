@@ -131,7 +131,7 @@ class Device(ABC):
         return architecture
 
     def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with what its kernels allocate here, as this device works now."""
+        """Return ``pack`` with what its kernels allocate here and which of them join, as it works now."""
         return pack
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:

@@ -1,6 +1,7 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from models.packs.pack import Pack
 from models.packs.unrolling import with_threads
+from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
     SessionError,
@@ -26,7 +28,8 @@ from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
 from pipeline.devices.host import HostDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.joinable import with_joins
+from pipeline.devices.memory import HostMemory, Memory, Use
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -112,6 +115,19 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
         target[...] = result
 
 
+class _KernelHeap(HostMemory):
+    """Scratch of kernels that allocate it themselves: the heap keeps so much for them."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(0)
+        self._kept = ExitStack()
+        self._kept.enter_context(kept_for_kernels(n_bytes))
+
+    def close(self) -> None:
+        self._kept.close()
+        super().close()
+
+
 class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
@@ -137,6 +153,11 @@ class CpuDevice(HostDevice):
         if isinstance(library, Library) and native is not False:
             self.one_pass = self._one_pass(library, native, native_threads)
 
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        if use == "scratch":
+            return _KernelHeap(n_bytes)
+        return super().allocate(use, n_bytes, slots)
+
     def _one_pass(
         self, library: Library, native: bool | None, native_threads: int | None
     ) -> OnePass | None:
@@ -156,7 +177,7 @@ class CpuDevice(HostDevice):
         return launching_cores()
 
     def fitted(self, pack: Pack) -> Pack:
-        return replace(pack, manifest=with_threads(pack.manifest, self.threads))
+        return with_joins(replace(pack, manifest=with_threads(pack.manifest, self.threads)), self)
 
     def close(self) -> None:
         super().close()

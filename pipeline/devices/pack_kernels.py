@@ -33,7 +33,7 @@ class PackKernels:
         self._device = device
         one_pass = device.one_pass is not None
         self._programs = PackPrograms(pack.manifest, pack.graphs) if one_pass else None
-        self._joining: dict[int, bool] = {}  # by number of graph
+        self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
     def piece(self, placed: Placed, scratch: Memory) -> Launch:
         """Return what runs a piece, which is not resident.
@@ -47,6 +47,19 @@ class PackKernels:
             return launch
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
+
+    def joins(self, piece: Piece) -> bool:
+        """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""
+        program = None if self._programs is None else self._programs.whole(piece)
+        if program is None or self._device.one_pass is None:
+            return self._joins_as_it_is(piece.graph)
+        shapes = (
+            [operand.shape for operand in operands] for operands in (piece.inputs, piece.outputs)
+        )
+        # A part of the network may have other rows, and with them a program where the whole has none.
+        return self._device.one_pass.has_node(program, _by_name(ports(piece), *shapes)) and (
+            self._program(piece) is not None or self._joins_as_it_is(piece.graph)
+        )
 
     def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
@@ -76,10 +89,14 @@ class PackKernels:
         program, one_pass = self._program(piece), self._device.one_pass
         if program is not None and one_pass is not None:
             return one_pass.as_node(program, _by_name(ports(piece), inputs, outputs))
-        graph = self._pack.graphs[piece.graph]
-        if piece.graph not in self._joining:
-            self._joining[piece.graph] = self._device.joins(graph)
-        return (graph, inputs, outputs) if self._joining[piece.graph] else None
+        if not self._joins_as_it_is(piece.graph):
+            return None
+        return self._pack.graphs[piece.graph], inputs, outputs
+
+    def _joins_as_it_is(self, graph: int) -> bool:
+        if graph not in self._joining:
+            self._joining[graph] = self._device.joins(self._pack.graphs[graph])
+        return self._joining[graph]
 
     def _program(self, piece: Piece) -> Program | None:
         return None if self._programs is None else self._programs.piece(piece)
@@ -96,6 +113,10 @@ class PackKernels:
         if launch is not None:
             return launch
         return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
+
+    def graph(self, number: int, inputs: Sequence[Any], output: Any) -> Launch:
+        """Return what runs graph ``number``; raises as ``row_operator``."""
+        return self._device.load(self._pack.graphs[number]).bind(inputs, [output])
 
     def kind(self, number: int) -> tuple[str, ...] | None:
         """Return what row operator ``number`` does in one pass; None: what its graph says."""

@@ -42,7 +42,8 @@ def _sweep(
             label = f"{stage.name} {lane + 1}" if lanes > 1 else stage.name
             yield _named(process, _thread(number, lane), "thread_name", label)
         free = [0.0] * lanes
-        for name, service in zip(names, row, strict=True):
+        runs = plan.runs if stage.name == "kernel" else ()
+        for name, service in _launched(list(zip(names, row, strict=True)), runs):
             if service is not None:
                 lane = min(range(lanes), key=free.__getitem__)
                 free[lane] = service.end
@@ -59,6 +60,21 @@ def _sweep(
             "ts": at * 1e6,
             "args": {"bytes": n_bytes},
         }
+
+
+def _launched(
+    operations: Sequence[tuple[str, Service | None]], runs: Sequence[range]
+) -> Iterator[tuple[str, Service | None]]:
+    """Yield operations with their names, those of a run as one: the first does the work of all."""
+    index, of_runs = 0, {run.start: run for run in runs}
+    while index < len(operations):
+        run = of_runs.get(index, range(index, index + 1))
+        (first, began), (last, ended) = operations[run.start], operations[run.stop - 1]
+        if began is None or ended is None or len(run) == 1:
+            yield from operations[run.start : run.stop]
+        else:
+            yield f"{first} to {last}", Service(began.start, ended.end)
+        index = run.stop
 
 
 def _stalls(kernels: Sequence[Service | None]) -> Iterator[Service]:

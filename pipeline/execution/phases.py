@@ -15,7 +15,18 @@ from models.packs.manifest import Manifest, RowValue
 from pipeline.devices.base import KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.execution.lane_memory import LaneMemory
-from pipeline.program.regions import Action, Area, Call, Fill, Move
+from pipeline.program.regions import (
+    Action,
+    Area,
+    Call,
+    Compute,
+    Fill,
+    Gather,
+    InStrip,
+    InValue,
+    Move,
+    Place,
+)
 from pipeline.program.steps import RegionSteps, graph_of
 
 _DTYPE = np.dtype(np.float32)
@@ -68,6 +79,10 @@ class PhaseBinder:
                 return lambda: rows.fill(number)
             case Call():
                 return self._call(action)
+            case Compute():
+                return self._compute(action)
+            case Gather():
+                return self._gather(action)
 
     def _call(self, call: Call) -> Launch:
         operator = self._manifest.row_operators[call.operator]
@@ -76,15 +91,34 @@ class PhaseBinder:
         graph = graph_of(self._manifest, call)
         output = self._strip(call.output)
         launch = self._kernels.row_operator(call.operator, graph, inputs, output)
-        name = self._name(operator.first_piece)
+        return _named(launch, self._name(operator.first_piece))
 
-        def named() -> None:
-            try:
-                launch()
-            except KernelError as exc:
-                raise type(exc)(f"{name}: {exc}") from exc
+    def _compute(self, action: Compute) -> Launch:
+        inputs = [self._placed(place) for place in action.inputs]
+        launch = self._kernels.graph(action.graph, inputs, self._placed(action.output))
+        pieces = self._region.plan.region
+        return _named(
+            launch,
+            f"{self._name(pieces.first_piece)} to {self._name(pieces.end_piece - 1)}, in groups "
+            f"of {pieces.channels} channels, operator {action.operator}",
+        )
 
-        return named
+    def _gather(self, action: Gather) -> Launch:
+        first, end = action.blocks
+        weights = self._memory.array(action.source)[:, first:end]
+        return partial(np.copyto, self._placed(action.target), weights)
+
+    def _placed(self, place: Place) -> Any:
+        """Return what kernels of a bottleneck are bound to."""
+        match place:
+            case InStrip(strip, shape, offset):
+                start = self._strip_start(strip) + offset
+            case InValue(row_value, shape, offset):
+                value = self._manifest.row_values[row_value].value
+                start = self._memory.offset(value) + offset
+            case _:
+                return self._memory.array(place)
+        return self._memory.arena.array(start, _DTYPE.name, shape)
 
     def _move(self, source: Area, target: Area) -> Launch:
         rows = self._rows(target)
@@ -123,5 +157,19 @@ class PhaseBinder:
         """Return where in the arena what ``area`` is a part of begins."""
         if area.strip is None:
             return self._memory.offset(self._value(area).value)
-        first = len(self._manifest.values) + self._region.first_strip
-        return self._memory.offset(first + area.strip) + area.offset
+        return self._strip_start(area.strip) + area.offset
+
+    def _strip_start(self, strip: int) -> int:
+        return self._memory.offset(len(self._manifest.values) + self._region.first_strip + strip)
+
+
+def _named(launch: Launch, name: str) -> Launch:
+    """Return ``launch`` with errors that say where."""
+
+    def named() -> None:
+        try:
+            launch()
+        except KernelError as exc:
+            raise type(exc)(f"{name}: {exc}") from exc
+
+    return named

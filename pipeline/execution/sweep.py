@@ -50,6 +50,7 @@ class Sweeper:
         self._starts = starts
         self._kernels = kernels
         self._launched = [kernel for kernel in kernels if kernel is not nothing]
+        self._following = _following(kernels)
         self._hurry = hurry
         self._finish = finish
         self._last = len(self._stages) - 1
@@ -285,24 +286,30 @@ class Sweeper:
         """Run the kernels up to ``end``."""
         run = self._run_kernel if self._finish is None else self._launch_kernel
         began, waited = time.perf_counter(), claim.waited_seconds
-        for index in range(state.launched, end):
+        while state.launched < end:
             self._check(state, deadline, cancelled)
             claim.hold(deadline, cancelled)
-            run(state, index)
+            run(state, end)
         if self._finish is None:
             took = time.perf_counter() - began
             state.service_seconds[-1] += took - (claim.waited_seconds - waited)
 
-    def _run_kernel(self, state: SweepState, index: int) -> None:
-        """Run a kernel; its end is told with those of others, once something waits for it."""
+    def _run_kernel(self, state: SweepState, end: int) -> None:
+        """Run the next kernel, with those up to ``end`` that it has done the work of.
+
+        Its end is told with those of others, once something waits for it.
+        """
+        index = state.launched
         self._kernels[index]()
-        state.launched = state.ended = index + 1
+        done = index + 1 if state.is_recorded else min(self._following[index], end)
+        state.launched = state.ended = done
         # Read without the lock: who changes it meanwhile may have missed this kernel, and hears
         # of it with the next one or before this thread waits.
         if state.ended >= state.schedule.turn or state.is_recorded:
             self._advance(state)
 
-    def _launch_kernel(self, state: SweepState, index: int) -> None:
+    def _launch_kernel(self, state: SweepState, _end: int) -> None:
+        index = state.launched
         with self._lock:
             state.begin_kernel(index, time.perf_counter())
         self._kernels[index]()
@@ -345,6 +352,17 @@ class Sweeper:
     def _check_error(state: SweepState) -> None:
         if state.error is not None:
             raise state.error
+
+
+def _following(kernels: Sequence[Launch]) -> list[int]:
+    """Return of each kernel which comes next that does something."""
+    following: list[int] = []
+    after = len(kernels)
+    for index in range(len(kernels) - 1, -1, -1):
+        following.append(after)
+        if kernels[index] is not nothing:
+            after = index
+    return following[::-1]
 
 
 def _without(claim: Claim, statistics: SweepStatistics) -> SweepStatistics:

@@ -51,10 +51,13 @@ class SweepState:
 
     def tell(self) -> None:
         """Tell the schedule of the kernels that have ended."""
-        stage, ended = len(self.schedule.stages) - 1, self.ended
-        while self._told < ended:
-            self._told += 1
-            self.complete(stage, self._told - 1)
+        stage, first, ended = len(self.schedule.stages) - 1, self._told, self.ended
+        if ended > first:
+            self._told = ended
+            self.schedule.completed_up_to(stage, ended)
+        if self._record is not None:
+            for index in range(first, ended):
+                self.note("complete", stage, index)
 
     def complete(self, stage: int, index: int) -> None:
         self.schedule.completed(stage, index)

@@ -57,16 +57,16 @@ def _found(
 ) -> Fitted:
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        return with_joined(
-            manifest, judged(make_plan(manifest, architecture, choice=choice), profile)
-        )
+        given = judged(make_plan(manifest, architecture, choice=choice), profile)
+        return with_joined(manifest, given, profile)
     if wanted.least:
         return Within(manifest, architecture, wanted, profile).least()
     if wanted.delay_seconds is not None:
         return Within(manifest, architecture, wanted, profile).in_time()
     if wanted.total_bytes is not None:
         return Within(manifest, architecture, wanted, profile).fastest()
-    return with_joined(manifest, plan_weights(manifest, architecture, wanted.weight_bytes, profile))
+    best = plan_weights(manifest, architecture, wanted.weight_bytes, profile)
+    return with_joined(manifest, best, profile)
 
 
 def _again(

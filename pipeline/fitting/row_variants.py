@@ -1,8 +1,10 @@
 """The variants of a model on rows, judged by its profile, or by its arithmetic where it has none."""
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 
 from models.packs.manifest import Manifest, Piece
@@ -14,8 +16,10 @@ from pipeline.fitting.arithmetic import (
     READ_BYTES_A_SECOND,
 )
 from pipeline.planning.plan import Plan
+from pipeline.planning.rows.in_groups import in_groups
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
+from pipeline.program.regions import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network
@@ -66,7 +70,8 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     question.update(str(checksums).encode())
     # Whoever asks where weights take no memory has them shorter (pipeline/applications/ours/frontiers.py).
     question.update(str([span.length for span in manifest.spans]).encode())
-    question.update(repr((manifest.row_operators, manifest.row_values)).encode())
+    rows = (manifest.row_operators, manifest.row_values, manifest.bottlenecks)
+    question.update(repr(rows).encode())
     # Partitions of one pack differ in what they make for others.
     question.update(repr((manifest.inputs, manifest.outputs)).encode())
     if profile is not None:
@@ -81,10 +86,18 @@ def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tup
     if profile is None:
         estimated = _Estimated(network)
         seconds = estimated.pieces()
-        return tuple(find_variants(manifest, network, estimated, seconds, most_steps))
+        groups = list(in_groups(network, estimated))
+        return tuple(
+            find_variants(manifest, network, estimated, seconds, most_steps, in_groups=groups)
+        )
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
     tiles = profile.row_times(network, "p95") if profile.has_tile_times(network) else None
-    return tuple(find_variants(manifest, network, times, seconds, most_steps, tiles))
+    groups = list(in_groups(network, times, partial(profile.knows_groups, manifest=manifest)))
+    return tuple(
+        find_variants(
+            manifest, network, times, seconds, most_steps, tile_times=tiles, in_groups=groups
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,20 @@ class _Estimated:
     def move(self, n_bytes: int, runs: int = 0) -> float:
         """Return what copying ``n_bytes`` in all takes, however many ``runs`` these are."""
         return COPY_SECONDS + n_bytes / BYTES_A_SECOND
+
+    def bottleneck(self, plan: RegionPlan) -> float:
+        """Return what all of a bottleneck in groups of channels takes."""
+        return sum(self._action(action) for phase in plan.phases for action in phase)
+
+    def _action(self, action: Action) -> float:
+        if not isinstance(action, Compute):
+            return COPY_SECONDS
+        _, channels, *pixels = action.output.shape
+        shapes = [place.shape for place in action.inputs]
+        # Of weights, which come second, each is multiplied for each pixel.
+        weights = math.prod(shapes[1]) if len(shapes) > 1 else 0
+        work = math.prod(pixels) * max(weights, channels)
+        return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:
         """Return what tells the seconds of pieces: each operator's at the first of its own."""

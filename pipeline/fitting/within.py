@@ -127,7 +127,9 @@ class Within:
                 break  # a little more than the smallest may be too little for what it chooses
             excess = fitted.plan.total_bytes - self._room
             if excess <= 0:
-                return fitted if in_time else with_joined(self._manifest, fitted, -excess)
+                if in_time:
+                    return fitted
+                return with_joined(self._manifest, fitted, self._profile, -excess)
             # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
             weights = min(weights, fitted.plan.weight_bytes) - excess
         return self._judged(least)

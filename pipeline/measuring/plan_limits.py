@@ -7,7 +7,6 @@ from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.planning.joining.joined import apart
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.timing.traced_durations import services
@@ -27,13 +26,11 @@ def measure_limits(
 ) -> SweepLimits:
     """Measure what the operations of ``plan`` do not exceed in ``runs`` sweeps, one after the other.
 
-    Each kernel alone: what several take as one is no more.
-
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
     seen = []
-    with opened(pack, apart(plan), device) as engine:
+    with opened(pack, plan, device) as engine:
         sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
         next(sweeps)  # the first one touches all memory, and verifies
         for number in range(runs):

@@ -27,6 +27,8 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.first_calls import FirstCalls
+from pipeline.measuring.groups import group_seconds
+from pipeline.measuring.launches import measure_launches
 from pipeline.measuring.loop import loop_seconds
 from pipeline.measuring.other_work import ProcessorTimes, others_share
 from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
@@ -64,7 +66,6 @@ class _Samples:
     spans: list[list[float]] = field(default_factory=list)
     copies: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    outside: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
 
 
@@ -114,6 +115,11 @@ def profile_pack(
         factor = phases_factor(pack, profile, device, pool)
         loop = Distribution.of(loop_seconds(typical_plan(pack.manifest, "auto", device)))
         profile = profile.model_copy(update={"phases": factor, "loop": loop})
+        doing("launches of several steps")
+        launches = measure_launches(pack, profile, device, pool, iterations)
+        outside = Distribution.of(launches.outside)
+        beside = {"launch": launches.seconds, "whole": launches.whole, "outside": outside}
+        profile = profile.model_copy(update=beside)
         for name in ORDERS:
             doing(f"kernels beside reads, as {name}")
             overlaps[name] = measure_overlap(
@@ -181,7 +187,6 @@ class _Meter:
             for _ in range(sweeps):
                 sweep = next(runs)
                 self._add_kernels(plan, sweep.events)
-                self._samples.outside.append(sweep.outside_seconds)
                 if beside:
                     self._measure_beside(runs, sweep.delay_seconds)
 
@@ -189,7 +194,8 @@ class _Meter:
         """Measure every row operator once more."""
         rows = RowKernels(self._pack, self._device).seconds()
         first = FirstCalls(self._pack, self._device).seconds()
-        for key, seconds in chain(rows, first):
+        groups = group_seconds(self._pack, self._device, self._reads.pool)
+        for key, seconds in chain(rows, first, groups):
             self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
@@ -239,7 +245,7 @@ def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning, disk
         ),
         kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
         slowdown=_excess(samples.beside),
-        outside=of(samples.outside),
+        outside=of([0.0]),  # of whole requests, which come last
         tuning=tuning,
     )
 

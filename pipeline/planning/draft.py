@@ -1,6 +1,7 @@
 """Drafts of plans: what a choice would cost and take, fast enough to try hundreds of them.
 
-A draft leaves out what weights do not change (the arena, offsets) and joins kernels that nothing separates.
+A draft leaves out what weights do not change (the arena, offsets) and merges kernels that nothing
+separates.
 It has the delays of the plan that ``make_plan`` makes of the same choice.
 """
 
@@ -13,7 +14,7 @@ from loader.ring import Group, Place
 from models.packs.choice import LaterChunks
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.level import Level, joined, level_of
+from pipeline.planning.level import Level, level_of, spliced
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import (
@@ -101,7 +102,7 @@ class Drafts:
         self._architecture = of_weights(architecture, manifest)
         self._regions = regions
         self._levels: dict[int, Level] = {}
-        self._joined: dict[tuple[int, LaterChunks], Level] = {}
+        self._spliced: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}
 
     @property
@@ -134,10 +135,10 @@ class Drafts:
         if not choice.later_chunks:
             return self.level(limit)
         key = limit, choice.later_chunks
-        if key not in self._joined:
+        if key not in self._spliced:
             starts, limits = zip((0, limit), *choice.later_chunks, strict=True)
-            self._joined[key] = joined([self.level(each) for each in limits], starts)
-        return self._joined[key]
+            self._spliced[key] = spliced([self.level(each) for each in limits], starts)
+        return self._spliced[key]
 
     def level(self, chunk_bytes: int) -> Level:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
@@ -192,18 +193,18 @@ class Drafts:
     def _rows(
         self, level: Level, stream: Streaming, idle: bool
     ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
-        """Return stages whose kernels are joined, and the first kernel of each."""
+        """Return stages whose kernels are merged, and the first kernel of each."""
         kernels = len(level.until) - 1
         users = stream.users
         cuts = sorted({0, *(cut for item in users for cut in (item.start, item.stop))} - {kernels})
-        joined = [
+        merged = [
             range(bisect_left(cuts, item.start), bisect_left(cuts, item.stop)) for item in users
         ]
         starts = tuple(cuts) if kernels else ()
         return stages(
             self._architecture,
             Steps(
-                joined, len(starts), stream.read_places, stream.copy_places, idle, stream.in_arena
+                merged, len(starts), stream.read_places, stream.copy_places, idle, stream.in_arena
             ),
         ), starts
 

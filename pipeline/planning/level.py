@@ -55,7 +55,7 @@ def _first_pieces(steps: Sequence[Step]) -> Iterator[int]:
             first += step.n_spans
 
 
-def joined(levels: Sequence[Level], starts: Sequence[int]) -> Level:
+def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     """Return a level with the steps of ``levels[n]`` from the manifest's piece ``starts[n]`` on.
 
     Each start is the first piece of a layer, the first one is 0. The plan is that of the first level.

@@ -22,7 +22,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, first_key, row_keys, tile_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys, tile_keys
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -124,7 +124,9 @@ class Profile(_Record):
     ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
     sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
     how much phases of regions take longer than their operators one by one. ``loop``: what each step takes
-    beside its kernel in sweeps that read; None: it is in ``kernels``. ``limits``: by ``plan_key``.
+    beside its kernel in sweeps that read; None: it is in ``kernels``. ``launch``: what a step takes less
+    that is launched with the one before it, usually. ``whole``: by how much sweeps take longer than usual
+    kernels one after the other. ``limits``: by ``plan_key``.
     ``tuning``: what its device found fastest; all times hold with it. ``others``: the part of the
     processors that other work took while it was measured, which makes times longer. ``exact``: of this very
     machine; never in a file. What was measured on one that differs slightly is no bound here.
@@ -143,6 +145,8 @@ class Profile(_Record):
     outside: Distribution
     phases: Seconds = 1.0
     loop: Distribution | None = None
+    launch: Seconds = 0.0
+    whole: Seconds = 1.0
     tuning: Tuning = Tuning()
     limits: dict[str, SweepLimits] = {}
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -182,7 +186,11 @@ class Profile(_Record):
             copies = [self.copy_seconds(group.length, quantile) for group in plan.groups]
             times.append(tuple(factors.copying * seconds for seconds in copies))
         loop = 0.0 if self.loop is None or not plan.groups else self.loop.at(quantile)
-        times.append(tuple(loop + each for each in self._step_seconds(plan.steps, quantile)))
+        kernels = list(self._step_seconds(plan.steps, quantile))
+        if quantile == "median":  # all kernels of a sweep together are what is usual of it
+            usual = [self.whole * seconds for seconds in kernels]
+            kernels = _together(usual, plan.runs, self.launch)
+        times.append(tuple(loop + each for each in kernels))
         return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
@@ -277,6 +285,7 @@ class Profile(_Record):
             network,
             first,
             tiles=self.has_tile_times(network),
+            groups=lambda key: self.kernel(key).at(quantile),
         )
 
     def has_row_times(self, network: RowNetwork) -> bool:
@@ -287,6 +296,10 @@ class Profile(_Record):
         """Return whether tiles were measured too, and whether there are any."""
         keys = list(tile_keys(network))
         return bool(keys) and all(key in self.kernels for key in keys)
+
+    def knows_groups(self, region: Region, manifest: Manifest) -> bool:
+        """Return whether a bottleneck was measured in these groups of channels."""
+        return group_key(manifest, region) in self.kernels
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.
@@ -302,6 +315,15 @@ class Profile(_Record):
             ) from None
 
 
+def _together(kernels: Sequence[float], runs: Sequence[range], launch: float) -> list[float]:
+    """Return the seconds of steps where the first of each run does the work of all."""
+    found = list(kernels)
+    for run in runs:
+        took = sum(kernels[run.start : run.stop]) - launch * (len(run) - 1)
+        found[run.start : run.stop] = [max(took, 0.0), *[0.0] * (len(run) - 1)]
+    return found
+
+
 def piece_key(piece: Piece) -> str:
     """Return what tells the kernels of a pack apart: graph, first span and count, where it writes."""
     target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
@@ -310,7 +332,7 @@ def piece_key(piece: Piece) -> str:
 
 
 def plan_key(plan: Plan) -> str:
-    """Return what tells plans of a pack apart: architecture, kernels, reads and what each waits for."""
+    """Return what tells plans of a pack apart: architecture, launches, reads and what each waits for."""
     parts = {
         "planner": PLANNER_VERSION,
         "ring_bytes": plan.ring_bytes,
@@ -321,6 +343,7 @@ def plan_key(plan: Plan) -> str:
         "steps": [
             step.number if isinstance(step, Phase) else piece_key(step) for step in plan.steps
         ],
+        "runs": [(run.start, run.stop) for run in plan.runs],
         "stages": [asdict(stage) for stage in plan.stages],
     }
     return f"{plan.architecture.name}-{checksum(canonical(parts).encode())}"

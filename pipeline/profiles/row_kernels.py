@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from models.packs.manifest import RowOperator, RowValue
+from models.packs.manifest import Manifest, RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
+from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.regions import Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.
@@ -61,6 +63,12 @@ def tile_key(operator: int, rows: int, columns: int) -> str:
 def copy_key(n_bytes: int) -> str:
     """Return the key of a copy of rows."""
     return f"rows copied:{n_bytes}"
+
+
+def group_key(manifest: Manifest, region: Region) -> str:
+    """Return the key of a bottleneck in groups of channels, the same in partitions, which count anew."""
+    item = bottleneck_of(manifest, region)
+    return f"channels into {item.output}:{region.channels}x{region.rows}"
 
 
 def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:
@@ -113,13 +121,18 @@ class MeasuredRows:
     """The times of a profile for ``network``: ``seconds`` by key.
 
     ``first``: of what only the first call of an operator in a sweep takes. ``tiles``: whether it knows
-    tiles; else they take what rows of as many elements do.
+    tiles; else they take what rows of as many elements do. ``groups``: of bottlenecks, by key.
     """
 
     seconds: Callable[[str], float]
     network: RowNetwork
     first: Callable[[int], float] = lambda operator: 0.0
     tiles: bool = False
+    groups: Callable[[str], float] = lambda key: 0.0
+
+    def bottleneck(self, plan: RegionPlan) -> float:
+        """Return what all of a bottleneck in groups of channels takes."""
+        return self.groups(group_key(self.network.manifest, plan.region))
 
     def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output.

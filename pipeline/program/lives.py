@@ -96,20 +96,22 @@ def placed(
         for plan in regions
         for new, old in plan.over
     }
-    return roots(manifest, over, apart)
+    alone = {manifest.row_values[value].value for plan in regions for value in plan.alone}
+    return roots(manifest, over, apart, alone)
 
 
 def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     """Return the inputs, as values, that only regions read: they take rows from the request's own array.
 
-    What tiles read is in memory: a picture makes whole rows, which each line of tiles would ask for again.
+    What tiles, and bottlenecks in groups of channels, read is in memory: a picture makes whole rows, which
+    each line of tiles, or each band, would ask for again.
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
     by_tiles = {
         manifest.row_values[value].value
         for plan in regions
-        if plan.region.columns is not None
+        if plan.region.columns is not None or plan.region.channels is not None
         for value in plan.read
     }
     inputs = {port.value for port in manifest.inputs if not port.is_loose}
@@ -159,7 +161,7 @@ class _Lives:
     def add_region(self, phase: Phase) -> None:
         """Add all phases of a region: what it reads and writes whole lives through all of it."""
         plan = phase.region.plan
-        count = len(plan.operators)
+        count = plan.moments
         if in_arena(phase) and not all(span in self._kept for span in spans_of(phase)):
             n_bytes = sum(self._manifest.spans[span].length for span in spans_of(phase))
             self._weights.append(Lifetime(n_bytes, self._now, self._now + count, PAGE_BYTES))

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from models.packs.manifest import Piece
-from pipeline.program.regions import Call, RegionPlan
+from models.packs.manifest import GroupOperator, Piece
+from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.regions import Call, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import Step, regions_of
 
@@ -21,6 +22,8 @@ def macs_ratio(steps: Sequence[Step]) -> float:
 
 def _again(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the MACs of ``plan`` beyond those of making everything once."""
+    if plan.region.channels is not None:
+        return _again_in_groups(network, plan)
     calls = (action for phase in plan.phases for action in phase if isinstance(action, Call))
     made = dict.fromkeys(plan.operators, 0)
     for call in calls:
@@ -31,6 +34,30 @@ def _again(network: RowNetwork, plan: RegionPlan) -> int:
         (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
         for number, pixels in made.items()
     )
+
+
+def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
+    item = bottleneck_of(network.manifest, plan.region)
+    actions = (action for phase in plan.phases for action in phase)
+    made = [0] * len(item.operators)
+    once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]
+    for action in actions:
+        if isinstance(action, Compute):
+            pixels = math.prod(action.output.shape[2:])
+            made[action.operator] += pixels * _held(action)
+    return sum(max(count - single, 0) for count, single in zip(made, once, strict=True))
+
+
+def _held(action: Compute) -> int:
+    """Return the most numbers of weights that a kernel is given."""
+    held = (place.shape for place in action.inputs[1:2])
+    return max(map(math.prod, held), default=0)
+
+
+def _weights_of(operator: GroupOperator) -> int:
+    held = (taken.weights.shape for taken in operator.inputs[1:2] if taken.weights is not None)
+    return max(map(math.prod, held), default=0)
 
 
 def _of_network(network: RowNetwork) -> int:

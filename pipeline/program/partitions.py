@@ -11,7 +11,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-from models.packs.manifest import Alternative, Layer, Manifest, Port, RowOperator, RowValue, Span
+from models.packs.manifest import (
+    Alternative,
+    Bottleneck,
+    Layer,
+    Manifest,
+    Port,
+    RowOperator,
+    RowValue,
+    Span,
+)
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 
@@ -19,7 +28,7 @@ from pipeline.program.steps import row_network
 _ALIGNMENT = 64
 
 
-_Ranged = TypeVar("_Ranged", Alternative, Layer, RowOperator, RowValue)
+_Ranged = TypeVar("_Ranged", Alternative, Bottleneck, Layer, RowOperator, RowValue)
 
 
 class PartitionError(Exception):
@@ -86,6 +95,11 @@ class Cuts:
                 "spans": tuple(_span(span, n in used) for n, span in enumerate(whole.spans)),
                 "alternatives": tuple(_moved(whole.alternatives, inside)),
                 "row_operators": tuple(_moved(whole.row_operators, inside)),
+                "bottlenecks": tuple(
+                    item
+                    for item in _moved(whole.bottlenecks, inside)
+                    if item.end_piece <= len(pieces)
+                ),
                 "row_values": tuple(_row_value(value, inside) for value in whole.row_values),
                 "layers": tuple(_moved(whole.layers, inside)),
                 "inputs": self._ports(first) if first else whole.inputs,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from models.packs.manifest import Operand
+
 #: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
 #: line; all there is, every other tile first (seed 002, Section 2.1.3).
 Reuse = Literal["none", "raster", "checkerboard"]
@@ -19,6 +21,7 @@ class Region:
     ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
     in the ring.
     ``columns``: so many of these rows: it runs on tiles (seed 002), which ``reuse`` what others made.
+    ``channels``: so many inner channels of these rows: the pieces are a bottleneck (seed 004).
     """
 
     first_piece: int
@@ -27,6 +30,7 @@ class Region:
     columns: int | None = None
     reuse: Reuse = "none"
     in_arena: bool = False
+    channels: int | None = None
 
     @property
     def pieces(self) -> range:
@@ -87,7 +91,50 @@ class Call:
     output: Area
 
 
-Action = Move | Fill | Call
+@dataclass(frozen=True, slots=True)
+class InStrip:
+    """Floats of ``shape``, ``offset`` bytes behind the beginning of a strip of the region."""
+
+    strip: int
+    shape: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InValue:
+    """Floats of ``shape``, ``offset`` bytes behind the beginning of a row value that lies whole."""
+
+    row_value: int
+    shape: tuple[int, ...]
+    offset: int = 0
+
+
+Place = InStrip | InValue | Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run ``graph``, of operator ``operator`` of a bottleneck, on some channels."""
+
+    operator: int
+    graph: int
+    inputs: tuple[Place, ...]
+    output: InStrip | InValue
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Copy what weights [outputs, inputs, 1, 1], in blocks of both, have of some inputs.
+
+    ``source``: all of them as [blocks of outputs, blocks of inputs, elements]; ``blocks``: those to copy.
+    """
+
+    source: Operand
+    blocks: tuple[int, int]
+    target: InStrip
+
+
+Action = Move | Fill | Call | Compute | Gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +156,9 @@ class RegionPlan:
 
     ``operators``: those of the manifest that it runs. ``read``, ``written``: row values that it takes from,
     or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
+    ``alone``: of the written ones, those that have memory of their own, though whole pieces would write
+    over what is read. ``turns``: of a bottleneck, whose operators are others, how many follow each other.
+    ``scratch_bytes``: what any kernel allocates.
     """
 
     region: Region
@@ -118,10 +168,18 @@ class RegionPlan:
     read: frozenset[int]
     written: frozenset[int]
     over: tuple[tuple[int, int], ...] = ()
+    alone: frozenset[int] = frozenset()
+    turns: int = 0
+    scratch_bytes: int = 0
+
+    @property
+    def moments(self) -> int:
+        """How many operators follow each other in a phase; strips are in use during some of them."""
+        return self.turns or len(self.operators)
 
     def live_bytes(self) -> int:
         """Return the most that its strips hold at once."""
-        changes = [0] * (len(self.operators) + 1)
+        changes = [0] * (self.moments + 1)
         for strip in self.strips:
             start, end = (0, -1) if strip.kept else (strip.start, strip.end)
             changes[start] += strip.n_bytes

@@ -11,14 +11,20 @@ rows of the old one are then *loaded*, once, before rows of the new one take the
 
 from functools import partial
 
+from pipeline.program.channels.plan import plan_channels
 from pipeline.program.region_phases import Phases
 from pipeline.program.region_plan import (
     Action,
     Area,
     Call,
     Columns,
+    Compute,
     Fill,
+    Gather,
+    InStrip,
+    InValue,
     Move,
+    Place,
     Region,
     RegionError,
     RegionPlan,
@@ -35,8 +41,13 @@ __all__ = [
     "Area",
     "Call",
     "Columns",
+    "Compute",
     "Fill",
+    "Gather",
+    "InStrip",
+    "InValue",
     "Move",
+    "Place",
     "Region",
     "RegionError",
     "RegionPlan",
@@ -50,8 +61,11 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     """Plan ``region``: which rows, what lies where, what happens.
 
     Raises:
-        RegionError: some of its pieces have no row operators; or it cannot run on tiles.
+        RegionError: some of its pieces have no row operators; or it cannot run on tiles, or in groups of
+            channels.
     """
+    if region.channels is not None:
+        return plan_channels(network, region)
     operators = network.within(region.pieces)
     columns = 1 if region.columns is None else region.columns
     if operators is None or min(region.rows, columns) < 1:

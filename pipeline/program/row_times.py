@@ -2,7 +2,16 @@
 
 from typing import Protocol
 
-from pipeline.program.regions import Action, Area, Call, Fill, Move, RegionPlan
+from pipeline.program.regions import (
+    Action,
+    Area,
+    Call,
+    Compute,
+    Fill,
+    Gather,
+    Move,
+    RegionPlan,
+)
 from pipeline.program.row_network import RowNetwork
 
 
@@ -24,9 +33,16 @@ class RowTimes(Protocol):
         ``runs``: into how many parts they are cut that lie side by side; 0: few, as rows are.
         """
 
+    def bottleneck(self, plan: RegionPlan) -> float:
+        """Return what all of a bottleneck in groups of channels takes."""
+
 
 def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
-    """Return what each phase of ``plan`` takes."""
+    """Return what each phase of ``plan`` takes; of a bottleneck's by how much they do."""
+    if plan.region.channels is not None:
+        counts = [len(phase) for phase in plan.phases]
+        total = times.bottleneck(plan)
+        return [total * count / sum(counts) for count in counts]
     known: dict[Action, float] = {}
 
     def seconds(action: Action) -> float:
@@ -50,6 +66,8 @@ def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
             return times.call(operator, output.rows, columns)
         case Move(target=target) | Fill(target=target):
             return _copied(network, target, times)
+        case Compute() | Gather():
+            raise AssertionError("these are timed together")
 
 
 def _copied(network: RowNetwork, target: Area, times: RowTimes) -> float:

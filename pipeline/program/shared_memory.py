@@ -16,16 +16,21 @@ def roots(
     manifest: Manifest,
     over: Mapping[int, int] = MappingProxyType({}),
     apart: Collection[int] = (),
+    alone: Collection[int] = (),
 ) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in and its byte offset there.
 
     ``over``: values that a plan puts over others beside those of the manifest. What would lie in one of
-    ``apart`` has memory of its own.
+    ``apart`` has memory of its own, and so have those ``alone``.
     """
     found = []
     for index in range(len(manifest.values)):
         root, offset = index, 0
-        while (parent := manifest.values[root].parent) is not None and parent not in apart:
+        while (
+            (parent := manifest.values[root].parent) is not None
+            and parent not in apart
+            and root not in alone
+        ):
             offset += manifest.values[root].offset
             root = parent
         while root in over:

@@ -13,7 +13,17 @@ from itertools import groupby
 from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
 from models.packs.storing import opened_bytes
-from pipeline.program.regions import Action, Call, Fill, Move, Region, RegionPlan, plan_region
+from pipeline.program.regions import (
+    Action,
+    Call,
+    Compute,
+    Fill,
+    Gather,
+    Move,
+    Region,
+    RegionPlan,
+    plan_region,
+)
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
@@ -67,7 +77,8 @@ class Phase:
 
     @property
     def scratch_bytes(self) -> int:
-        return 0  # kernels of the blocked layout and of elements allocate nothing
+        """Return what a gate's kernel allocates; those of the blocked layout and of elements nothing."""
+        return self.region.plan.scratch_bytes
 
 
 Step = Piece | Phase
@@ -210,9 +221,12 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     calls = [action for action in actions if isinstance(action, Call)]
     used = {piece.graph for piece in pieces}
     used |= {graph_of(manifest, call) for call in calls}
+    computed = [action for action in actions if isinstance(action, Compute)]
+    used |= {action.graph for action in computed}
     held = sum(manifest.graphs[number].session_bytes for number in used)
-    copies = sum(isinstance(action, Move | Fill) for action in actions)
-    return held + lanes * (BINDING_BYTES * (len(pieces) + len(calls)) + MOVE_BYTES * copies)
+    copies = sum(isinstance(action, Move | Fill | Gather) for action in actions)
+    bound = len(pieces) + len(calls) + len(computed)
+    return held + lanes * (BINDING_BYTES * bound + MOVE_BYTES * copies)
 
 
 def graph_of(manifest: Manifest, call: Call) -> int:

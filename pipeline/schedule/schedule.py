@@ -36,7 +36,7 @@ class Stage:
         return len(self.after)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take four times as long to make, and every operation is one
 class Action:
     """Start operation ``index`` of stage ``stage`` (a position in the schedule's stages)."""
 
@@ -94,6 +94,18 @@ class Schedule:
         while done and self._prefix[stage] in done:
             done.remove(self._prefix[stage])
             self._prefix[stage] += 1
+
+    def completed_up_to(self, stage: int, count: int) -> None:
+        """Note that the first ``count`` operations have ended, of a stage where they end in order.
+
+        Raises:
+            ScheduleError: some of them are not in flight.
+        """
+        if not self._prefix[stage] <= count <= self._released[stage] or self._done[stage]:
+            raise ScheduleError(
+                f"{self.stages[stage].name} up to {count} completed but not in flight"
+            )
+        self._prefix[stage] = count
 
     def stop(self) -> None:
         """Release nothing more: the sweep failed or was cancelled and only drains."""

@@ -63,7 +63,7 @@ def import_darknet(
 
 def _facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     keys = ("weight_bytes", "layers", "largest_layer_bytes", "parameters")
-    size = network_size(*(summary[key] for key in keys))
+    size = network_size(*(summary[key] for key in keys), counts="as Darknet counts them")
     whose = "random" if summary["weights"] == "random" else f"of {summary['weights']}"
     yield "input", f"{summary['resolution']} x {summary['height']} pixels"
     yield "weights", f"{whose}: {size}"

@@ -27,6 +27,7 @@ from server.cli.printing.sentences import (
     given,
     machine,
     network_size,
+    operators_alone,
     operators_on_elements,
     picture,
     profiling,
@@ -90,6 +91,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         network_size(
             *(summary["weight_bytes"], summary["layers"], summary["largest_layer_bytes"]),
             manifest.parameters,
+            counts="of the graph that ONNX Runtime optimised",
         ),
     )
     if manifest.expands:
@@ -128,9 +130,12 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
-    one_pass = summary["one_pass"]
+    one_pass = dict(summary["one_pass"])
+    alone = one_pass.pop("alone")
     if one_pass["pieces"]:
         yield "in one pass", operators_on_elements(summary["pieces"], **one_pass)
+    if alone:
+        yield "in one each", operators_alone(alone)
     if "layers_on_cpu" in summary:
         yield "on the CPU", f"{summary['layers_on_cpu']} of {summary['layers']} layers"
 
@@ -139,8 +144,10 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
     """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
     library = find_library()
     on_cpu = pack.manifest.target.capability is None
+    programs = PackPrograms(pack.manifest, pack.graphs) if on_cpu else None
     return {
-        "pieces": PackPrograms(pack.manifest, pack.graphs).count() if on_cpu else 0,
+        "pieces": programs.count() if programs else 0,
+        "alone": programs.count_alone() if programs else 0,
         "kernels": library.processor if isinstance(library, Library) else None,
         "missing": str(library) if isinstance(library, LibraryError) else None,
         "not_shared": why_not_shared(library.path) if isinstance(library, Library) else None,

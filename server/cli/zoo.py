@@ -52,6 +52,7 @@ def build(
 ) -> None:
     """Build a network and write it as ONNX."""
     from models import zoo
+    from models.zoo.summary import OURS
 
     with steps(f"building {name}") as progress:
         built = zoo.build(name, output, resolution, width, seed, progress=progress)
@@ -59,8 +60,10 @@ def build(
         print_json({**asdict(built), "file": str(built.file)})
     else:
         say(f"{output}: written, {format_size(built.bytes)}")
+        ours = built.tool == OURS
         sizes = network_size(
-            built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters
+            *(built.weight_bytes, built.layers, built.largest_layer_bytes, built.parameters),
+            counts="with weights" if ours else f"as {built.tool} counts them",
         )
         say(f"weights: {sizes}")
         suggest("To make a pack of it", command("compile", output, "-o", Path("repository", name)))

@@ -11,10 +11,10 @@ from loader.readers.replaceable import ReplaceableReader
 from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
+from pipeline.execution.cores import cores_for
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
-from pipeline.execution.cores import cores_for
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan

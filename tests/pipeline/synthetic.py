@@ -44,7 +44,7 @@ def manifest(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: in
         source=Source(file="none", n_bytes=0, sha256=""),
         files={},
         spans=tuple(spans),
-        graphs=(GraphRange(offset=0, length=1, session_bytes=0),),
+        graphs=(GraphRange(offset=0, length=1, session_bytes=0, joins=True),),
         values=(),
         pieces=tuple(pieces),
         layers=(),

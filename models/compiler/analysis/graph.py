@@ -45,7 +45,8 @@ class Graph:
 
     ``values`` has every activation (graph inputs and node outputs) of known size, ``loose`` the others;
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
-    share no name. Loose values and ``tensors`` are touched only inside ``regions``.
+    share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
+    that are weights however small they are.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -58,6 +59,7 @@ class Graph:
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)
     regions: tuple[Region, ...] = ()
     ir_version: int = 0
+    streamed: frozenset[str] = frozenset()
 
     def region(self, index: int) -> Region | None:
         """Return the region of node ``index``."""
@@ -66,7 +68,9 @@ class Graph:
     def is_weight(self, name: str) -> bool:
         """Return whether ``name`` is a constant that lives in weights.bin."""
         constant = self.constants.get(name)
-        return constant is not None and is_streamable(constant.dtype, constant.nbytes)
+        if constant is None:
+            return False
+        return name in self.streamed or is_streamable(constant.dtype, constant.nbytes)
 
     def weight_bytes(self, node: onnx.NodeProto) -> int:
         """Return the bytes of the weights of ``node``; small quantised ones stay in the piece."""

@@ -5,7 +5,7 @@ A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from models.compiler.analysis.alias import Aliases
@@ -31,11 +31,13 @@ def cut(
     chains: Mapping[int, Chain] = MappingProxyType({}),
     fused: Fused = MappingProxyType({}),
     alike: Callable[[CutPiece, CutPiece], bool] = lambda one, other: True,
+    starts: Collection[int] = (),
 ) -> list[CutPiece]:
     """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
 
     ``region_piece`` makes the piece of the region that a node is in, if any. ``chains`` and
     ``fused``: by first node. ``alike``: whether two pieces run in the same place, or may not be merged.
+    ``starts``: nodes that are the first of their piece.
     """
     cutter = _Cutter(graph, aliases)
 
@@ -58,7 +60,8 @@ def cut(
         layer = range(index, fused[index].end if index in fused else index + 1)
         alone = apart(layer)
         single = [] if alone else [cutter.whole(layer.start, layer.stop)]
-        joins = single and pending and alike(pending[0], single[0])
+        may_join = single and pending and index not in starts
+        joins = may_join and alike(pending[0], single[0])
         merged = cutter.merge(pending[0], layer) if joins else None
         if merged is None:
             pieces.extend(pending)
@@ -67,9 +70,9 @@ def cut(
     return [*pieces, *pending]
 
 
-def whole(graph: Graph, aliases: Aliases, index: int) -> CutPiece:
-    """Return node ``index`` as a piece of its own."""
-    return _Cutter(graph, aliases).whole(index, index + 1)
+def whole(graph: Graph, aliases: Aliases, index: int, last: int | None = None) -> CutPiece:
+    """Return node ``index`` as a piece of its own, with those up to ``last`` if it is given."""
+    return _Cutter(graph, aliases).whole(index, (index if last is None else last) + 1)
 
 
 class _Cutter:

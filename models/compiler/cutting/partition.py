@@ -12,6 +12,8 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.analysis.regions import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
+from models.compiler.cutting.bottleneck_graphs import group_graphs
+from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks
 from models.compiler.cutting.chains import find_chains, place_chains
 from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.cut import cut, whole
@@ -38,7 +40,8 @@ class Partition:
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
     position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
     by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs,
-    ``tile_graphs`` of those that make tiles.
+    ``tile_graphs`` of those that make tiles. ``bottlenecks``: parts that can run some channels at a time,
+    ``group_graphs`` the positions of the graphs of each of their operators.
     """
 
     graph: Graph
@@ -52,6 +55,8 @@ class Partition:
     rows: RowGraph = field(default_factory=RowGraph)
     row_graphs: list[int | None] = field(default_factory=list)
     tile_graphs: list[int | None] = field(default_factory=list)
+    bottlenecks: list[FoundBottleneck] = field(default_factory=list)
+    group_graphs: list[list[list[int]]] = field(default_factory=list)
 
     def layers(self) -> dict[int, range]:
         """Return the nodes of each layer by its first: one, or several that are fused."""
@@ -92,6 +97,7 @@ def partition(
         if not more:
             _add_alternatives(parts, target, load)
             _add_rows(parts, target, load)
+            _add_bottlenecks(parts, load)
             return parts
         refused |= more
 
@@ -116,6 +122,8 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     def on_device(piece: CutPiece) -> bool:
         return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
 
+    rows = find_rows(graph, target.block) if on_cpu else RowGraph()
+    bottlenecks = list(find_bottlenecks(graph, rows, aliases.elided, target.block))
     pieces = cut(
         graph,
         aliases,
@@ -125,6 +133,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         chains=chains,
         fused=fused,
         alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
+        starts={edge for item in bottlenecks for edge in (item.first_node, item.end_node)},
     )
     serialised = [
         serialise(graph, piece, aliases.elided, sized=not on_cpu)
@@ -132,7 +141,9 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         else serialise_resident(graph, piece)
         for piece in pieces
     ]
-    parts = Partition(graph, aliases, pieces, {}, [], fused=fused)
+    parts = Partition(
+        graph, aliases, pieces, {}, [], fused=fused, rows=rows, bottlenecks=bottlenecks
+    )
     parts.graph_of.extend(_numbers(parts.graphs, serialised, pieces))
     return parts
 
@@ -180,7 +191,7 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
     """Add the operators on rows that ``load`` accepts; a GPU runs whole tensors."""
     if target.capability is not None:
         return
-    found = find_rows(parts.graph, target.block)
+    found = parts.rows
     data = [_serialised(parts, row, row.node) for row in found.nodes]
     tiles = [_serialised(parts, row, row.tile) for row in found.nodes]
     accepted = {item: _error(item, load) is None for item in {*data, *tiles} if item is not None}
@@ -207,9 +218,36 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
             if item is not None:
                 parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
     positions = {item: position for position, item in enumerate(parts.graphs)}
-    parts.rows = found
     parts.row_graphs.extend(None if item is None else positions[item] for _, item, _ in kept)
     parts.tile_graphs.extend(None if tile is None else positions[tile] for _, _, tile in kept)
+
+
+def _add_bottlenecks(parts: Partition, load: Load) -> None:
+    """Keep the bottlenecks that are whole pieces and whose graphs ``load`` accepts; add these graphs."""
+    accepted = dict.fromkeys(parts.graphs, True)
+    kept = []
+    for found in parts.bottlenecks:
+        nodes = range(found.first_node, found.end_node)
+        own = [piece for piece in parts.pieces if piece.first_node in nodes]
+        if not own or own[0].first_node != nodes.start or own[-1].end_node != nodes.stop:
+            continue
+        graphs = list(group_graphs(parts.graph, found, parts.aliases.elided))
+        for data in (data for each in graphs for data in each):
+            if data not in accepted:
+                accepted[data] = _error(data, load) is None
+        if all(accepted[data] for each in graphs for data in each):
+            kept.append(found)
+            own = [
+                whole(parts.graph, parts.aliases, item.nodes[0], item.nodes[-1])
+                for item in found.operators
+            ]
+            parts.group_graphs.append(
+                [
+                    _numbers(parts.graphs, each, [piece] * len(each))
+                    for each, piece in zip(graphs, own, strict=True)
+                ]
+            )
+    parts.bottlenecks[:] = kept
 
 
 def _serialised(parts: Partition, row: RowNode, node: onnx.NodeProto | None) -> bytes | None:

@@ -4,7 +4,7 @@ Invariant: two pieces that do the same to different weights give the same bytes,
 serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -14,8 +14,8 @@ from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.rows import RowNode
 from models.packs.manifest import STRINGS
 
-# The lowest IR version that allows initializers outside the inputs and all dtypes in use.
-_IR_VERSION = 9
+#: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
+IR_VERSION = 9
 
 
 def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False) -> bytes:
@@ -51,39 +51,40 @@ def _model(
     names = {part.name: f"x{i}" for i, part in enumerate(inputs)}
     names |= {part.name: f"y{i}" for i, part in enumerate(outputs)}
     inline: dict[str, str] = {}
-    renamed = []
+    own = []
     for node in nodes:
         for name in (*node.input, *node.output):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
                 if name in graph.constants:
                     inline[name] = names[name]
-        renamed.append(_renamed(node, names))
+        own.append(renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
     model = helper.make_model(
         helper.make_graph(
-            renamed,
+            own,
             "",
             [_port(graph, names[part.name], part, sized) for part in inputs],
             [_port(graph, names[part.name], part, sized) for part in outputs],
             [numpy_helper.from_array(graph.constants[name], new) for name, new in inline.items()],
         ),
         opset_imports=[item for item in graph.opsets if item.domain in domains],
-        ir_version=_IR_VERSION,
+        ir_version=IR_VERSION,
     )
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """Return ``node`` without a name, whose values have others: equal nodes are equal bytes."""
     # Attributes come in no particular order: sorted, equal nodes are equal bytes.
-    renamed = onnx.NodeProto(
+    own = onnx.NodeProto(
         op_type=node.op_type,
         domain=node.domain,
         input=[names[name] if name else "" for name in node.input],
         output=[names[name] if name else "" for name in node.output],
     )
-    renamed.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
-    return renamed
+    own.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
+    return own
 
 
 def _port(graph: Graph, name: str, part: Slice, sized: bool) -> onnx.ValueInfoProto:

@@ -9,6 +9,7 @@ import onnx
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.cut import inner_bytes
+from models.compiler.cutting.quantised_scratch import quantised_bytes
 from models.compiler.cutting.resident import known_bytes
 from models.graphs.nodes import all_graphs, attributes, subgraphs
 from models.packs.manifest import Unrolled
@@ -81,7 +82,7 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     """
     largest = segments = 0
     for node in graph.nodes[piece.first_node : piece.end_node]:
-        largest = max(largest, _copied_bytes(graph, node))
+        largest = max(largest, _copied_bytes(graph, node), quantised_bytes(graph, node))
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):

@@ -4,8 +4,9 @@ ONNX Runtime computes convolutions on channels in blocks (NCHWc), and turns tens
 operator that has no blocked kernel: a Mish or a residual addition between two convolutions costs two
 reorders. Operators that treat every element alike do not care about the layout, and channels that divide
 by the block join and end as they do in NCHW; so these run on the blocked tensor as it is. A gate, the
-factor per channel of squeeze-excite, becomes the weights of a convolution of one pixel a channel. An
-addition and an activation behind a convolution become part of it.
+factor per channel of squeeze-excite, becomes the weights of a convolution of one pixel a channel. A softmax
+along channels that are one block has its numbers side by side in that layout. An addition and an activation
+behind a convolution become part of it.
 
 Equal results to what ONNX Runtime made: the same operators on the same numbers, but for an addition inside
 a convolution, which is rounded once less.
@@ -19,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.compiler.optimising.softmax import SOFTMAXES, softmax_is_along_axis
 from models.graphs.nodes import attributes, reads
 
 Shape = tuple[int, ...]
@@ -81,6 +83,7 @@ class _Rewriter:
         self._instead: dict[str, str] = {}
         self._scalars = scalars
         self._names = {name for node in model.graph.node for name in (*node.input, *node.output)}
+        self._softmax_along_axis = softmax_is_along_axis(model)
 
     def nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes, in a valid order, with reorders that nothing may need any more."""
@@ -104,6 +107,8 @@ class _Rewriter:
             return [node]
         if self._may_move(node):
             return self._moved(node)
+        if self._is_along_block(node):
+            return self._along_block(node)
         gate = self._gate(node)
         return [node] if gate is None else self._gated(node, *gate)
 
@@ -145,10 +150,8 @@ class _Rewriter:
         by 16 elements at a time: that is as slow as two reorders.
         """
         channels = self._shapes[name][_CHANNEL_AXIS]
-        weights, shape, blocked = map(self._fresh, (gate, f"{gate}/shape", node.output[0]))
-        self._model.graph.initializer.append(
-            numpy_helper.from_array(np.array([channels, 1, 1, 1], np.int64), shape)
-        )
+        weights, blocked = map(self._fresh, (gate, node.output[0]))
+        shape = self._shape(f"{gate}/shape", (channels, 1, 1, 1))
         inside = helper.make_node(
             "Conv",
             [self._blocked[name], weights],
@@ -160,6 +163,43 @@ class _Rewriter:
         )
         before = helper.make_node("Reshape", [self._blocked.get(gate, gate), shape], [weights])
         return [before, inside, self._back(blocked, node.output[0])]
+
+    def _is_along_block(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` is a softmax along the channels of an image, and these are one block."""
+        shape = self._shapes.get(node.input[0], ()) if node.op_type in SOFTMAXES else ()
+        return (
+            node.domain in _DOMAINS
+            and self._softmax_along_axis
+            and len(shape) == 4
+            and shape[_CHANNEL_AXIS] == self._block
+            and attributes(node).get("axis", -1) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
+        )
+
+    def _along_block(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``node`` along the rows of a blocked tensor: the same bits."""
+        shape = self._shapes[node.input[0]]
+        before = self._reordered(node.input[0])
+        pixels = (shape[0], *shape[2:], self._block)
+        rows = self._shape(f"{node.output[0]}/pixels", pixels)
+        image = self._shape(f"{node.output[0]}/image", shape)
+        apart, result, blocked = (
+            self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
+        )
+        return [
+            *([] if before is None else [before]),
+            helper.make_node("Reshape", [self._blocked[node.input[0]], rows], [apart]),
+            helper.make_node(node.op_type, [apart], [result], node.name, axis=len(pixels) - 1),
+            helper.make_node("Reshape", [result, image], [blocked]),
+            self._back(blocked, node.output[0]),
+        ]
+
+    def _shape(self, name: str, shape: Shape) -> str:
+        """Return the name of a constant that is ``shape``."""
+        fresh = self._fresh(name)
+        self._model.graph.initializer.append(
+            numpy_helper.from_array(np.array(shape, np.int64), fresh)
+        )
+        return fresh
 
     def _in_blocks(self, name: str) -> bool:
         shape = self._shapes.get(name, ())

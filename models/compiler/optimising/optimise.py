@@ -38,6 +38,7 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
+from models.compiler.optimising.softmax import along_rows
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, made, reads
@@ -94,7 +95,10 @@ def optimise(
     placed = _values(optimised, path, folder).placed
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = _values(optimised, path, folder).placed
-    stay_blocked(optimised, {name: array.shape for name, array in placed.items()}, target.block)
+    shapes = {name: array.shape for name, array in placed.items()}
+    stay_blocked(optimised, shapes, target.block)
+    if for_cpu:
+        along_rows(optimised, shapes)
     constants = _constants(optimised, folder)
     graph = _graph(optimised, constants, path, folder)
     _check_shapes(optimised, graph.values, path)

@@ -8,9 +8,11 @@ import onnx
 from numpy.typing import NDArray
 
 from models.darknet.cfg.section import Section
+from models.darknet.importer import class_count
 from models.darknet.layers.network import build_network
 from models.darknet.nodes.skeleton import skeleton
 from models.darknet.seeded import CALIBRATION_RESOLUTION, objectness_biases
+from models.detection.coco import COCO
 from models.zoo.darknet.classifiers import darknet19, darknet53, tiny, vgg16
 from models.zoo.darknet.efficientnet import efficientnet_b0
 from models.zoo.darknet.resnet import densenet201, resnet50, resnet152
@@ -57,7 +59,9 @@ class Family:
         )
 
     def _skeleton(self, resolution: int) -> onnx.ModelProto:
-        return skeleton(build_network(self.sections(), self.name, resolution), self.name)
+        network = build_network(self.sections(), self.name, resolution)
+        labels = COCO if class_count(network) == len(COCO) else ()
+        return skeleton(network, self.name, labels)
 
     def _biases(self) -> Mapping[str, NDArray[np.float32]]:
         return objectness_biases(build_network(self.sections(), self.name))

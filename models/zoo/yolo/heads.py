@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from models.detection.coco import COCO
 from models.detection.recipe import Detection, ListedHead
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.images.preprocess import Preprocess
@@ -104,7 +105,7 @@ def _detector(net: Net, output: Tensor, kind: str) -> onnx.ModelProto:
     side = net.image.shape[2]
     recipe = Preprocess(size=(side, side), resize="letterbox", scale=1 / 255, pad_value=_GREY)
     head = ListedHead.model_validate({"output": _OUTPUT, "kind": kind, "classes": CLASSES})
-    entries = {PREPROCESS: recipe, DETECTION: Detection(heads=(head,))}
+    entries = {PREPROCESS: recipe, DETECTION: Detection(heads=(head,), labels=COCO)}
     return net.skeleton(
         {_OUTPUT: output},
         {

@@ -24,6 +24,7 @@ class PackPrograms:
         self._graphs = graphs
         self._unread = unread_values(manifest)
         self._known: dict[tuple[int, frozenset[str]], Program | None] = {}
+        self._alone: set[tuple[int, frozenset[str]]] = set()
         #: By number: None where the pieces of an operator run in ONNX Runtime.
         self._rows: dict[int, Program | None] = {}
         # What pieces make that are something else on rows.
@@ -34,11 +35,16 @@ class PackPrograms:
 
     def piece(self, piece: Piece) -> Program | None:
         """Return the program of ``piece``, by names of ``ports``; None: there is none."""
-        return None if piece.outputs[0].index in self._differing else self._piece(piece)
+        return None if piece.outputs[0].index in self._differing else self.whole(piece)
 
     def count(self) -> int:
         """Return how many pieces have a program."""
         return sum(self.piece(piece) is not None for piece in self._manifest.pieces)
+
+    def count_alone(self) -> int:
+        """Return how many pieces have an operator alone, which ONNX Runtime passes over once, too."""
+        pieces = [piece for piece in self._manifest.pieces if self.piece(piece) is None]
+        return sum(self._key(piece) in self._alone for piece in pieces)
 
     def row_operator(self, number: int) -> Program | None:
         """Return what row operator ``number`` has to do, by names of ``row_ports``; None: no program.
@@ -47,26 +53,28 @@ class PackPrograms:
         """
         return self._rows[number]
 
-    def _piece(self, piece: Piece) -> Program | None:
+    def whole(self, piece: Piece) -> Program | None:
+        """Return the program of ``piece`` if none of it ran on rows; None: there is none."""
         if piece.resident is not None:
             return None
-        inputs, outputs = ports(piece)
-        kept = frozenset(
-            name
-            for name, operand in zip(outputs, piece.outputs, strict=True)
-            if operand.index not in self._unread
-        )
-        key = piece.graph, kept
+        key = self._key(piece)
         if key not in self._known:
-            wired = Wired(self._graphs[piece.graph], inputs, outputs)
-            steps = steps_of([wired], kept)
-            worth = steps is not None and not _one_pass_already(steps)
-            self._known[key] = program_of(steps, kept) if steps and worth else None
+            steps = steps_of([Wired(self._graphs[piece.graph], *ports(piece))], key[1])
+            if steps and _one_pass_already(steps):
+                self._alone.add(key)
+            worth = steps and key not in self._alone
+            self._known[key] = program_of(steps, key[1]) if steps and worth else None
         return self._known[key]
+
+    def _key(self, piece: Piece) -> tuple[int, frozenset[str]]:
+        """Return what tells programs of pieces apart: the graph, and the outputs that somebody reads."""
+        outputs = zip(ports(piece)[1], piece.outputs, strict=True)
+        kept = (name for name, operand in outputs if operand.index not in self._unread)
+        return piece.graph, frozenset(kept)
 
     def _take_rows(self, first: int, end: int, operators: dict[int, RowOperator]) -> None:
         pieces = self._manifest.pieces[first:end]
-        programs = {self._piece(piece) for piece in pieces}
+        programs = {self.whole(piece) for piece in pieces}
         parts = [Wired(self._graphs[item.graph], *row_ports(item)) for item in operators.values()]
         kept = frozenset(
             _row(item.output)

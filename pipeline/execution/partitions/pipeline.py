@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
+from pipeline.execution.cores import pinned
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lanes import Lane
-from pipeline.execution.cores import pinned
 from pipeline.execution.partitions.edges import Edges
 from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn

@@ -36,7 +36,7 @@ def joined(manifest: Manifest, plan: Plan, most_bytes: int | None = None) -> Pla
     """
     if manifest.target.capability is not None:
         return plan
-    runs = tuple(_runs(plan.steps, plan.stages))
+    runs = tuple(_runs(manifest, plan.steps, plan.stages))
     found = _with(manifest, plan, runs)
     if most_bytes is not None and _added(found, plan) > most_bytes:
         found, taken = plan, list[range]()
@@ -84,10 +84,10 @@ def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
 
 def _together(manifest: Manifest) -> list[Piece]:
     """Return the pieces that could run with others, in the coarsest chunks."""
-    return [piece for piece in choose_pieces(manifest, None) if _is_short(piece)]
+    return [piece for piece in choose_pieces(manifest, None) if _joins(manifest, piece)]
 
 
-def _runs(steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
+def _runs(manifest: Manifest, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
     ended = awaited(stages)
     first, seconds = 0, 0.0
     for position, step in enumerate(steps):
@@ -95,8 +95,8 @@ def _runs(steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
         if (
             position - 1 in ended
             or _waits(stages[-1], position)
-            or not _is_short(steps[position - 1])
-            or not _is_short(step)
+            or not _joins(manifest, steps[position - 1])
+            or not _joins(manifest, step)
             or seconds + takes > _LAUNCH_SECONDS
         ):
             if position - first > 1:
@@ -115,11 +115,12 @@ def _waits(kernels: Stage, position: int) -> bool:
     return any(now > then for then, now in zip(before, after, strict=True))
 
 
-def _is_short(step: Step) -> bool:
-    """Return whether ``step`` may be one of several, by what a manifest tells."""
+def _joins(manifest: Manifest, step: Step) -> bool:
+    """Return whether ``step`` may be one of several."""
     return (
         isinstance(step, Piece)
         and step.resident is None
+        and manifest.graphs[step.graph].joins
         and step.scratch_bytes <= _MOST_SCRATCH_BYTES
         and all(operand.dtype == "float32" for operand in (*step.inputs, *step.outputs))
     )

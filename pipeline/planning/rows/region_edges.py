@@ -1,12 +1,13 @@
 """Regions as edges between places of a network: where they begin and end, and what they take."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.tilings import TiledRegion
 from pipeline.planning.rows.ways import Edges
 from pipeline.program.region_plan import Region
 from pipeline.program.row_network import RowNetwork
@@ -23,7 +24,7 @@ class _Edge(NamedTuple):
     ring: int
     bound: int
     seconds: float
-    tiled: TiledRegion | None = None
+    exact: ExactRegion | None = None
 
 
 class RegionEdges:
@@ -48,6 +49,7 @@ class RegionEdges:
         self._numbers = {place: number for number, place in enumerate(places)}
         self._most = most
         self._apart = apart
+        self._graphs: dict[Region, frozenset[int]] = {}
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end``."""
@@ -55,13 +57,19 @@ class RegionEdges:
         if edges is not None:
             self.edges[self._numbers[end]] = edges
 
-    def take_tiled(self, found: Iterable[TiledRegion]) -> None:
-        """Take regions on tiles beside those that are there."""
+    def take_exact(self, found: Iterable[ExactRegion]) -> None:
+        """Take regions on tiles, or in groups of channels, beside those that are there."""
         for item in found:
-            edges = _stacked(self._on_tiles(item))
+            edges = _stacked(self._exact(item))
             if edges is not None:
                 place = self._numbers[item.region.end_piece]
-                self.edges[place] = self.edges[place].followed_by(edges)
+                before = self.edges.get(place)
+                self.edges[place] = edges if before is None else before.followed_by(edges)
+                self._graphs[replace(item.region, in_arena=False)] = item.graphs
+
+    def graphs(self, region: Region) -> frozenset[int] | None:
+        """Return the graphs of a region that was taken as ``take_exact`` does; None: it was not."""
+        return self._graphs.get(replace(region, in_arena=False))
 
     def seconds_on_rows(self, region: Region) -> float | None:
         """Return what ``region`` takes, which is on rows; None: it is not among them."""
@@ -122,9 +130,11 @@ class RegionEdges:
                     seconds = float(sketch.seconds[number])
                     yield _Edge(start, each, n_bytes, weights, bound, seconds)
 
-    def _on_tiles(self, item: TiledRegion) -> Iterator[_Edge]:
+    def _exact(self, item: ExactRegion) -> Iterator[_Edge]:
         first, end = item.region.first_piece, item.region.end_piece
-        n_bytes = item.strip_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
+        if first not in self._numbers or end not in self._numbers:
+            return
+        n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
         if n_bytes < self._most and not self._has_apart(item.touched):
             yield _Edge(
                 self._numbers[first],
@@ -149,5 +159,5 @@ def _stacked(found: Iterable[_Edge]) -> Edges | None:
     numbers = np.array([edge[:5] for edge in edges], np.int64)
     start, rows, arena, ring, bound = np.ascontiguousarray(numbers.T)
     seconds = np.array([edge.seconds for edge in edges])
-    tiled = {number: edge.tiled for number, edge in enumerate(edges) if edge.tiled is not None}
-    return Edges(start, rows, arena, ring, bound, seconds, tiled)
+    exact = {number: edge.exact for number, edge in enumerate(edges) if edge.exact is not None}
+    return Edges(start, rows, arena, ring, bound, seconds, exact)

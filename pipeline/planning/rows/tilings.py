@@ -6,15 +6,13 @@ all of that on top of what they take, and are taken where they are faster even s
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from models.packs.choice import BINDING_BYTES
-from pipeline.program.region_plan import RegionPlan
-from pipeline.program.regions import Call, Region, RegionError, Reuse, plan_region
+from pipeline.planning.rows.exact_regions import ExactRegion
+from pipeline.program.regions import Region, RegionError, Reuse, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
 from pipeline.program.sketching.sketches import MOST_PHASES
-from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
 from pipeline.program.stopping import go_on
 
 #: Of what tiles take by a profile without noise: so much more they may take, beside rows.
@@ -31,22 +29,6 @@ _PART_OF_ELEMENTS = 2
 
 #: Seconds of a region on rows; None: nobody thought of it.
 SecondsOnRows = Callable[[Region], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class TiledRegion:
-    """What ``region`` takes: bytes of strips and of what it binds, and seconds at most.
-
-    ``doubt_seconds``: by how much these are more than what it usually takes. ``touched``: the row values
-    that it reads or writes where these lie whole.
-    """
-
-    region: Region
-    strip_bytes: int
-    binding_bytes: int
-    seconds: float
-    doubt_seconds: float
-    touched: frozenset[int]
 
 
 def tiled_regions(network: RowNetwork, region: Region) -> Iterator[Region]:
@@ -90,9 +72,9 @@ class Tilings:
         self._usual = usual
         self._most = most
         self._left = most_work
-        self._planned: dict[Region, TiledRegion | None] = {}
+        self._planned: dict[Region, ExactRegion | None] = {}
 
-    def instead_of(self, region: Region, on_rows: SecondsOnRows) -> Iterator[TiledRegion]:
+    def instead_of(self, region: Region, on_rows: SecondsOnRows) -> Iterator[ExactRegion]:
         """Yield what may be faster than ``region``, which runs on rows, or than fewer rows of it."""
         for tiled in tiled_regions(self._network, region):
             fewer = max(_rows_of_as_many(self._network, tiled) // _PART_OF_ELEMENTS, 1)
@@ -114,7 +96,7 @@ class Tilings:
             most += self._most.call(number, *each)
         return _count(self._network, region) * _doubted(usual, most)
 
-    def _plan(self, region: Region) -> TiledRegion | None:
+    def _plan(self, region: Region) -> ExactRegion | None:
         """Return what ``region`` takes; None: it cannot run, or enough was looked at."""
         if region not in self._planned:
             operators = self._network.operators_within(region.pieces)
@@ -125,7 +107,7 @@ class Tilings:
             self._planned[region] = self._taken(region)
         return self._planned[region]
 
-    def _taken(self, region: Region) -> TiledRegion | None:
+    def _taken(self, region: Region) -> ExactRegion | None:
         try:
             plan = plan_region(self._network, region)
         except RegionError:
@@ -134,10 +116,7 @@ class Tilings:
             sum(phase_seconds(self._network, plan, times)) for times in (self._usual, self._most)
         )
         seconds = _doubted(usual, most)
-        touched = plan.read | plan.written
-        return TiledRegion(
-            region, plan.live_bytes(), _binding_bytes(plan), seconds, seconds - usual, touched
-        )
+        return ExactRegion.of(self._network, plan, seconds, seconds - usual)
 
 
 def _doubted(usual: float, most: float) -> float:
@@ -146,10 +125,3 @@ def _doubted(usual: float, most: float) -> float:
     Rows were measured beside them: their noise is as large, and may have made them look slower.
     """
     return (1 + DOUBT) * usual + 2 * max(most - usual, 0.0)
-
-
-def _binding_bytes(plan: RegionPlan) -> int:
-    actions = {action for phase in plan.phases for action in phase}
-    calls = sum(isinstance(action, Call) for action in actions)
-    copies = len(actions) - calls
-    return BINDING_BYTES * calls + MOVE_BYTES * copies + STEP_BYTES * len(plan.phases)

@@ -1,4 +1,4 @@
-"""Which parts of a network run on rows, or tiles: for less and less memory, the fastest that there is.
+"""Which parts of a network run on rows, tiles or channels: for less and less memory, the fastest there is.
 
 Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
 and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
@@ -6,12 +6,13 @@ through the network (pipeline/planning/rows/ways.py); those that no other beats 
 profile knows tiles, regions of these ways are tried on tiles within the memory of each (tilings.py).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.packs.manifest import Manifest
+from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.planning.rows.joins_apart import worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
@@ -64,13 +65,16 @@ def find_variants(
     times: RowTimes,
     piece_seconds: Callable[[int], float],
     most_steps: int = ALL_STEPS,
+    *,
     tile_times: RowTimes | None = None,
+    in_groups: Sequence[ExactRegion] = (),
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
     Those on rows are there whether or not tiles beat them: a plan decides between two.
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
-    hardly exceed, None: nobody measured them. Deterministic.
+    hardly exceed, None: nobody measured them. ``in_groups``: bottlenecks in groups of channels.
+    Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
     searches = [_Search(manifest, network, piece_seconds, parts) for parts in apart]
@@ -78,6 +82,8 @@ def find_variants(
     for end, found in searches[0].walk(times, most_steps):
         for search in searches:
             search.regions.take(end, found)
+    for search in searches:
+        search.regions.take_exact(in_groups)
     on_rows = _unbeaten(variant for search in searches for variant in search.variants())
     if tile_times is None:
         return on_rows
@@ -163,7 +169,12 @@ class _Search:
     def on_tiles(self, variants: Iterable[Variant], tilings: Tilings) -> Iterator[Variant]:
         """Yield what is faster than those of ``variants`` that were found here, in their arena and ring."""
         found = [self._found[variant] for variant in variants if variant in self._found]
-        regions = (replace(region, in_arena=False) for way in found for region in way.regions)
+        regions = (
+            replace(region, in_arena=False)
+            for way in found
+            for region in way.regions
+            if region.channels is None
+        )
         tiled = [
             item
             for region in dict.fromkeys(regions)
@@ -171,7 +182,7 @@ class _Search:
         ]
         if not tiled:
             return
-        self.regions.take_tiled(tiled)
+        self.regions.take_exact(tiled)
         limits = [
             (way.ring, way.level, way.arena, price) for way in found for price in _SECONDS_A_BYTE
         ]
@@ -205,10 +216,12 @@ class _Search:
 
     def _graphs(self, region: Region) -> set[int]:
         """Return the graphs of a region's operators."""
+        exact = self.regions.graphs(region)
+        if exact is not None:
+            return set(exact)
         operators = self._network.operators_within(region.pieces)
         items = self._network.operators[operators.start : operators.stop]
-        graphs = (item.graph if region.columns is None else item.tile_graph for item in items)
-        return {graph for graph in graphs if graph is not None}
+        return {item.graph for item in items}
 
 
 def _places(manifest: Manifest, network: RowNetwork) -> list[int]:

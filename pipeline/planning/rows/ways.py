@@ -1,4 +1,4 @@
-"""Ways through a network: between two places its pieces run whole, or as a region on rows or tiles.
+"""Ways through a network: between two places its pieces run whole, or as a region on rows, tiles, channels.
 
 All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
 any of its parts needs of either, and the sum of their seconds and of what they bind. Weights of a region
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.rows.tilings import TiledRegion
+from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.program.lives import PAGE_BYTES
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
@@ -29,8 +29,8 @@ class Edges:
     """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``tiled``: those
-    on tiles, by number; their seconds have the doubt in them.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``exact``: those
+    on tiles or in groups of channels, by number; their seconds have the doubt in them.
     """
 
     start: Numbers
@@ -39,11 +39,11 @@ class Edges:
     ring: Numbers
     bound: Numbers
     seconds: Times
-    tiled: Mapping[int, TiledRegion] = field(default_factory=dict)
+    exact: Mapping[int, ExactRegion] = field(default_factory=dict)
 
     def followed_by(self, others: "Edges") -> "Edges":
         """Return these and ``others``, which end at the same place."""
-        behind = {len(self.start) + number: item for number, item in others.tiled.items()}
+        behind = {len(self.start) + number: item for number, item in others.exact.items()}
         return Edges(
             np.concatenate([self.start, others.start]),
             np.concatenate([self.rows, others.rows]),
@@ -51,20 +51,20 @@ class Edges:
             np.concatenate([self.ring, others.ring]),
             np.concatenate([self.bound, others.bound]),
             np.concatenate([self.seconds, others.seconds]),
-            {**self.tiled, **behind},
+            {**self.exact, **behind},
         )
 
     def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
         """Return edge ``number``, of the pieces [first, end)."""
-        tiled = self.tiled.get(number)
-        if tiled is not None:
-            return replace(tiled.region, in_arena=in_arena)
+        exact = self.exact.get(number)
+        if exact is not None:
+            return replace(exact.region, in_arena=in_arena)
         return Region(first, end, int(self.rows[number]), in_arena=in_arena)
 
     def doubt(self, number: int) -> float:
         """Return which of the seconds of an edge are doubt."""
-        tiled = self.tiled.get(number)
-        return 0.0 if tiled is None else tiled.doubt_seconds
+        exact = self.exact.get(number)
+        return 0.0 if exact is None else exact.doubt_seconds
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""

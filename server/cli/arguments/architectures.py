@@ -55,7 +55,7 @@ def profile_for(
         tuned = [each.label for each in chosen if each.tuned]
         if not tuned:
             return None
-        say(f"{exc}; measuring a short one, which {', '.join(tuned)} needs")
+        say(f"{exc}; measuring a short one, which {', '.join(tuned)} needs, and keeping it there")
     measured = profile_pack(pack, device, _SHORT_ITERATIONS, progress, disk=disk)
     try:
         save_profile(measured, pack)

@@ -1,5 +1,6 @@
 """``layerstream bench peers``: networks beside ONNX Runtime and OpenVINO, one table of all."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,9 @@ from pipeline.energy.meter import find_meter
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.architectures import profile_for
 from server.cli.arguments.options import Json, Threads, open_named
-from server.cli.benching.networks import network
-from server.cli.printing.bench_tables import print_peers
-from server.cli.printing.output import print_json
+from server.cli.benching.networks import named, network
+from server.cli.printing.bench_tables import network_lines, print_peers
+from server.cli.printing.output import print_json, tell, warn
 from server.cli.printing.steps import bar
 
 _USUAL = ",".join(f"{way.percent:g}%" for way in WAYS if way.percent is not None)
@@ -41,15 +42,22 @@ def peers(
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Compare networks with ONNX Runtime and OpenVINO holding all weights: delay, memory of a cgroup."""
+    """Compare networks with ONNX Runtime and OpenVINO holding all weights: delay, memory of a cgroup.
+
+    Rows of each network are said on stderr when it ends, and all in one table in the end.
+    """
     ways = [Way("pre"), *(Way("auto", percent) for percent in _percents(weights))]
     device = open_named(context, "cpu", threads)
+    given = [named(name, resolution) for name in names]
     networks = []
-    for name in names:
-        with network(name, resolution, folder) as (pack, source):
-            networks.append(
-                _measured(Comparison(pack, source, device.threads, ways, runs=runs), device)
-            )
+    for each in given:
+        # No word of the profile of a pack that was made just now, and goes again.
+        kept = warn if each.path is not None and each.path.is_dir() else _silent
+        with network(each, resolution, folder) as (pack, source):
+            wanted = Comparison(pack, source, device.threads, ways, runs=runs)
+            networks.append(_measured(wanted, device, kept))
+        for line in network_lines(networks[-1]):
+            tell(line)
     result = {"machine": machine(device), "runs": runs, "networks": networks}
     if as_json:
         print_json(result)
@@ -57,10 +65,16 @@ def peers(
         print_peers(result)
 
 
-def _measured(wanted: Comparison, device: Device) -> dict[str, Any]:
+def _silent(line: str) -> None:
+    pass
+
+
+def _measured(
+    wanted: Comparison, device: Device, say_profile: Callable[[str], None]
+) -> dict[str, Any]:
     auto = Configuration("auto", ARCHITECTURES["auto"])
     with bar(f"profiling {wanted.pack.name}") as shown:
-        profile_for(wanted.pack, [auto], device, lambda line: None, shown.step)
+        profile_for(wanted.pack, [auto], device, say_profile, shown.step)
     with bar(f"measuring {wanted.pack.name}") as shown:
         return compare(
             wanted, progress=lambda done: shown.step(done, wanted.runs), meter=find_meter()

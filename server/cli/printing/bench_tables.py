@@ -74,6 +74,13 @@ def print_peers(result: dict[str, Any]) -> None:
             say(f"{network['model']}: {note}")
 
 
+def network_lines(network: dict[str, Any]) -> Iterator[str]:
+    """Yield what ``bench peers`` found of one network, a line a runtime."""
+    for row in network["rows"]:
+        model, runtime, median, _, ratio, *_ = _beside(network["model"], row)
+        yield f"{model}: {runtime} {median} ms, {ratio} of the best peer"
+
+
 def _beside(model: str, row: dict[str, Any]) -> Sequence[str]:
     ratio, error = row["ratio_to_best_peer"], row["max_relative_error"]
     sizes = (row[key] for key in ("cgroup_peak_bytes", "anonymous_bytes"))

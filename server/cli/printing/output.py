@@ -55,6 +55,11 @@ def warn(message: str) -> None:
     sys.stderr.write(f"layerstream: warning: {_one_line(message)}\n")
 
 
+def tell(message: str) -> None:
+    """Say on stderr, in one line, how far a command is."""
+    sys.stderr.write(f"{_one_line(message)}\n")
+
+
 def print_json(document: Any) -> None:
     """Print ``document`` for programs."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")

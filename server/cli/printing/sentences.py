@@ -34,14 +34,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def network_size(
-    n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None
+    n_bytes: int, layers: int, largest_bytes: int, parameters: int | None = None, *, counts: str
 ) -> str:
-    """Return how large a network is; sizes in bytes."""
+    """Return how large a network is; sizes in bytes. ``counts``: what counts as a layer."""
     numbers = "" if parameters is None else f" ({counted(parameters, 'parameter')})"
     # Of an ONNX graph many layers have no weights, so not: so much in so many layers.
     return (
         f"{format_size(n_bytes)}{numbers}, {format_size(largest_bytes)} in the largest of "
-        f"{counted(layers, 'layer')}"
+        f"{counted(layers, 'layer')} {counts}"
     )
 
 
@@ -146,6 +146,14 @@ def operators_on_elements(
     if kernels is not None:
         return f"{count}, by native kernels for {kernels} where one thread computes: {not_shared}"
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
+
+
+def operators_alone(pieces: int) -> str:
+    """Return why ``pieces`` of one operator on elements each have no native kernel."""
+    return (
+        f"{counted(pieces, 'piece')} of one operator on elements (a SiLU, GELU or sum) "
+        "in ONNX Runtime, which passes over memory once for it, too"
+    )
 
 
 def source(sizes: SourceSizes) -> str:

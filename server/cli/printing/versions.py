@@ -6,8 +6,15 @@ from importlib import metadata
 
 def versions() -> str:
     """Return one line for people and for reports of faults; nothing that it names is imported."""
-    own, runtime = _version("layerstream"), _version("onnxruntime")
-    return f"layerstream {own} (Python {platform.python_version()}, ONNX Runtime {runtime})"
+    runtime = _version("onnxruntime")
+    return (
+        f"layerstream {own_version()} (Python {platform.python_version()}, ONNX Runtime {runtime})"
+    )
+
+
+def own_version() -> str:
+    """Return the version of this Layerstream."""
+    return _version("layerstream")
 
 
 def _version(distribution: str) -> str:

@@ -9,6 +9,10 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from models.compiler import CompileOptions
+from models.compiler.cutting.cut import MERGED_WEIGHT_BYTES
+from models.packs.manifest import SPAN_ALIGNMENT
+from models.packs.pack import Pack
 from models.runtime.sessions import open_resident
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written
@@ -120,3 +124,112 @@ def test_quantised_networks_equal_plain_onnx_runtime(
     weights = sum(span.length for span in pack.manifest.spans)
     floats = sum(4 * np.prod(tensor.dims) for tensor in model.graph.initializer)
     assert 0 < weights < 0.5 * floats
+
+
+CONVOLUTIONS = {
+    "product": ("pads=[1,1,1,1]", (160, 128, 3, 3), 7),
+    "product with strides": ("strides=[2,2], pads=[0,1,2,1]", (160, 128, 3, 3), 9),
+    "product of one pixel": ("", (384, 512, 1, 1), 8),
+    "product, padding chosen": ('strides=[2,1], auto_pad="SAME_LOWER"', (192, 128, 3, 2), 9),
+    "as it is": ("pads=[1,1,1,1]", (1200, 16, 3, 3), 20),
+}
+PART_BYTES = 40_000  # too large for two in one piece
+
+
+def _convolution(attributes: str, kernel: tuple[int, ...], side: int) -> onnx.ModelProto:
+    """A convolution whose channels come last, as ONNX Runtime's optimiser makes it."""
+    features, channels = kernel[:2]
+    return _model(
+        f"""g (uint8[1,{side},{side},{channels}] x) => (uint8[1,a,b,{features}] y) {{
+            y = com.microsoft.QLinearConv<channels_last=1{", " * bool(attributes)}{attributes}>
+                (x, s, z, w, ws, wz, t, z, b)
+        }}""",
+        s=np.array(0.02, np.float32),
+        z=np.array(120, np.uint8),
+        t=np.array(0.05 * np.sqrt(np.prod(kernel[1:])), np.float32),
+        w=_weights(*kernel),
+        ws=_scales(features),
+        wz=np.zeros(features, np.int8),
+        b=np.arange(features, dtype=np.int32) * 50,
+    )
+
+
+def _matrices() -> onnx.ModelProto:
+    """Every product with a matrix of integers, and a convolution that gives its sums."""
+    return _model(
+        """g (uint8[12,300] x, float[5,300] f, uint8[1,16,9,9] v) => (uint8[12,400] a, int32[12,400] c,
+            float[5,400] d, uint8[12,400] e, int32[1,640,7,7] i) {
+            a = QLinearMatMul(x, s, z, w, ws, wz, t, z)
+            c = MatMulInteger(x, w, z)
+            d = com.microsoft.DynamicQuantizeMatMul(f, w, ws, wz, fb)
+            e = com.microsoft.QGemm<transB=1>(x, s, z, wt, ws, wz, b, t, z)
+            i = ConvInteger(v, k, z)
+        }""",
+        s=np.array(0.02, np.float32),
+        z=np.array(120, np.uint8),
+        t=np.array(0.5, np.float32),
+        w=_weights(300, 400),
+        wt=_weights(400, 300),
+        k=_weights(640, 16, 3, 3),
+        ws=_scales(400),
+        wz=np.zeros(400, np.int8),
+        b=np.arange(400, dtype=np.int32),
+        fb=np.linspace(-1, 1, 400, dtype=np.float32),
+    )
+
+
+def _same_bits_in_parts(model: onnx.ModelProto, folder: Path) -> Pack:
+    """Compile with small parts; check every bit of what that streams, and return the pack."""
+    source = written(model, folder / "m.onnx")
+    pack = compiled(source, folder, CompileOptions(chunk_bytes=PART_BYTES))
+    generator = np.random.default_rng(6)
+    inputs = {
+        port.name: np.clip(generator.standard_normal(port.shape) * 60 + 120, 0, 255).astype(
+            port.dtype
+        )
+        for port in pack.manifest.inputs
+    }
+    session = open_resident(str(source))
+    names = [output.name for output in session.get_outputs()]
+    expected = dict(zip(names, session.run(names, inputs), strict=True))
+    same(streamed(pack, inputs), expected)
+    assert all(np.ptp(array) > 10 for array in expected.values())  # not all at a limit
+    assert pack.manifest.resident_pieces == []
+    return pack
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_parts_of_a_quantised_convolution_have_the_bits_of_the_whole(
+    name: str, tmp_path: Path
+) -> None:
+    attributes, kernel, side = CONVOLUTIONS[name]
+    pack = _same_bits_in_parts(_convolution(attributes, kernel, side), tmp_path)
+    operators = [layer.operator for layer in pack.manifest.layers]
+    turned = "QGemm" if name.startswith("product") else "QLinearConv"
+    assert operators.count(turned) > 1
+    assert "Concat" in operators
+    # With scales, biases and the rest of a page.
+    assert pack.manifest.largest_chunk_bytes <= PART_BYTES + 2 * SPAN_ALIGNMENT
+    # All parts are one graph, but for the last where it is smaller.
+    parts = [layer for layer in pack.manifest.layers if layer.operator == turned]
+    graphs = {pack.manifest.pieces[layer.first_piece].graph for layer in parts}
+    assert len(graphs) <= 2
+
+
+def test_parts_of_quantised_matrices_have_the_bits_of_the_whole(tmp_path: Path) -> None:
+    pack = _same_bits_in_parts(_matrices(), tmp_path)
+    # Small parts are merged; whole matrices have 120,000 bytes.
+    assert pack.manifest.largest_chunk_bytes <= MERGED_WEIGHT_BYTES + SPAN_ALIGNMENT
+    operators = [layer.operator for layer in pack.manifest.layers]
+    for operator in ("QGemm", "QLinearMatMul", "DynamicQuantizeMatMul", "ConvInteger"):
+        assert operators.count(operator) > 1, operator
+
+
+def test_the_model_beside_a_pack_has_the_layers_as_they_stream(tmp_path: Path) -> None:
+    attributes, kernel, side = CONVOLUTIONS["product"]
+    model = _convolution(attributes, kernel, side)
+    pack = _same_bits_in_parts(model, tmp_path)
+    image = np.random.default_rng(2).integers(0, 256, (1, side, side, kernel[1])).astype(np.uint8)
+    whole = open_resident(str(tmp_path / "m.onnx")).run(None, {"x": image})
+    beside = open_resident(str(pack.folder / "model.onnx")).run(None, {"x": image})
+    np.testing.assert_array_equal(whole[0], beside[0])

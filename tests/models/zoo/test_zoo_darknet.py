@@ -12,6 +12,8 @@ from models.darknet.cfg.text import format_cfg, parse_cfg, read_cfg
 from models.darknet.layers.network import Layer, Network, build_network
 from models.darknet.layers.sizes import parameter_count, source_sizes
 from models.darknet.seeded import random_weights
+from models.detection.coco import COCO
+from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
@@ -98,6 +100,18 @@ def test_a_detector_has_its_grids(name: str, grids: list[int]) -> None:
     shapes = [network.layers[index].shape for index in network.outputs]
     assert [rows for _, rows, _ in shapes] == grids
     assert all(rows == columns for _, rows, columns in shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("yolov2", COCO), ("yolov4-tiny", COCO), ("yolov2-voc", ())]
+)
+def test_detectors_of_as_many_classes_know_the_names_of_coco(
+    name: str, labels: tuple[str, ...]
+) -> None:
+    found = read_metadata(zoo.ENTRIES[name].skeleton(96), Path(name)).detection
+    assert found is not None
+    assert found.labels == labels
+    assert len({*COCO, ""}) == 81
 
 
 def test_weights_are_those_that_the_importer_draws(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+from models.detection.coco import COCO
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.graphs.writer import declared
 from models.images.preprocess import Preprocess
@@ -45,6 +46,7 @@ def test_skeletons_say_what_their_boxes_are(name: str) -> None:
     entries = {item.key: json.loads(item.value) for item in skeleton.metadata_props}
     (head,) = entries[DETECTION]["heads"]
     kind = "yolov5" if name == "yolov5s" else "yolov8"
+    assert entries[DETECTION]["labels"] == list(COCO)
     assert head == {"output": "output0", "kind": kind, "classes": 80}
     recipe = Preprocess.model_validate(entries[PREPROCESS])
     assert (recipe.size, recipe.resize, recipe.pad_value) == ((96, 96), "letterbox", 114)

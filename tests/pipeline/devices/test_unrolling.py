@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
 
 from loader.buffers import PAGE_BYTES
 from models.compiler import CompileOptions, compile_onnx
@@ -52,11 +55,41 @@ def plain() -> onnx.ModelProto:
     )
 
 
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    folder = tmp_path_factory.mktemp("plain")
-    onnx.save(plain(), folder / "plain.onnx")
-    return open_pack(compile_onnx(folder / "plain.onnx", folder / "pack", CompileOptions()))
+def quantised() -> onnx.ModelProto:
+    """Quantised operators that sum in memory of their own: channels first and last, groups, strides."""
+    model = parse_model(
+        """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        quantised (uint8[1,16,40,40] x, uint8[1,40,40,16] v, uint8[200,300] m, float[1,300] f)
+        => (uint8[1,16,40,40] y, uint8[1,8,19,19] z, uint8[1,19,19,16] p, uint8[200,96] q,
+            int32[1,8,38,38] i, uint8[1,32,1,1] g, float[1,96] d) {
+            y = QLinearConv<group=16, pads=[1,1,1,1]>(x, s, k, wa, s, k, s, k)
+            a = QLinearConv(x, s, k, wb, s, k, s, k)
+            z = QLinearConv<strides=[2,2]>(x, s, k, wb, s, k, s, k)
+            p = com.microsoft.NhwcMaxPool<kernel_shape=[3,3], strides=[2,2]>(v)
+            q = QLinearMatMul(m, s, k, wc, s, k, s, k)
+            i = ConvInteger(x, wb, k, k)
+            e = QLinearConv<kernel_shape=[1,1]>(a, s, k, we, s, k, s, k)
+            g = com.microsoft.QLinearGlobalAveragePool(e, s, k, s, k)
+            d = com.microsoft.DynamicQuantizeMatMul(f, wc, s, k)
+        }"""
+    )
+    weights = {"wa": (16, 1, 3, 3), "wb": (8, 16, 3, 3), "wc": (300, 96), "we": (32, 8, 1, 1)}
+    arrays = {name: np.ones(shape, np.uint8) for name, shape in weights.items()}
+    arrays |= {"s": np.array(0.5, np.float32), "k": np.array(3, np.uint8)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in arrays.items()
+    )
+    return model
+
+
+@pytest.fixture(scope="module", params=[plain, quantised], ids=lambda make: make.__name__)
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    name = request.param.__name__
+    folder = tmp_path_factory.mktemp(name)
+    onnx.save(request.param(), folder / f"{name}.onnx")
+    return open_pack(
+        compile_onnx(folder / f"{name}.onnx", folder / "packs" / name, CompileOptions())
+    )
 
 
 @pytest.mark.skipif(heap_bytes() is None, reason="the C library does not count its heap")
@@ -73,6 +106,7 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
     peaks = json.loads(done.stdout)
     device = CpuDevice(1)
     more_than_compiled = 0
+    assert max(map(max, peaks.values())) > 10 * PAGE_BYTES  # or nothing was measured
     for threads in THREADS:
         device.threads = threads
         pieces = device.fitted(pack).manifest.pieces
@@ -82,4 +116,5 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
             # A block has a header, and both lie on whole pages.
             assert peak <= piece.scratch_bytes + 2 * PAGE_BYTES, (threads, piece.outputs)
             more_than_compiled += peak > compiled.scratch_bytes + 2 * PAGE_BYTES
-    assert more_than_compiled > 2  # or the bound need not know the threads
+    if pack.name == "plain":
+        assert more_than_compiled > 2  # or the bound need not know the threads

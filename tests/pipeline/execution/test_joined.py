@@ -42,7 +42,8 @@ PLANS = {
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    return open_pack(small_pack(Path(tmp_path_factory.mktemp("repository"))))
+    folder = Path(tmp_path_factory.mktemp("repository"))
+    return CpuDevice(1, native=False).fitted(open_pack(small_pack(folder)))
 
 
 def planned(pack: Pack, name: str) -> Plan:

@@ -2,13 +2,40 @@
 
 import json
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.packs.manifest import Manifest
 from pipeline.execution.perfetto import trace_document
+from pipeline.planning.joining.joined import joined
+from pipeline.planning.plan import Plan
 from pipeline.timing.simulator import simulate
 from tests.pipeline.plans import durations, plans
+
+
+@given(plans(), st.data())
+def test_steps_in_one_launch_are_one_bar(drawn: tuple[Manifest, Plan], data: st.DataObject) -> None:
+    source, plan = drawn
+    longer = joined(source, plan)
+    events = simulate(plan.stages, data.draw(durations(plan))).events
+    bars = [
+        [item for item in trace_document({"": (each, events)})["traceEvents"] if _is_kernel(item)]
+        for each in (plan, longer)
+    ]
+    assert len(bars[0]) - len(bars[1]) == len(plan.steps) - longer.launches
+    first, last = ((row[0]["ts"], row[-1]["ts"] + row[-1]["dur"]) for row in bars)
+    assert first == pytest.approx(last)
+    merged = [item for item in bars[1] if " to " in item["name"]]
+    assert [item["name"] for item in merged] == [
+        f"kernel {run.start} to kernel {run.stop - 1}" for run in longer.runs
+    ]
+
+
+def _is_kernel(item: dict[str, Any]) -> bool:
+    return item["ph"] == "X" and str(item["name"]).startswith("kernel ")
 
 
 @given(st.data())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from loader.errors import LoaderError, ReadError
-from pipeline.devices.base import Done, KernelError
+from pipeline.devices.base import Done, KernelError, nothing
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
 from pipeline.execution.sweep import Sweeper
 from pipeline.planning.make import make_plan
@@ -68,6 +68,12 @@ def sweeper(
 ) -> Sweeper:
     starts = (reads, copies or Moves(by_thread=reads.by_thread))
     return Sweeper(plan.stages, starts[: len(plan.stages) - 1], kernels)
+
+
+def noted(asked: list[int], kernels: int) -> bool:
+    """Be asked whether a sweep is cancelled, after so many kernels: it is not."""
+    asked.append(kernels)
+    return False
 
 
 def kernels(ran: list[int]) -> list[Callable[[], None]]:
@@ -156,6 +162,40 @@ def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bo
         sweeper(reads, kernels(ran), PLANS["async"], copies).run()
     assert (reads.open, copies.open) == (0, 0)
     assert all(index < PLANS["async"].users[fail_at].start for index in ran)
+
+
+@pytest.mark.parametrize("name", ["2s", "ring", "ahead"])
+def test_steps_of_one_launch_end_with_it(name: str) -> None:
+    """The first of a run does the work of all: nobody is asked in between, and a trace has each."""
+    plan, ran, asked = PLANS[name], list[int](), list[int]()
+    all_work = kernels(ran)
+    sweeps = sweeper(Moves(), all_work, plan)
+    sweeps.run(cancelled=lambda: noted(asked, 0))
+    sweeps.settle()
+    apart, together = len(asked), list[int]()
+    launches = [all_work[0], nothing, all_work[2], all_work[3], nothing, nothing]
+    sweeps = sweeper(Moves(), launches, plan)
+    ran.clear()
+    sweeps.run(cancelled=lambda: noted(together, 0))
+    assert ran == [0, 2, 3]
+    assert len(together) <= apart
+    trace: list[TraceEvent] = []
+    sweeps.run(record=trace.append)
+    assert violations(trace, writes(plan), len(SOURCE.pieces)) == []
+    assert ran == 2 * [0, 2, 3]
+    sweeps.settle()
+
+
+def test_nobody_is_asked_between_steps_of_one_launch() -> None:
+    one_read = make_plan(
+        SOURCE, ARCHITECTURES["2s"], choice=Choice(100 * PAGE, read_bytes=100 * PAGE)
+    )
+    ran, asked = list[int](), list[int]()
+    launches = [kernels(ran)[0], *[nothing] * (len(SOURCE.pieces) - 1)]
+    sweeps = sweeper(Moves(), launches, one_read)
+    sweeps.run(cancelled=lambda: noted(asked, len(ran)))
+    assert ran == [0]
+    assert 1 not in asked
 
 
 def test_the_schedule_is_asked_only_when_something_waits_for_a_kernel(

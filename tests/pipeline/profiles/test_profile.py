@@ -1,6 +1,7 @@
 """Profiles: what they say of plans, how they are kept, and which are refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.chunk_sizes import chunk_levels
+from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.delay_limits import SweepLimits
@@ -70,6 +72,30 @@ def test_durations_fit_their_plan(drawn: tuple[Any, Plan]) -> None:
         for index in range(len(plan.stages[0]))
     )
     assert simulate(plan.stages, made).delay_seconds >= sum(made.stages[-1])
+
+
+@given(plans(), st.floats(0, 1e-3), st.floats(1, 1.2))
+def test_steps_in_one_launch_take_what_launches_save_less(
+    drawn: tuple[Any, Plan], launch: float, whole: float
+) -> None:
+    source, plan = drawn
+    alone = profile(source)
+    known = alone.model_copy(update={"launch": launch, "whole": whole})
+    longer = joined(source, plan)
+    before, after = (made.durations(longer) for made in (alone, known))
+    assert before.stages[:-1] == after.stages[:-1]
+    for run in longer.runs:
+        took = whole * sum(alone.durations(plan).stages[-1][run.start : run.stop])
+        held = after.stages[-1][run.start : run.stop]
+        assert held[0] == pytest.approx(max(took - launch * (len(run) - 1), 0.0))
+        assert not any(held[1:])
+    fewer = sum(len(run) - 1 for run in longer.runs)
+    total = whole * sum(before.stages[-1])
+    assert total - fewer * launch - 1e-9 <= sum(after.stages[-1]) <= total + 1e-9
+    # A bound counts on nothing that is only usual.
+    slowest = known.durations(longer, "max")
+    assert sum(slowest.stages[-1]) == pytest.approx(sum(alone.durations(plan, "max").stages[-1]))
+    assert known.bound_seconds(longer) == pytest.approx(alone.bound_seconds(plan))
 
 
 def test_reads_between_sizes_and_depths_are_interpolated() -> None:
@@ -157,6 +183,7 @@ def test_plans_that_differ_have_different_keys(tiny_pack: Pack) -> None:
         )
     ]
     assert len({plan_key(plan) for plan in made}) == len(made)
+    assert plan_key(replace(made[0], runs=(range(2),))) != plan_key(made[0])
     again = make_plan(source, ARCHITECTURES["2s"], choice=Choice(2 * whole))
     assert plan_key(again) == plan_key(made[0])
 

@@ -23,6 +23,9 @@ class Same:
     def move(self, n_bytes: int, runs: int = 0) -> float:
         return 0.25
 
+    def bottleneck(self, plan: RegionPlan) -> float:
+        return 1.0
+
 
 def sketched(network: RowNetwork) -> dict[Region, Promised]:
     """Return what sketches propose, each with its bytes of strips, those it saves, and what lies whole."""

@@ -113,6 +113,32 @@ def test_kernels_before_the_turn_release_nothing(source: Manifest, data: st.Data
 
 
 @given(source=manifests(), data=st.data())
+def test_kernels_told_of_together_are_as_if_one_by_one(
+    source: Manifest, data: st.DataObject
+) -> None:
+    architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
+    plan = make_plan(source, architecture, choice=choices(data, source, architecture.slots or 1))
+    together, apart, last = Schedule(plan.stages), Schedule(plan.stages), len(plan.stages) - 1
+    ended = ready = 0
+    flying: list[Action] = []
+    while not together.finished:
+        released = together.release()
+        assert apart.release() == released
+        ready += sum(action.stage == last for action in released)
+        flying += [action for action in released if action.stage != last]
+        if ready > ended and (not flying or data.draw(st.booleans())):
+            first, ended = ended, data.draw(st.integers(ended + 1, ready))
+            together.completed_up_to(last, ended)
+            for index in range(first, ended):
+                apart.completed(last, index)
+        else:
+            action = flying.pop(0)
+            together.completed(action.stage, action.index)
+            apart.completed(action.stage, action.index)
+        assert repr(together) == repr(apart)
+
+
+@given(source=manifests(), data=st.data())
 def test_sequential_never_overlaps_stages(source: Manifest, data: st.DataObject) -> None:
     plan = make_plan(source, ARCHITECTURES["seq"])
     flying = {"read": 0, "copy": 0, "kernel": 0}
@@ -159,8 +185,14 @@ def test_completions_of_what_is_not_in_flight_are_refused() -> None:
     schedule = Schedule((Stage("kernel", ((0,), (0,))),))
     with pytest.raises(ScheduleError, match="kernel 0"):
         schedule.completed(0, 0)
+    with pytest.raises(ScheduleError, match="kernel up to 1"):
+        schedule.completed_up_to(0, 1)
     schedule.release()
+    with pytest.raises(ScheduleError, match="kernel up to 3"):
+        schedule.completed_up_to(0, 3)
     schedule.completed(0, 1)
+    with pytest.raises(ScheduleError, match="kernel up to 2"):
+        schedule.completed_up_to(0, 2)
     with pytest.raises(ScheduleError, match="kernel 1"):
         schedule.completed(0, 1)
 

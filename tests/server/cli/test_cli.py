@@ -129,6 +129,7 @@ def test_zoo_build(cli: Cli, tmp_path: Path) -> None:
         "weight_bytes": 46_796_448,
         "largest_layer_bytes": 512 * 512 * 9 * 4 + 4 * 512 * 4,
         "parameters": 11_689_512,
+        "tool": "layerstream",
     }
     model = onnx.load(file)
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]

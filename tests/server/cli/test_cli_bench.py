@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.errors import PackError
 from pipeline.peers import ONNXRUNTIME, OPENVINO
+from server.cli.benching.networks import named
 from tests.server.support import BAD, Cli, Packs, inputs_for
 
 ROW = {
@@ -198,7 +200,7 @@ def test_no_pack(cli: Cli, tmp_path: Path) -> None:
 def test_peers_in_one_table(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     own = shutil.copytree(tiny, tmp_path / "tiny")  # the profile is written beside it
     names = (own, "squeezenet1.1")
-    options = ("--runs", 2, "--weights", "50%", "--resolution", 64, "--folder", tmp_path)
+    options = ("--runs", 2, "--weights", "50%", "--folder", tmp_path)
     document = cli("bench", "peers", *names, *options, "--json").document
     assert [network["model"] for network in document["networks"]] == ["tiny", "squeezenet1.1"]
     # The source of the first lies nowhere: OpenVINO cannot run its pack.
@@ -223,8 +225,30 @@ def test_parts_of_weights_are_percentages(cli: Cli, tiny: Path, weights: str) ->
 
 def test_what_is_no_network_is_named(cli: Cli, tmp_path: Path) -> None:
     cli("bench", "peers", "resnet51", "--folder", tmp_path).refuses(BAD, "resnet51", "resnet50")
+    cli("bench", "peers", "no-pack").refuses(BAD, "a pack or an ONNX file is named by its path")
     for path in ("resnet50.onnx", "repository/resnet50"):
         cli("bench", "peers", path).refuses(BAD, f"{path}: no such file, nor a pack")
+    # All are looked at before the first is built.
+    cli("bench", "peers", "vgg19", tmp_path).refuses(BAD, "no pack in it")
+
+
+def test_a_resolution_is_of_networks_of_the_zoo(cli: Cli, packs: Packs, tiny: Path) -> None:
+    for path in (tiny, packs.sources["pair"]):
+        command = ("bench", "peers", "vgg19", path, "--resolution", 64)
+        cli(*command).refuses(BAD, str(path), "--resolution")
+
+
+def test_a_name_of_the_zoo_means_the_zoo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vgg19").mkdir()
+    assert named("vgg16", 64).path is None
+    assert not capsys.readouterr().err
+    assert named("vgg19", None).path is None
+    assert "./vgg19" in capsys.readouterr().err
+    with pytest.raises(PackError, match="no pack in it"):
+        named("./vgg19", None)
 
 
 @pytest.mark.slow

@@ -75,6 +75,8 @@ def test_run_takes_and_writes_strings(output: Any, tmp_path: Path, architecture:
 
 def test_inspect_says_what_runs_in_one_pass(output: Any, flow: Pack) -> None:
     found = json.loads(output("inspect", flow.folder, "--json"))["one_pass"]
-    assert found.keys() == {"pieces", "kernels", "missing", "not_shared"}
+    assert found.keys() == {"pieces", "alone", "kernels", "missing", "not_shared"}
     assert (found["kernels"] is None) == (found["missing"] is not None)
-    assert ("in one pass" in output("inspect", flow.folder)) == (found["pieces"] > 0)
+    shown = output("inspect", flow.folder)
+    assert ("in one pass" in shown) == (found["pieces"] > 0)
+    assert ("of one operator on elements" in shown) == (found["alone"] > 0)

@@ -25,9 +25,9 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, address
+from pipeline.execution.cores import allowed_cores, cores_for
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
-from pipeline.execution.cores import allowed_cores, cores_for
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
 from pipeline.planning.plan import Choice

@@ -8,12 +8,11 @@ import time
 
 _LOOK_SECONDS = 0.005
 _BUSY_SHARE = 0.1
-_GIVE_UP_SECONDS = 2.0
 
 
-def wait_until_quiet() -> None:
-    """Return once this process uses less than a tenth of a core, or after two seconds."""
-    give_up = time.monotonic() + _GIVE_UP_SECONDS
+def wait_until_quiet(most_seconds: float = 2.0) -> None:
+    """Return once this process uses less than a tenth of a core, or after ``most_seconds``."""
+    give_up = time.monotonic() + most_seconds
     busy = 1.0
     while busy > _BUSY_SHARE and time.monotonic() < give_up:
         wall, used = time.perf_counter(), time.process_time()

@@ -1,0 +1,286 @@
+"""Bottlenecks: parts of a network that can run some of their inner channels at a time (seed 004, Fig. 5).
+
+A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these
+channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
+convolution before, a group of them can be made, added to the result, and forgotten. An inverted
+bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend on
+all channels: groups run up to their means first, and again when the factors are there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from models.compiler.analysis.alias import SUM_INPUT
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.cutting.rows import RowGraph, RowNode
+from models.compiler.optimising.blocked import POINTWISE
+from models.graphs.nodes import attributes, made, reads
+from models.packs.manifest import Window
+
+Kind = Literal["each", "mean", "once", "sum"]
+Axis = Literal["channels", "factors", "inputs"]
+
+_ALIKE = Window()
+# Of the largest inner tensor: where it is small, or no larger than the result, nothing is saved.
+_LEAST_BYTES = 256 << 10
+_MOST_SIZES = 3
+
+
+@dataclass(frozen=True)
+class GroupTensor:
+    """A value or constant that an operator reads, and along what a group has its part of it."""
+
+    name: str
+    axis: Axis | None = None
+    window: Window = _ALIKE
+
+
+@dataclass(frozen=True)
+class GroupNodes:
+    """``nodes`` as one operator: ``inputs`` in the order of its graphs; it makes ``output``."""
+
+    kind: Kind
+    nodes: tuple[int, ...]
+    inputs: tuple[GroupTensor, ...]
+    output: str
+
+
+@dataclass(frozen=True)
+class FoundBottleneck:
+    """The nodes [first_node, end_node), of ``channels`` inner channels, as ``operators`` in their order."""
+
+    first_node: int
+    end_node: int
+    channels: int
+    sizes: tuple[int, ...]
+    operators: tuple[GroupNodes, ...]
+
+
+def find_bottlenecks(
+    graph: Graph, rows: RowGraph, elided: frozenset[int], block: int
+) -> Iterator[FoundBottleneck]:
+    """Yield the bottlenecks of ``graph`` that save memory; they may overlap.
+
+    ``rows``: all that can run on rows; ``elided``: nodes without a kernel; ``block``: channels in a block.
+    """
+    if block == 1:
+        return
+    readers = graph.readers()
+    on_rows = {row.index: row for row in rows.nodes}
+    for index, node in enumerate(graph.nodes):
+        if index in on_rows and _is_pointwise(graph, index):
+            walk = _Walk(graph, on_rows, readers, elided, index)
+            found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
+            if found is not None and _is_worth_it(graph, found):
+                yield found
+
+
+def _sizes(channels: int, block: int) -> tuple[int, ...]:
+    """Return the sizes of groups: one block, two, four, each less than all channels."""
+    return tuple(
+        size for size in (block << times for times in range(_MOST_SIZES)) if size < channels
+    )
+
+
+def _is_worth_it(graph: Graph, found: FoundBottleneck) -> bool:
+    inner = max(
+        (graph.array(item.output).n_bytes for item in found.operators if item.kind == "each"),
+        default=0,
+    )
+    result = graph.array(found.operators[-1].output).n_bytes
+    return inner >= _LEAST_BYTES and inner > result
+
+
+def _is_pointwise(graph: Graph, index: int) -> bool:
+    """Return whether a node is a blocked convolution of one pixel a channel that adds up all channels."""
+    node = graph.nodes[index]
+    given = attributes(node)
+    return (
+        _is_plain_conv(graph, index)
+        and graph.constants[node.input[1]].shape[2:] == (1, 1)
+        and given.get("strides", [1, 1]) == [1, 1]
+        and not any(given.get("pads", [0]))
+    )
+
+
+def _is_plain_conv(graph: Graph, index: int) -> bool:
+    """Return whether a node is a blocked convolution whose every output reads all channels."""
+    return _is_conv(graph, index) and attributes(graph.nodes[index]).get("group", 1) == 1
+
+
+def _is_depthwise(graph: Graph, index: int) -> bool:
+    node = graph.nodes[index]
+    channels = graph.array(node.output[0]).shape[1]
+    group = attributes(node).get("group", 1)
+    return _is_conv(graph, index) and group == channels == graph.array(node.input[0]).shape[1]
+
+
+def _is_conv(graph: Graph, index: int) -> bool:
+    node = graph.nodes[index]
+    return (
+        (node.op_type, node.domain) == ("Conv", NCHWC_DOMAIN)
+        and node.input[0] in graph.values
+        and graph.is_weight(node.input[1])
+        and all(name in graph.constants for name in node.input[2:SUM_INPUT] if name)
+    )
+
+
+@dataclass
+class _Walk:
+    """Goes back from the node ``last`` as long as each node makes channels that only this part reads.
+
+    ``inner``: what is still to be made for each group; ``gate``: what factors are still to be made of.
+    """
+
+    graph: Graph
+    on_rows: dict[int, RowNode]
+    readers: dict[str, list[int]]
+    elided: frozenset[int]
+    last: int
+    inner: set[str] = field(default_factory=set)
+    gate: set[str] = field(default_factory=set)
+    members: set[int] = field(default_factory=set)
+    factors: list[int] = field(default_factory=list)
+    pooled: list[str] = field(default_factory=list)
+    scale: int | None = None
+
+    def found(self, sizes: tuple[int, ...]) -> FoundBottleneck | None:
+        """Return the bottleneck that ends with the last node; None: there is none."""
+        node = self.graph.nodes[self.last]
+        self.members.add(self.last)
+        self.inner.add(node.input[0])
+        operators = [self._sum()]
+        index = self.last - 1
+        while index >= 0 and (self.inner or self.gate):
+            item = self._looked_at(index)
+            if index not in self.members:
+                break
+            operators += [item] if item is not None else []
+            index -= 1
+        if self.gate or not sizes or not any(item.kind == "each" for item in operators):
+            return None
+        channels = self.graph.array(node.input[0]).shape[1]
+        if not all(map(self._has_rows, self._sources(operators))):
+            return None
+        return FoundBottleneck(
+            index + 1, self.last + 1, channels, sizes, tuple(self._with_gate(operators[::-1]))
+        )
+
+    def _sum(self) -> GroupNodes:
+        node = self.graph.nodes[self.last]
+        source, weights, *others = node.input
+        inputs = [GroupTensor(source, "channels"), GroupTensor(weights, "inputs")]
+        # A bias of a few numbers is a part of the graph.
+        held = (name for name in others if name in self.graph.values or self.graph.is_weight(name))
+        inputs += [GroupTensor(name) for name in held]
+        return GroupNodes("sum", (self.last,), tuple(inputs), node.output[0])
+
+    def _looked_at(self, index: int) -> GroupNodes | None:
+        """Make node ``index`` a member, if it can be one; return what it is for each group."""
+        node = self.graph.nodes[index]
+        name = made(node)[0]
+        if len(made(node)) != 1 or self.graph.region(index) is not None or not self._is_own(name):
+            return None
+        if name in self.gate:
+            return self._of_gate(index, name)
+        if name not in self.inner or index in self.elided:
+            return None
+        item = self._each(index, name)
+        if item is not None:
+            self.members.add(index)
+            self.inner.discard(name)
+        return item
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether nobody reads ``name`` but what is already a part."""
+        return name not in self.graph.outputs and self.members.issuperset(
+            self.readers.get(name, ())
+        )
+
+    def _of_gate(self, index: int, name: str) -> GroupNodes | None:
+        """Take in a node that factors are made of; it is an operator if it makes the means."""
+        node = self.graph.nodes[index]
+        self.members.add(index)
+        self.gate.discard(name)
+        if (node.op_type, node.domain) == ("GlobalAveragePool", NCHWC_DOMAIN):
+            self.inner.add(node.input[0])
+            self.pooled.append(name)
+            return GroupNodes("mean", (index,), (GroupTensor(node.input[0], "channels"),), name)
+        self.gate.update(each for each in reads(node) if each in self.graph.values)
+        if index not in self.elided:
+            self.factors.insert(0, index)
+        return None
+
+    def _each(self, index: int, name: str) -> GroupNodes | None:
+        """Return a node as it makes some channels, and note what it makes them of."""
+        node, row = self.graph.nodes[index], self.on_rows.get(index)
+        if row is not None and _is_plain_conv(self.graph, index) and len(node.input) <= SUM_INPUT:
+            return self._conv(index, row, None)
+        if row is not None and _is_depthwise(self.graph, index) and len(node.input) <= SUM_INPUT:
+            self.inner.add(node.input[0])
+            return self._conv(index, row, "channels")
+        if self.scale is None and self._is_scale(index):
+            self.scale = index
+            self.inner.add(node.input[0])
+            self.gate.add(node.input[1])
+            inputs = (GroupTensor(node.input[0], "channels"), GroupTensor(node.input[1], "factors"))
+            return GroupNodes("each", (index,), inputs, name)
+        if row is None or node.op_type not in POINTWISE or node.domain == NCHWC_DOMAIN:
+            return None
+        tensors = [source for source, _ in row.inputs]
+        if row.weights:
+            return None
+        self.inner.update(tensors)
+        sources = tuple(GroupTensor(source, "channels") for source in tensors)
+        return GroupNodes("each", (index,), sources, name)
+
+    def _conv(self, index: int, row: RowNode, axis: Axis | None) -> GroupNodes:
+        node = self.graph.nodes[index]
+        inputs = [GroupTensor(node.input[0], axis, row.inputs[0][1])]
+        inputs += [
+            GroupTensor(name, "channels") for name in node.input[1:] if self.graph.is_weight(name)
+        ]
+        return GroupNodes("each", (index,), tuple(inputs), node.output[0])
+
+    def _is_scale(self, index: int) -> bool:
+        """Return whether a node multiplies each channel by a factor: weights that the network makes."""
+        node = self.graph.nodes[index]
+        if (node.op_type, node.domain, len(node.input)) != ("Conv", NCHWC_DOMAIN, 2):
+            return False
+        if not all(name in self.graph.values for name in node.input):
+            return False
+        shapes = [self.graph.array(name).shape for name in node.input]
+        channels = shapes[0][1]
+        alone = attributes(node).get("group", 1) == channels and shapes[1] == (channels, 1, 1, 1)
+        return alone and self.graph.array(node.output[0]).shape == shapes[0]
+
+    def _sources(self, operators: Sequence[GroupNodes]) -> set[str]:
+        """Return the values that are there before the first of ``operators``."""
+        computed = {item.output for item in operators}
+        read = {tensor.name for item in operators for tensor in item.inputs}
+        read -= computed | ({self.graph.nodes[self.scale].input[1]} if self.scale else set())
+        return {name for name in read if name in self.graph.values}
+
+    def _has_rows(self, name: str) -> bool:
+        shape = self.graph.array(name).shape
+        return len(shape) == 4 and any(
+            name == source for row in self.on_rows.values() for source, _ in row.inputs
+        )
+
+    def _with_gate(self, operators: Sequence[GroupNodes]) -> Iterator[GroupNodes]:
+        """Yield ``operators`` with that of the factors, which runs before they are needed."""
+        for item in operators:
+            if item.nodes == (self.scale,):
+                yield self._gate(item.inputs[1].name)
+            yield item
+
+    def _gate(self, name: str) -> GroupNodes:
+        weights = dict.fromkeys(
+            read
+            for index in self.factors
+            for read in reads(self.graph.nodes[index])
+            if self.graph.is_weight(read)
+        )
+        inputs = tuple(GroupTensor(each) for each in (*self.pooled, *weights))
+        return GroupNodes("once", tuple(self.factors), inputs, name)

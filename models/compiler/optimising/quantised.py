@@ -1,0 +1,283 @@
+"""Quantised layers whose weights stream: convolutions as matrix products, large weights in parts.
+
+Two things are against it. Weights that are no constants ONNX Runtime's QLinearConv turns round for each
+run, byte by byte, which takes ten times as long as to multiply with them; and its tensors have their
+channels last, so output channels do not lie together and no chunk writes a range of bytes. So here a
+convolution of many weights and few pixels becomes the windows of its input (Gather) and a product with a
+matrix that is stored as the product reads it; and a layer of more weights than a part may have becomes
+several of fewer output channels, which Concat joins.
+
+Both give the same bits: sums of integers are exact, and each is rounded by itself. All constants of such a
+layer are streamed with it, its scales, too, and no other node reads them: so layers share sessions.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from models.compiler.analysis.graph import Graph
+from models.compiler.optimising.new_constants import NewConstants
+from models.compiler.optimising.windows import Windows, windows_of
+from models.graphs.nodes import attributes, label, made, reads
+from models.packs.manifest import Array
+
+#: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
+LEAST_PART_BYTES = 256 << 10
+
+# To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
+# result. Measured with AVX-512 and two threads.
+_PIXELS_A_WEIGHT = 2
+# MLAS multiplies with so many columns at once.
+_COLUMNS_AT_ONCE = 16
+# From here on Pad takes its widths as an input.
+_OPSET = 11
+_IMAGE_RANK = 4
+_PRODUCT_DOMAIN = "com.microsoft"
+# Bounds of a layer that is one part.
+_WHOLE = 2
+
+Shape = tuple[int, ...]
+Weight = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where an operator has its weights: input ``weight``, whose axis ``axis`` is output channels.
+
+    ``vectors``: inputs with a number for each output channel, or one for all. ``result``: the axis of
+    output channels in what it makes, from the end where it is negative.
+    """
+
+    weight: int
+    axis: int
+    vectors: tuple[int, ...]
+    result: int = -1
+
+
+_QGEMM = _Form(3, 1, (4, 5, 6))
+_MATRICES = {
+    "QGemm": _QGEMM,
+    "QLinearMatMul": _Form(3, 1, (4, 5)),
+    "MatMulInteger": _Form(1, 1, (3,)),
+    "MatMulIntegerToFloat": _Form(1, 1, (3, 5, 6)),
+    "DynamicQuantizeMatMul": _Form(1, 1, (2, 3, 4)),
+}
+_CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
+
+
+def stream_quantised(model: onnx.ModelProto, graph: Graph, part_bytes: int, folder: Path) -> Graph:
+    """Return ``graph`` with quantised layers that stream; ``model``, which it was made of, is rewritten.
+
+    ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
+    weights as they lie then.
+    """
+    version = max((item.version for item in graph.opsets if item.domain == ""), default=0)
+    if version < _OPSET or not any(_form(graph, node) for node in graph.nodes):
+        return graph
+    path = folder / "quantised.data"
+    with path.open("wb") as file:
+        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, path, file))
+        nodes = tuple(new for node in graph.nodes for new in rewriter.rewritten(node))
+    wanted = {name for node in nodes for name in reads(node)}
+    tensors = [item for item in model.graph.initializer if item.name in wanted]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend([*tensors, *rewriter.constants.tensors])
+    kept = {name: array for name, array in graph.constants.items() if name in wanted}
+    return replace(
+        graph,
+        nodes=nodes,
+        values={**graph.values, **rewriter.values},
+        constants=kept | rewriter.constants.arrays(),
+        streamed=frozenset(rewriter.constants.streamed),
+    )
+
+
+def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
+    """Return where ``node`` has its weights, if they are large and output channels can be divided."""
+    given = attributes(node)
+    if node.op_type in _CONVOLUTIONS:
+        last = node.op_type == "QLinearConv" and given.get("channels_last", 0)
+        form = replace(_CONVOLUTIONS[node.op_type], result=-1 if last else 1)
+        fits = given.get("group", 1) == 1
+    elif node.op_type in _MATRICES:
+        form = replace(_MATRICES[node.op_type], axis=0 if given.get("transB", 0) else 1)
+        fits = not given.get("transA", 0)
+    else:
+        return None
+    name = node.input[form.weight]
+    if not fits or not graph.is_weight(name) or len(made(node)) != 1:
+        return None
+    weight = graph.constants[name]
+    vectors = [node.input[place] for place in form.vectors if place < len(node.input)]
+    shapes = {
+        graph.constants[item].shape if item in graph.constants else None for item in vectors if item
+    }
+    placed = {node.input[0], node.output[0]} <= graph.values.keys()
+    is_matrix = node.op_type in _CONVOLUTIONS or weight.ndim == 2
+    alike = shapes <= {(), (1,), (weight.shape[form.axis],)}
+    return form if placed and is_matrix and alike else None
+
+
+class _Rewriter:
+    """Rewrites one node after the other; ``values``: those that are new."""
+
+    def __init__(self, graph: Graph, part_bytes: int, constants: NewConstants) -> None:
+        self.constants = constants
+        self.values: dict[str, Array] = {}
+        self._graph = graph
+        self._part_bytes = part_bytes
+        self._nodes: list[onnx.NodeProto] = []
+
+    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``node``, or what computes the same and streams."""
+        form = _form(self._graph, node)
+        if form is None:
+            return [node]
+        self._nodes = []
+        weight = self._graph.constants[node.input[form.weight]]
+        windows = self._windows(node, weight.shape)
+        if windows is not None:
+            self._product(node, weight, windows)
+        elif node.op_type in _MATRICES and form.axis == 0:
+            self._parts(_without(node, "transB"), _MATRICES[node.op_type], weight.T)
+        else:
+            self._parts(node, form, weight)
+        return self._nodes
+
+    def _windows(self, node: onnx.NodeProto, kernel: Shape) -> Windows | None:
+        """Return the windows of a convolution that had better be a product, else None."""
+        given = attributes(node)
+        if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
+            return None
+        before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
+        few = math.prod(after[:-1]) < _PIXELS_A_WEIGHT * math.prod(kernel[1:])
+        if len(before) != _IMAGE_RANK or not few:
+            return None
+        return windows_of(given, before, kernel[2:], after)
+
+    def _product(self, node: onnx.NodeProto, kernel: Weight, windows: Windows) -> None:
+        """Compute ``node`` as the windows of its input times its weights."""
+        name, features = node.output[0], kernel.shape[0]
+        result = self._graph.values[name]
+        n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
+        found = self._gathered(node, windows)
+        rows = self._reshaped(found, f"{name}/windows", (n_rows, n_weights))
+        product = self._value(f"{name}/rows", result.dtype, (n_rows, features))
+        _, *quantised, scale, zero_point = node.input[:8]
+        bias = node.input[8] if len(node.input) > 8 else ""
+        gemm = helper.make_node(
+            "QGemm",
+            [rows, *quantised, bias, scale, zero_point],
+            [product],
+            name=node.name,
+            domain=_PRODUCT_DOMAIN,
+        )
+        matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
+        self._parts(gemm, _QGEMM, matrix)
+        self._reshape(product, name, result.shape)
+
+    def _gathered(self, node: onnx.NodeProto, windows: Windows) -> str:
+        """Return the pixels of all windows of what ``node`` reads."""
+        source, _, zero_point, *_ = node.input
+        array, title = self._graph.array(source), node.output[0]
+        channels = array.shape[-1]
+        count = math.prod(array.shape[:-1])
+        found = self._reshaped(source, f"{title}/pixels", (count, channels))
+        if windows.outside:
+            before = found
+            found = self._value(f"{title}/padded", array.dtype, (count + 1, channels))
+            widths = self.constants.add(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
+            self._nodes.append(helper.make_node("Pad", [before, widths, zero_point], [found]))
+        if not windows.plain:
+            before = found
+            found = self._value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
+            index = self.constants.add(f"{title}/index", windows.pixels)
+            self._nodes.append(
+                helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
+            )
+        return found
+
+    def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
+        """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""
+        name, total = node.output[0], weight.shape[form.axis]
+        result = self._array(name)
+        axis = form.result % len(result.shape)
+        bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
+        made = []
+        for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+            part = onnx.NodeProto()
+            part.CopyFrom(node)
+            if len(bounds) > _WHOLE:
+                part.name = f"{label(node)}/{number}"
+                shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])
+                part.output[0] = self._value(part.name, result.dtype, shape)
+            for place in (form.weight, *form.vectors):
+                if place < len(node.input) and node.input[place]:
+                    given = (
+                        weight if place == form.weight else self._graph.constants[node.input[place]]
+                    )
+                    along = form.axis if place == form.weight else 0
+                    part.input[place] = self._own(
+                        part, place, _slice(given, along, first, end, total)
+                    )
+            for place, item in enumerate(node.input):
+                if part.input[place] == item and item in self._graph.constants:
+                    part.input[place] = self._own(part, place, self._graph.constants[item])
+            made.append(part)
+        self._nodes.extend(made)
+        if len(made) > 1:
+            names = [part.output[0] for part in made]
+            title = f"{label(node)}/joined"
+            self._nodes.append(helper.make_node("Concat", names, [name], name=title, axis=axis))
+
+    def _channels(self, weight_bytes: int, total: int) -> int:
+        """Return how many output channels a part has."""
+        fitting = self._part_bytes * total // weight_bytes // _COLUMNS_AT_ONCE * _COLUMNS_AT_ONCE
+        count = -(-total // max(fitting, _COLUMNS_AT_ONCE))
+        return -(-total // count // _COLUMNS_AT_ONCE) * _COLUMNS_AT_ONCE
+
+    def _own(self, node: onnx.NodeProto, place: int, array: Weight) -> str:
+        """Return a constant of ``node`` alone, which is streamed with it."""
+        return self.constants.add(f"{node.output[0]}/{place}", array, streamed=True)
+
+    def _reshaped(self, name: str, result: str, shape: Shape) -> str:
+        made = self._value(result, self._array(name).dtype, shape)
+        self._reshape(name, made, shape)
+        return made
+
+    def _reshape(self, name: str, result: str, shape: Shape) -> None:
+        given = self.constants.add(f"{result}/shape", np.array(shape, np.int64))
+        self._nodes.append(helper.make_node("Reshape", [name, given], [result]))
+
+    def _array(self, name: str) -> Array:
+        return self.values[name] if name in self.values else self._graph.array(name)
+
+    def _value(self, name: str, dtype: str, shape: Shape) -> str:
+        name = self.constants.fresh(name)
+        self.values[name] = Array(dtype=dtype, shape=shape)
+        return name
+
+
+def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight:
+    """Return output channels [first, end) of ``array``, or all of it where it is one number for all."""
+    if array.ndim == 0 or array.shape[axis] != total:
+        return array
+    return array[(slice(None),) * axis + (slice(first, end),)]
+
+
+def _without(node: onnx.NodeProto, attribute: str) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    kept = [item for item in node.attribute if item.name != attribute]
+    del copy.attribute[:]
+    copy.attribute.extend(kept)
+    return copy

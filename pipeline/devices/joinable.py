@@ -1,0 +1,21 @@
+"""Which graphs of a pack a device joins: what plans of launches of several steps are made on."""
+
+from dataclasses import replace
+
+from models.packs.choice import every_piece
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.devices.pack_kernels import PackKernels
+
+
+def with_joins(pack: Pack, device: Device) -> Pack:
+    """Return ``pack`` with ``joins`` of each graph as ``device`` runs it: of all its pieces, or of none."""
+    kernels = PackKernels(pack, device)
+    joins: dict[int, bool] = {}
+    for piece in every_piece(pack.manifest):
+        joins[piece.graph] = joins.get(piece.graph, True) and kernels.joins(piece)
+    graphs = tuple(
+        replace(graph, joins=joins.get(number, False))
+        for number, graph in enumerate(pack.manifest.graphs)
+    )
+    return replace(pack, manifest=pack.manifest.model_copy(update={"graphs": graphs}))

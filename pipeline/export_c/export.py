@@ -1,0 +1,89 @@
+"""From a pack to the texts of C, and to files: the list of steps."""
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.packs.pack import Pack
+from pipeline.export_c.lowering.fusing import fused
+from pipeline.export_c.lowering.lower import lower
+from pipeline.export_c.memory import Memory, plan_memory
+from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.reading import read_network
+from pipeline.export_c.network.swish import with_swish
+from pipeline.export_c.network.unblocking import plain_network
+from pipeline.export_c.writing.api import Api, Ports, Weights, api_of
+from pipeline.export_c.writing.folder import Content, write_folder
+from pipeline.export_c.writing.header import header
+from pipeline.export_c.writing.names import identifier
+from pipeline.export_c.writing.source import Source
+from pipeline.export_c.writing.weights import HEADER_BYTES, plan_loads, store, weights_file
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user decides.
+
+    ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
+    (None: as large as the compiler's chunks for so many weights). ``ports``: whose memory inputs and
+    outputs are. ``prefix``: of all names, None: the pack's name.
+    """
+
+    weights: Weights = "const"
+    ports: Ports = "caller"
+    prefix: str | None = None
+    buffer_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files by name, what a caller sees, and static bytes: of the arena, of the buffer, of weights."""
+
+    files: dict[str, Content]
+    api: Api
+    memory: Memory
+    buffer_bytes: int
+    weight_bytes: int
+
+
+def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Exported:
+    """Return ``pack`` as C; ``made_by``: the tool and its version, for comments.
+
+    Raises:
+        ExportError: something in it cannot become C; the message names node, operator and reason.
+    """
+    network = standard_network(pack)
+    api = api_of(network, options.prefix or identifier(pack.name), options.weights, options.ports)
+    outputs = [port.name for port in network.outputs]
+    program = fused(lower(network), frozenset(outputs))
+    inputs = [port.name for port in network.inputs]
+    memory = plan_memory(program, inputs, outputs, options.ports == "arena")
+    stored = store(memory.steps)
+    loads = None
+    if api.reads:
+        loads = plan_loads(memory.steps, stored, options.buffer_bytes)
+    source = Source(api, program, memory, stored, loads)
+    file = weights_file(stored) if api.reads else b""
+    said = f"{made_by}: {pack.name}, version {pack.version}, of {pack.manifest.source.file}"
+    arena = memory.arena_bytes
+    files: dict[str, Content] = {
+        f"{api.prefix}.h": [header(api, said, arena, source.buffer_bytes, stored)],
+        f"{api.prefix}.c": source.lines(said, zlib.crc32(file[HEADER_BYTES:])),
+    }
+    if api.reads:
+        files[f"{api.prefix}.weights"] = file
+    return Exported(files, api, memory, source.buffer_bytes, stored.weight_bytes)
+
+
+def standard_network(pack: Pack) -> Network:
+    """Return the network of ``pack`` in standard operators on plain tensors."""
+    return with_swish(plain_network(read_network(pack), pack.manifest.target.block))
+
+
+def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:
+    """Write the files of ``exported`` to the folder ``destination``; return their sizes.
+
+    Raises:
+        ExportError: it exists, or cannot be written; then nothing has changed.
+    """
+    return write_folder(destination, exported.files, force)

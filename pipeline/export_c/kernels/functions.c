@@ -1,0 +1,127 @@
+static void relu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? 0.0f : y[i];
+}
+
+static void leaky_relu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? a * y[i] : y[i];
+}
+
+static void clip(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const float v = y[i] < a ? a : y[i];
+        y[i] = v > b ? b : v;
+    }
+}
+
+static float logistic(float x)
+{
+    const float e = expf(x < 0.0f ? x : -x); /* at most 1 */
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+static void sigmoid(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = logistic(y[i]);
+}
+
+static void quick_gelu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] *= logistic(a * y[i]);
+}
+
+static void hyperbolic_tangent(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++) {
+        const float x = y[i], size = x < 0.0f ? -x : x, square = x * x;
+        const float e = expf(-2.0f * size);
+        if (size < 0.25f) /* where 1 - e would lose digits: Taylor's series */
+            y[i] = x * (1.0f - square * (1.0f / 3 - square * (2.0f / 15 - square * (17.0f / 315))));
+        else
+            y[i] = (x < 0.0f ? e - 1.0f : 1.0f - e) / (1.0f + e);
+    }
+}
+
+static void hard_sigmoid(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const float v = a * y[i] + b;
+        y[i] = v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;
+    }
+}
+
+static void hard_swish(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++) {
+        const float v = y[i] * (1.0f / 6) + 0.5f;
+        y[i] *= v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;
+    }
+}
+
+static void elu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? a * (expf(y[i]) - 1.0f) : y[i];
+}
+
+static void exponential(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = expf(y[i]);
+}
+
+static void negative(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = -y[i];
+}
+
+static void absolute(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? -y[i] : y[i];
+}
+
+static void reciprocal(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = 1.0f / y[i];
+}

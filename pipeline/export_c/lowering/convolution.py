@@ -1,0 +1,130 @@
+"""Convolutions and pools: any stride, pad, dilation and number of groups, in one or two dimensions."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pipeline.devices.operators.window import Window
+from pipeline.export_c.lowering.node import Operation, Shape, items
+from pipeline.export_c.lowering.steps import After, Record, Rows, Value, Weight
+
+# Pixels that a convolution of one pixel sees as one row.
+_LONG_ROW = 4096
+
+
+def convolution(operation: Operation) -> None:
+    """Conv."""
+    operation.floats(0, 1)
+    weight, shape = operation.constant(1), operation.shape(0)
+    if weight.ndim != len(shape):
+        operation.refuse(f"a weight {list(weight.shape)} on {list(shape)}")
+    groups = int(operation.attribute("group", 1))
+    filters, depth = weight.shape[:2]
+    if shape[1] != depth * groups or filters % groups:
+        operation.refuse(f"a weight {list(weight.shape)} in {groups} groups on {list(shape)}")
+    frame = _frame(operation, weight.shape[2:])
+    made = operation.make((shape[0], filters, *frame.result))
+    bias = operation.optional(2)
+    operation.step(
+        "convolve",
+        Value(operation.name(0)),
+        Weight(np.ascontiguousarray(weight), rows=True),
+        None if bias is None else Weight(np.ascontiguousarray(bias)),
+        Value(made),
+        Record("window", geometry(shape, frame, filters, groups)),
+        Rows(filters),
+        after=After(adds=True),
+    )
+
+
+def max_pool(operation: Operation) -> None:
+    """MaxPool: the largest under each window, of what lies inside the input."""
+    if len([name for name in operation.node.outputs if name]) > 1:
+        operation.refuse("the places of what is largest")
+    _pool(operation, operation.attribute("kernel_shape"), "largest_of_windows")
+
+
+def average_pool(operation: Operation) -> None:
+    """AveragePool, with or without the padding in the count."""
+    kernel = operation.attribute("kernel_shape")
+    counted = bool(operation.attribute("count_include_pad", 0))
+    _pool(operation, kernel, "average_of_windows", counted)
+
+
+def global_average_pool(operation: Operation) -> None:
+    """GlobalAveragePool."""
+    _whole(operation, "average_of_planes")
+
+
+def global_max_pool(operation: Operation) -> None:
+    """GlobalMaxPool."""
+    _whole(operation, "largest_of_planes")
+
+
+def _whole(operation: Operation, kernel: str) -> None:
+    operation.floats(0)
+    shape = operation.shape(0)
+    made = operation.make((*shape[:2], *[1] * len(shape[2:])))
+    size = items(shape[:2]), items(shape[2:])
+    operation.step(kernel, Value(operation.name(0)), Value(made), *size, after=After())
+
+
+def _pool(operation: Operation, kernel: Shape, function: str, padding: bool | None = None) -> None:
+    operation.floats(0)
+    shape = operation.shape(0)
+    frame = _frame(operation, kernel)
+    made = operation.make((*shape[:2], *frame.result))
+    fields = geometry(shape, frame, shape[1], shape[1])
+    if padding is not None:  # what of a window counts: up to where padding ends, or the input
+        size = zip((*[1] * (4 - len(shape)), *shape[2:]), _two(frame.ends, 0), strict=True)
+        fields |= dict(zip(("end_y", "end_x"), (n + end * padding for n, end in size), strict=True))
+        fields |= {"counts_padding": int(padding)}
+    record = Record("window" if padding is None else "averaging", fields)
+    operation.step(function, Value(operation.name(0)), Value(made), record, after=After())
+
+
+def _frame(operation: Operation, kernel: Shape | None) -> Window:
+    shape = operation.shape(0)
+    if len(shape) not in {3, 4}:
+        operation.refuse(f"an input of {len(shape)} dimensions; 3 or 4 can be exported")
+    if kernel is None or len(kernel) != len(shape) - 2:
+        operation.refuse(f"a kernel of {kernel} on {list(shape)}")
+    frame = operation.window(kernel)
+    if min(frame.begins) < 0 or min(frame.ends) < 0:
+        operation.refuse("negative pads")
+    return frame
+
+
+def geometry(shape: Shape, frame: Window, filters: int, groups: int) -> dict[str, int]:
+    """Return the fields of ``struct window``: a row of columns where there is one dimension."""
+    sizes = _two(shape[2:]), _two(frame.result), _two(frame.kernel)
+    steps = _two(frame.strides), _two(frame.dilations), _two(frame.begins, 0)
+    if groups < filters and _is_pointwise(frame) and items(shape[2:]) <= _LONG_ROW:
+        sizes = (1, items(shape[2:])), (1, items(shape[2:])), (1, 1)
+    fields: Mapping[str, int | tuple[int, int]] = {
+        "batch": shape[0],
+        "channels": shape[1],
+        "filters": filters,
+        "groups": groups,
+        **dict(
+            zip(
+                ("size", "result", "kernel", "stride", "step", "pad"), (*sizes, *steps), strict=True
+            )
+        ),
+    }
+    named: dict[str, int] = {}
+    for name, value in fields.items():
+        if isinstance(value, int):
+            named[name] = value
+        else:
+            named |= {f"{name}_y": value[0], f"{name}_x": value[1]}
+    return named
+
+
+def _is_pointwise(frame: Window) -> bool:
+    return {*frame.kernel, *frame.strides} == {1} and not any((*frame.begins, *frame.ends))
+
+
+def _two(numbers: Shape, other: int = 1) -> tuple[int, int]:
+    rows, columns = (*[other] * (2 - len(numbers)), *numbers)
+    return int(rows), int(columns)

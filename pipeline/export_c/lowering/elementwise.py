@@ -1,0 +1,121 @@
+"""Operators on elements: functions of one, and sums, products and the like of two that are broadcast."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pipeline.export_c.lowering.node import Operation, Shape, items
+from pipeline.export_c.lowering.steps import ADD, After, Function, Named, Record, Value
+
+_LARGEST = float(np.finfo(np.float32).max)
+#: Dimensions of what two operands share, after those that lie together were joined.
+_DIMENSIONS = 6
+
+#: Operators of one operand: the function in C, and its attributes with their defaults.
+_FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
+    "Relu": ("relu", ()),
+    "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
+    "Sigmoid": ("sigmoid", ()),
+    "Tanh": ("hyperbolic_tangent", ()),
+    "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    "HardSwish": ("hard_swish", ()),
+    "Elu": ("elu", (("alpha", 1.0),)),
+    "com.microsoft.QuickGelu": ("quick_gelu", (("alpha", 1.702),)),
+    "Exp": ("exponential", ()),
+    "Neg": ("negative", ()),
+    "Abs": ("absolute", ()),
+    "Reciprocal": ("reciprocal", ()),
+}
+_PAIRS = {"Add": ADD, "Sub": "subtract", "Mul": "multiply_each", "Div": "divide"}
+_EXTREMES = {"Max": "larger", "Min": "smaller"}
+
+
+def function(operation: Operation) -> None:
+    """An operator that makes each element of one."""
+    name, parameters = _FUNCTIONS[operation.node.operator]
+    numbers = [float(operation.attribute(key, default)) for key, default in parameters]
+    _map(operation, Function(name, (*numbers, *[0.0] * (2 - len(numbers)))))  # type: ignore[arg-type]
+
+
+def clip(operation: Operation) -> None:
+    """Clip, whose limits are attributes or constants."""
+    limits = [
+        float(operation.constant(position).reshape(-1)[0])
+        if operation.has(position)
+        else float(operation.attribute(name, default))
+        for position, name, default in ((1, "min", -_LARGEST), (2, "max", _LARGEST))
+    ]
+    _map(operation, Function("clip", (limits[0], limits[1])))
+
+
+def _map(operation: Operation, applied: Function) -> None:
+    operation.floats(0)
+    name, made = operation.name(0), operation.make(operation.shape(0))
+    operation.step(
+        "apply",
+        *(operation.operand(0), Value(made), items(operation.shape(0))),
+        in_place=(name,),
+        pointwise=True,
+        after=After(function=applied),
+    )
+
+
+def pair(operation: Operation) -> None:
+    """An operator of two operands, each broadcast to the shape of both."""
+    operation.floats(0, 1)
+    shape = _broadcast(operation)
+    made = operation.make(shape)
+    strides = [_strides(operation.shape(position), shape) for position in (0, 1)]
+    joined, steps = join_dimensions(shape, strides, operation)
+    known = {**_PAIRS, **_EXTREMES}
+    fields = {"size": joined, "first": steps[0], "second": steps[1]}
+    whole = [position for position in (0, 1) if operation.shape(position) == shape]
+    operation.step(
+        "combine",
+        *(operation.operand(0), operation.operand(1), Value(made)),
+        Record("pairs", fields),
+        Named(known[operation.node.operator]),
+        in_place=[operation.name(n) for n in whole if not operation.is_constant(n)],
+        pointwise=True,
+        after=After(),
+    )
+
+
+def _broadcast(operation: Operation) -> Shape:
+    try:
+        return np.broadcast_shapes(operation.shape(0), operation.shape(1))
+    except ValueError:
+        operation.refuse(f"shapes {list(operation.shape(0))} and {list(operation.shape(1))}")
+
+
+def _strides(shape: Shape, whole: Shape) -> list[int]:
+    """Return the elements from one to the next along each dimension of ``whole``, 0 where it repeats."""
+    lengths = (*[1] * (len(whole) - len(shape)), *shape)
+    return [0 if length == 1 else items(lengths[axis + 1 :]) for axis, length in enumerate(lengths)]
+
+
+def join_dimensions(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], operation: Operation
+) -> tuple[Shape, list[Shape]]:
+    """Return ``shape`` and ``strides`` with dimensions joined that lie together in all, in six at most."""
+    kept: list[tuple[int, list[int]]] = []
+    for length, *steps in zip(shape, *strides, strict=True):
+        if length == 1:
+            continue
+        if kept and all(old == step * length for old, step in zip(kept[-1][1], steps, strict=True)):
+            kept[-1] = (kept[-1][0] * length, list(steps))
+        else:
+            kept.append((length, list(steps)))
+    if len(kept) > _DIMENSIONS:
+        operation.refuse(f"{len(kept)} dimensions that do not lie together, at most {_DIMENSIONS}")
+    kept = [(1, [0] * len(strides))] * (_DIMENSIONS - len(kept)) + kept
+    return tuple(n for n, _ in kept), [
+        tuple(steps[number] for _, steps in kept) for number in range(len(strides))
+    ]
+
+
+OPERATORS: dict[str, Callable[[Operation], None]] = {
+    **dict.fromkeys(_FUNCTIONS, function),
+    **dict.fromkeys((*_PAIRS, *_EXTREMES), pair),
+    "Clip": clip,
+}

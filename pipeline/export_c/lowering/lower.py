@@ -1,0 +1,76 @@
+"""Which operators become C, and by which of our functions."""
+
+from collections.abc import Callable
+
+from models.packs.manifest import Array
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.lowering import convolution, elementwise, matrix, movement, normalise
+from pipeline.export_c.lowering.node import Lowering, Operation
+from pipeline.export_c.lowering.steps import Program
+from pipeline.export_c.network.network import Network
+
+OPERATORS: dict[str, Callable[[Operation], None]] = {
+    **elementwise.OPERATORS,
+    "AveragePool": convolution.average_pool,
+    "BatchNormalization": normalise.batch_normalization,
+    "Concat": movement.concat,
+    "Conv": convolution.convolution,
+    "Dropout": movement.identity,
+    "Flatten": movement.flatten,
+    "Gemm": matrix.gemm,
+    "GlobalAveragePool": convolution.global_average_pool,
+    "GlobalMaxPool": convolution.global_max_pool,
+    "Identity": movement.identity,
+    "MatMul": matrix.matmul,
+    "MaxPool": convolution.max_pool,
+    "Pad": movement.pad,
+    "ReduceMean": normalise.mean,
+    "Reshape": movement.reshape,
+    "Resize": movement.upsample,
+    "Slice": movement.slice_,
+    "Softmax": normalise.softmax,
+    "Split": movement.split,
+    "Squeeze": movement.squeeze,
+    "Transpose": movement.transpose,
+    "Unsqueeze": movement.unsqueeze,
+    "Upsample": movement.upsample,
+}
+
+
+def lower(network: Network) -> Program:
+    """Return the steps of ``network``.
+
+    Raises:
+        ExportError: a node, an input or an output cannot become C; the message names it and says why.
+    """
+    lowering = Lowering(network, constants=dict(network.constants))
+    for port in (*network.inputs, *network.outputs):
+        if port.is_loose or port.dtype != "float32":
+            raise ExportError(
+                f"{network.name}: {port.name!r} is {port.dtype} {list(port.shape)}; "
+                "float32 of a known shape can be exported"
+            )
+    for port in network.inputs:
+        lowering.values[port.name] = Array(dtype=port.dtype, shape=port.shape)
+    for node in network.nodes:
+        operation = Operation(lowering, node)
+        if node.operator not in OPERATORS:
+            operation.refuse("this operator cannot be exported to C")
+        OPERATORS[node.operator](operation)
+    _check_outputs(network, lowering)
+    return Program(tuple(lowering.steps), lowering.values)
+
+
+def _check_outputs(network: Network, lowering: Lowering) -> None:
+    given = {port.name for port in network.inputs}
+    for port in network.outputs:
+        if port.name in given:
+            raise ExportError(f"{network.name}: output {port.name!r} is an input, unchanged")
+        made = lowering.values.get(port.name)
+        if made is None:
+            raise ExportError(f"{network.name}: output {port.name!r} is constant")
+        if made.shape != port.shape:
+            raise ExportError(
+                f"{network.name}: output {port.name!r} is {list(made.shape)}, "
+                f"the pack says {list(port.shape)}"
+            )

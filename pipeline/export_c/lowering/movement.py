@@ -1,0 +1,248 @@
+"""Operators that move elements: one strided copy does all of them, and most are not even that.
+
+What only changes the shape, a part of something, or a whole of parts may be the same memory
+(pipeline/export_c/memory.py).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.export_c.lowering.elementwise import join_dimensions
+from pipeline.export_c.lowering.node import Operation, Shape, items
+from pipeline.export_c.lowering.steps import Record, Same, Value
+
+
+def _copy(
+    operation: Operation,
+    sizes: Sequence[int],
+    strides: tuple[Sequence[int], Sequence[int]],
+    starts: tuple[int, int],
+    *,
+    position: int = 0,
+    output: str | None = None,
+) -> None:
+    """Add a copy of ``sizes`` elements: ``strides`` and ``starts`` in the input and in the output."""
+    joined, steps = join_dimensions(sizes, strides, operation)
+    made = output or operation.node.output
+    array = operation.array(position)
+    item = np.dtype(array.dtype).itemsize
+    one_range = [n for n in joined if n > 1] in ([], [items(sizes)]) and all(
+        step[-1] == 1 for step in steps
+    )
+    same = None
+    if one_range and not operation.is_constant(position):
+        offsets = starts[0] * item, starts[1] * item
+        same = Same(operation.name(position), *offsets, items(sizes) * item)
+    fields: dict[str, int | float | Shape] = {
+        "size": joined,
+        "from": steps[0],
+        "to": steps[1],
+        "start": starts[0],
+        "place": starts[1],
+    }
+    operation.step(
+        "copy",
+        *(operation.operand(position), Value(made), Record("copying", fields), item),
+        output=made,
+        same=same,
+    )
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Return the elements from one to the next along each dimension, as C lays them out."""
+    return [items(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _reshaped(operation: Operation, shape: Sequence[int]) -> None:
+    if items(shape) != items(operation.shape(0)):
+        operation.refuse(f"{list(operation.shape(0))} as {list(shape)}")
+    if operation.is_constant(0):
+        operation.fold(operation.constant(0).reshape(shape))
+        return
+    operation.make(tuple(shape), operation.array(0).dtype)
+    count = items(shape)
+    _copy(operation, [count], ([1], [1]), (0, 0))
+
+
+def identity(operation: Operation) -> None:
+    """Identity, and Dropout as it is at inference."""
+    _reshaped(operation, operation.shape(0))
+
+
+def reshape(operation: Operation) -> None:
+    """Reshape to a constant shape."""
+    wanted = operation.integers(1, "shape") or []
+    shape, zero_stays = operation.shape(0), not operation.attribute("allowzero", 0)
+    lengths = [
+        shape[axis] if n == 0 and zero_stays and axis < len(shape) else n
+        for axis, n in enumerate(wanted)
+    ]
+    known = items([n for n in lengths if n != -1])
+    _reshaped(operation, [items(shape) // max(known, 1) if n == -1 else n for n in lengths])
+
+
+def flatten(operation: Operation) -> None:
+    """Flatten."""
+    shape, axis = operation.shape(0), int(operation.attribute("axis", 1))
+    axis += len(shape) if axis < 0 else 0
+    _reshaped(operation, (items(shape[:axis]), items(shape[axis:])))
+
+
+def squeeze(operation: Operation) -> None:
+    """Squeeze."""
+    shape, axes = operation.shape(0), operation.integers(1, "axes")
+    gone = {axis % len(shape) for axis in axes} if axes is not None else None
+    kept = [n for axis, n in enumerate(shape) if (axis not in gone if gone is not None else n != 1)]
+    _reshaped(operation, kept)
+
+
+def unsqueeze(operation: Operation) -> None:
+    """Unsqueeze."""
+    shape, axes = list(operation.shape(0)), operation.integers(1, "axes") or []
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    _reshaped(operation, shape)
+
+
+def concat(operation: Operation) -> None:
+    """Concat along any axis."""
+    positions = range(len(operation.node.inputs))
+    shapes = [operation.shape(position) for position in positions]
+    axis = int(operation.attribute("axis", 0)) % len(shapes[0])
+    whole = list(shapes[0])
+    whole[axis] = sum(shape[axis] for shape in shapes)
+    operation.make(tuple(whole), operation.array(0).dtype)
+    strides, start = _strides(whole), 0
+    for position, shape in zip(positions, shapes, strict=True):
+        _copy(
+            operation,
+            shape,
+            (_strides(shape), strides),
+            (0, start * strides[axis]),
+            position=position,
+        )
+        start += shape[axis]
+
+
+def split(operation: Operation) -> None:
+    """Split along any axis."""
+    shape = operation.shape(0)
+    axis = int(operation.attribute("axis", 0)) % len(shape)
+    outputs = operation.node.outputs
+    equal = -(-shape[axis] // len(outputs))
+    equals = [min(equal, shape[axis] - equal * n) for n in range(len(outputs))]
+    start, strides = 0, _strides(shape)
+    for number, length in enumerate(operation.integers(1, "split") or equals):
+        part = (*shape[:axis], length, *shape[axis + 1 :])
+        if outputs[number]:
+            made = operation.make(part, operation.array(0).dtype, number)
+            starts = (start * strides[axis], 0)
+            _copy(operation, part, (strides, _strides(part)), starts, output=made)
+        start += length
+
+
+def slice_(operation: Operation) -> None:
+    """Slice with constant bounds."""
+    shape = operation.shape(0)
+    starts, ends = operation.integers(1, "starts") or [], operation.integers(2, "ends") or []
+    axes = operation.integers(3, "axes") or list(range(len(starts)))
+    steps = operation.integers(4, "steps") or [1] * len(starts)
+    parts = [slice(None)] * len(shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # Beyond the first element a range that goes backwards has no number for its end.
+        last = None if step < 0 and end < -shape[axis] else end
+        parts[axis] = slice(start, last, step)
+    ranges = [range(length)[part] for length, part in zip(shape, parts, strict=True)]
+    if not all(ranges):
+        operation.refuse("nothing is left of the input")
+    if operation.is_constant(0):
+        operation.fold(np.ascontiguousarray(operation.constant(0)[tuple(parts)]))
+        return
+    sizes, strides = [len(item) for item in ranges], _strides(shape)
+    operation.make(tuple(sizes), operation.array(0).dtype)
+    first = sum(item.start * stride for item, stride in zip(ranges, strides, strict=True))
+    read = [item.step * stride for item, stride in zip(ranges, strides, strict=True)]
+    _copy(operation, sizes, (read, _strides(sizes)), (first, 0))
+
+
+def transpose(operation: Operation) -> None:
+    """Transpose."""
+    shape = operation.shape(0)
+    order = list(operation.attribute("perm") or reversed(range(len(shape))))
+    sizes, strides = [shape[axis] for axis in order], _strides(shape)
+    operation.make(tuple(sizes), operation.array(0).dtype)
+    _copy(operation, sizes, ([strides[axis] for axis in order], _strides(sizes)), (0, 0))
+
+
+def pad(operation: Operation) -> None:
+    """Pad by a constant; what is negative is cut off."""
+    if operation.attribute("mode", "constant") != "constant":
+        operation.refuse(f"mode {operation.attribute('mode')}; constant can be exported")
+    operation.floats(0)
+    shape, pads = operation.shape(0), operation.integers(1, "pads") or []
+    axes = operation.integers(3, "axes") or list(range(len(shape)))
+    before, behind = [0] * len(shape), [0] * len(shape)
+    for number, axis in enumerate(axes):
+        before[axis], behind[axis] = pads[number], pads[number + len(axes)]
+    whole = [n + a + b for n, a, b in zip(shape, before, behind, strict=True)]
+    cut = [n + min(a, 0) + min(b, 0) for n, a, b in zip(shape, before, behind, strict=True)]
+    if min(cut) < 1:
+        operation.refuse(f"pads {pads} leave nothing of {list(shape)}")
+    given = operation.optional(2)
+    value = float(operation.attribute("value", 0.0) if given is None else given.reshape(-1)[0])
+    made = operation.make(tuple(whole))
+    operation.step("fill", Value(made), items(whole), value)
+    strides = _strides(shape), _strides(whole)
+    starts = (
+        sum(max(-a, 0) * stride for a, stride in zip(before, strides[0], strict=True)),
+        sum(max(a, 0) * stride for a, stride in zip(before, strides[1], strict=True)),
+    )
+    _copy(operation, cut, strides, starts)
+
+
+def upsample(operation: Operation) -> None:
+    """Upsample and Resize that repeat each element a whole number of times: mode nearest."""
+    shape = operation.shape(0)
+    factors = _factors(operation, shape)
+    if operation.attribute("mode", "nearest") != "nearest":
+        operation.refuse(f"mode {operation.attribute('mode')}; nearest can be exported")
+    # Each dimension as two: its elements, and how often each of them is repeated.
+    sizes, read = [], []
+    for length, factor, stride in zip(shape, factors, _strides(shape), strict=True):
+        sizes += [length, factor]
+        read += [stride, 0]
+    operation.make(
+        tuple(n * f for n, f in zip(shape, factors, strict=True)), operation.array(0).dtype
+    )
+    _copy(operation, sizes, (read, _strides(sizes)), (0, 0))
+
+
+def _factors(operation: Operation, shape: Shape) -> list[int]:
+    resizes = operation.node.operator == "Resize" and operation.node.opset > 10
+    scales = operation.optional(2 if resizes else 1)
+    sizes = operation.integers(3, "") if resizes else None
+    found: Sequence[float]
+    if sizes:
+        found = [size / length for size, length in zip(sizes, shape, strict=True)]
+    elif scales is not None and scales.size:
+        found = [float(scale) for scale in scales]
+    else:
+        found = [float(scale) for scale in operation.attribute("scales") or ()]
+    if len(found) != len(shape) or any(scale < 1 or scale % 1 for scale in found):
+        operation.refuse(f"scales {list(found)}; whole numbers can be exported")
+    # With whole factors all ways but align_corners pick the same element, rounded as is usual for each.
+    way = operation.attribute("coordinate_transformation_mode", "half_pixel")
+    rounding = operation.attribute("nearest_mode", "round_prefer_floor")
+    if resizes and (way, rounding) not in _REPEATS:
+        operation.refuse(f"{way} and {rounding}, which do not repeat elements")
+    return [int(scale) for scale in found]
+
+
+_REPEATS = {
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+    ("pytorch_half_pixel", "round_prefer_ceil"),
+}

@@ -1,0 +1,62 @@
+"""Softmax, means, and batch normalisations that nothing was folded into."""
+
+import numpy as np
+
+from pipeline.export_c.lowering.node import Operation, Shape, items
+from pipeline.export_c.lowering.steps import After, Record, Value, Weight
+
+_LATER_SOFTMAX = 13
+
+
+def softmax(operation: Operation) -> None:
+    """Softmax; before operator set 13 over all dimensions from an axis on."""
+    operation.floats(0)
+    shape, later = operation.shape(0), operation.node.opset >= _LATER_SOFTMAX
+    axis = int(operation.attribute("axis", -1 if later else 1))
+    axis += len(shape) if axis < 0 else 0
+    length, inner = items(shape[axis : axis + 1] if later else shape[axis:]), 1
+    if later:
+        inner = items(shape[axis + 1 :])
+    made = operation.make(shape)
+    operation.step(
+        "softmax",
+        *(Value(operation.name(0)), Value(made), items(shape) // (length * inner), length, inner),
+        in_place=(operation.name(0),),
+        pointwise=True,
+    )
+
+
+def mean(operation: Operation) -> None:
+    """ReduceMean over the last dimensions."""
+    operation.floats(0)
+    shape = operation.shape(0)
+    axes = operation.integers(1, "axes") or list(range(len(shape)))
+    gone = sorted(axis % len(shape) for axis in axes)
+    if gone != list(range(len(shape) - len(gone), len(shape))):
+        operation.refuse(f"axes {gone} of {list(shape)}; the last ones can be exported")
+    kept: Shape = shape[: len(shape) - len(gone)]
+    ones = (1,) * len(gone) if operation.attribute("keepdims", 1) else ()
+    made = operation.make((*kept, *ones))
+    size = items(kept), items(shape[len(kept) :])
+    operation.step("average_of_planes", Value(operation.name(0)), Value(made), *size, after=After())
+
+
+def batch_normalization(operation: Operation) -> None:
+    """BatchNormalization as at inference: a factor and a term for each channel."""
+    operation.floats(0)
+    shape = operation.shape(0)
+    scale, bias, average, variance = (
+        operation.constant(n).astype(np.float64) for n in (1, 2, 3, 4)
+    )
+    factor = scale / np.sqrt(variance + operation.attribute("epsilon", 1e-5))
+    term = bias - average * factor
+    made = operation.make(shape)
+    fields = {"batch": shape[0], "channels": shape[1], "plane": items(shape[2:])}
+    operation.step(
+        "scale_channels",
+        *(Value(operation.name(0)), Weight(factor.astype(np.float32))),
+        *(Weight(term.astype(np.float32)), Value(made), Record("planes", fields)),
+        in_place=(operation.name(0),),
+        pointwise=True,
+        after=After(),
+    )

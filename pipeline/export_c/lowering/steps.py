@@ -1,0 +1,144 @@
+"""What C runs: calls of functions on values, weights and numbers. A step makes one value.
+
+Everything here is a fact that the writers turn into text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.packs.manifest import Array
+
+#: The function of sums: what becomes part of a convolution.
+ADD = "add"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A pointer to a value that the step reads or makes."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Weight:
+    """A pointer to ``array``; by ``rows``, to those of the filters that a call computes."""
+
+    array: NDArray[Any]
+    rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A pointer to a constant struct ``kind`` with ``fields`` in their order; numbers or tuples of them."""
+
+    kind: str
+    fields: Mapping[str, int | float | tuple[int, ...]] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of each number of a row, and the two numbers that it takes beside them; "": none."""
+
+    name: str = ""
+    numbers: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The name of a function, as an argument."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The first of the ``total`` filters that a call computes, and how many they are."""
+
+    total: int
+
+
+#: None is a pointer to nothing.
+Argument = Value | Weight | Record | Function | Named | Rows | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What a kernel does to the numbers that it has made: add those of a value, call a function.
+
+    ``adds``: whether it can add one.
+    """
+
+    adds: bool = False
+    addend: str | None = None
+    function: Function = Function()
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What the kernel is given for it, last."""
+        added: tuple[Argument, ...] = ()
+        if self.adds:
+            added = (None if self.addend is None else Value(self.addend),)
+        return (*added, self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """``n_bytes`` at ``source_offset`` of the value ``source`` are those at ``offset`` of the output.
+
+    Where both are the same memory there is nothing to do.
+    """
+
+    source: str
+    source_offset: int
+    offset: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of ``kernel`` that makes ``output``, or a part of it.
+
+    ``in_place``: values whose memory the output may be: each of their elements is read before the element
+    at its place is made, and, unless ``pointwise``, nothing else that the step reads may lie there.
+    ``same``: what it does, where that is only to copy. ``after``: what it can do with its result.
+    """
+
+    label: str
+    kernel: str
+    arguments: tuple[Argument, ...]
+    output: str
+    in_place: tuple[str, ...] = ()
+    pointwise: bool = False
+    same: Same | None = None
+    after: After | None = None
+
+    @property
+    def all_arguments(self) -> tuple[Argument, ...]:
+        """The arguments of the call, with those of what comes after."""
+        return (*self.arguments, *(self.after.arguments if self.after else ()))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values that it reads."""
+        values = (item.name for item in self.all_arguments if isinstance(item, Value))
+        return tuple(dict.fromkeys(name for name in values if name != self.output))
+
+    @property
+    def rows(self) -> int | None:
+        """How many filters it computes, where it can do so in several calls."""
+        return next((item.total for item in self.arguments if isinstance(item, Rows)), None)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(item for item in self.arguments if isinstance(item, Weight))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps in their order, and the dtype and shape of every value."""
+
+    steps: Sequence[Step]
+    values: Mapping[str, Array]

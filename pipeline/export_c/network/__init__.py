@@ -1,0 +1,1 @@
+"""The network of a pack in standard operators, on plain tensors."""

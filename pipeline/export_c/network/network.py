@@ -1,0 +1,47 @@
+"""A network as the exporter sees it: nodes in the order in which they run, and what is constant."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.packs.manifest import Port
+
+
+@dataclass(frozen=True)
+class Node:
+    """A standard operator; ``label`` is what users know it by, ``opset`` the version of its domain.
+
+    ``inputs`` that are left out are "".
+    """
+
+    operator: str
+    label: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int
+
+    @property
+    def output(self) -> str:
+        """What it makes first."""
+        return self.outputs[0]
+
+
+@dataclass(frozen=True)
+class Network:
+    """``constants`` by name; of ``ports`` what a caller gives and gets."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, NDArray[Any]]
+
+    def readers(self) -> Counter[str]:
+        """Return how often each value is read, by nodes and by the caller."""
+        read = Counter(name for node in self.nodes for name in node.inputs if name)
+        read.update(port.name for port in self.outputs)
+        return read

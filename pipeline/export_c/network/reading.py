@@ -1,0 +1,128 @@
+"""From the files of a pack to its network: model.onnx, whose weights lie in weights.bin."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from models.graphs.file import reference
+from models.graphs.nodes import attributes, label, made, reads, stable_order
+from models.packs.checksum import checksum
+from models.packs.manifest import Port
+from models.packs.pack import Pack
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.network.network import Network, Node
+
+_DOMAINS = ("", "com.microsoft", "com.microsoft.nchwc")
+
+
+def read_network(pack: Pack) -> Network:
+    """Return the network in ``pack`` as its compiler left it, blocked layout and all.
+
+    Nodes are in the order of the pack's layers, which keeps less at once than that of the file.
+
+    Raises:
+        ExportError: model.onnx or weights.bin is not what the manifest says, a node has a graph inside, or
+            weights are stored otherwise than they are computed with.
+    """
+    if pack.manifest.expands:
+        raise ExportError(
+            f"{pack.folder}: its weights are stored as {pack.manifest.store}; compile it without --store"
+        )
+    model = _model(pack)
+    constants = dict(_constants(pack, model))
+    nodes = _live(model)
+    opsets = {item.domain: item.version for item in model.opset_import}
+    order = _order(nodes, [layer.name for layer in pack.manifest.layers])
+    manifest = pack.manifest
+    return Network(
+        manifest.name,
+        tuple(map(_given, manifest.inputs)),
+        manifest.outputs,
+        tuple(_node(pack, nodes[index], opsets) for index in order),
+        constants,
+    )
+
+
+def _given(port: Port) -> Port:
+    """Return ``port``, which a caller must give here."""
+    return Port(name=port.name, dtype=port.dtype, shape=port.shape, value=port.value)
+
+
+def _model(pack: Pack) -> onnx.ModelProto:
+    path = pack.model_path
+    data = path.read_bytes()
+    if checksum(data) != pack.manifest.files[path.name].checksum:
+        raise ExportError(f"{path}: damaged: its checksum is not the manifest's")
+    try:
+        return onnx.ModelProto.FromString(data)
+    except DecodeError as exc:
+        raise ExportError(f"{path}: not an ONNX model ({exc})") from exc
+
+
+def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    wanted = {value.name for value in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(reads(node))
+    return kept[::-1]
+
+
+def _order(nodes: list[onnx.NodeProto], layers: list[str]) -> list[int]:
+    """Return indices of ``nodes`` in the order of ``layers``, where these name them."""
+    places = {name: place for place, name in enumerate(layers)}
+    if len(places) < len(layers) or any(label(node) not in places for node in nodes):
+        return list(range(len(nodes)))
+    ranked = sorted(range(len(nodes)), key=lambda index: places[label(nodes[index])])
+    makers = {name: rank for rank, index in enumerate(ranked) for name in made(nodes[index])}
+    needs = {
+        rank: {makers[name] for name in reads(nodes[index]) if name in makers}
+        for rank, index in enumerate(ranked)
+    }
+    return [ranked[rank] for rank in stable_order(needs)]
+
+
+def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
+    given = attributes(node)
+    inside = [name for name, value in given.items() if isinstance(value, onnx.GraphProto)]
+    if inside or node.domain not in _DOMAINS:
+        why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
+        raise ExportError(f"{pack.folder}: node {label(node)!r} ({node.op_type}): {why}")
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    names = tuple(node.input), tuple(node.output)
+    return Node(operator, label(node), *names, given, opsets.get(node.domain, 1))
+
+
+def _constants(pack: Pack, model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    path = pack.weights_path
+    _check_weights(pack, path)
+    found = {}
+    for tensor in model.graph.initializer:
+        held = reference(tensor)
+        if held is None:
+            found[tensor.name] = np.asarray(numpy_helper.to_array(tensor))
+            continue
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        count = held.length // dtype.itemsize
+        if held.offset + held.length > path.stat().st_size or count != np.prod(tensor.dims):
+            raise ExportError(f"{pack.model_path}: tensor {tensor.name!r}: not in weights.bin")
+        data = np.memmap(path, dtype, "r", held.offset, (count,))
+        found[tensor.name] = data.reshape(tuple(tensor.dims))
+    return found
+
+
+def _check_weights(pack: Pack, path: Path) -> None:
+    with path.open("rb") as file:
+        for number, span in enumerate(pack.manifest.spans):
+            file.seek(span.offset)
+            if checksum(file.read(span.length)) != span.checksum:
+                raise ExportError(
+                    f"{path}: span {number}: damaged: its checksum is not the manifest's"
+                )

@@ -1,0 +1,72 @@
+"""What a caller sees: names, sizes, functions and errors. The header says all of it, the source does it."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from models.packs.manifest import Port
+from pipeline.export_c.network.network import Network
+from pipeline.export_c.writing.kernels import blocks
+from pipeline.export_c.writing.names import identifier
+
+Weights = Literal["const", "callback"]
+Ports = Literal["caller", "arena"]
+C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t"}
+
+
+@dataclass(frozen=True)
+class Api:
+    """``prefix`` begins every name; ``ports``: the identifier of each input and output, in order."""
+
+    prefix: str
+    network: Network
+    weights: Weights
+    ports: Ports
+    names: dict[str, str]
+
+    @property
+    def reads(self) -> bool:
+        """Whether a callback reads the weights."""
+        return self.weights == "callback"
+
+    @property
+    def run(self) -> str:
+        """The declaration of the function that computes."""
+        given = [f"{self.prefix}_read read", "void *context"] if self.reads else []
+        if self.ports == "caller":
+            given += [f"const {_pointer(port, self.names)}" for port in self.network.inputs]
+            given += [_pointer(port, self.names) for port in self.network.outputs]
+        return f"int {self.prefix}_run({', '.join(given) or 'void'})"
+
+    @property
+    def check(self) -> str:
+        """The declaration of the function that reads all weights once."""
+        return f"int {self.prefix}_check({self.prefix}_read read, void *context)"
+
+    def accessors(self) -> list[tuple[Port, str]]:
+        """Return each port that lies in the arena with the declaration of what returns it."""
+        if self.ports == "caller":
+            return []
+        ports = [(port, "") for port in self.network.inputs]
+        ports += [(port, "const ") for port in self.network.outputs]
+        return [
+            (port, f"{const}{C_TYPES[port.dtype]} *{self.prefix}_{self.names[port.name]}(void)")
+            for port, const in ports
+        ]
+
+
+def _pointer(port: Port, names: dict[str, str]) -> str:
+    return f"{C_TYPES[port.dtype]} *{names[port.name]}"
+
+
+def api_of(network: Network, prefix: str, weights: Weights, ports: Ports) -> Api:
+    """Return what a caller sees of ``network``."""
+    names: dict[str, str] = {}
+    for port in (*network.inputs, *network.outputs):
+        names.setdefault(port.name, identifier(port.name, {*blocks(), *names.values(), "run"}))
+    return Api(prefix, network, weights, ports, names)
+
+
+def elements(port: Port) -> int:
+    """Return how many numbers ``port`` has."""
+    return math.prod(port.shape)

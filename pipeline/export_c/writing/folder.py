@@ -1,0 +1,69 @@
+"""A folder of files that appears whole or not at all."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipeline.export_c.errors import ExportError
+
+Content = bytes | Iterable[str]
+
+
+def write_folder(destination: Path, files: Mapping[str, Content], force: bool) -> dict[str, int]:
+    """Write ``files`` (bytes, or lines of text) to a new folder; return their sizes.
+
+    What an earlier export wrote there is replaced with ``force``; a folder with anything else in it is not.
+
+    Raises:
+        ExportError: the folder exists and ``force`` is not given, has other files, or cannot be written.
+    """
+    _check_free(destination, files, force)
+    folder = destination.with_name(f".{destination.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        sizes = {name: _write(folder / name, content) for name, content in files.items()}
+        if destination.exists():
+            _replace(folder, destination)
+        else:
+            folder.rename(destination)
+    except OSError as exc:
+        raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return sizes
+
+
+def _check_free(destination: Path, files: Mapping[str, Content], force: bool) -> None:
+    if not destination.exists():
+        return
+    if not destination.is_dir():
+        raise ExportError(f"{destination}: exists and is no folder")
+    if not force:
+        raise ExportError(f"{destination}: exists; replace what is in it with --force")
+    suffixes = (".c", ".h", ".weights")
+    others = sorted(path.name for path in destination.iterdir() if path.suffix not in suffixes)
+    if others:
+        raise ExportError(f"{destination}: has {others[0]!r}, which no export wrote; not replaced")
+
+
+def _write(path: Path, content: Content) -> int:
+    with path.open("wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            for line in content:
+                file.write(f"{line}\n".encode("ascii"))
+        file.flush()
+        os.fsync(file.fileno())
+    return path.stat().st_size
+
+
+def _replace(folder: Path, destination: Path) -> None:
+    """Put ``folder`` at ``destination``; what was there is removed afterwards."""
+    old = folder.with_name(f"{folder.name}-old")
+    destination.rename(old)
+    folder.rename(destination)
+    shutil.rmtree(old, ignore_errors=True)

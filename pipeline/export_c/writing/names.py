@@ -1,0 +1,43 @@
+"""Names of strangers as identifiers of C, and as words in comments."""
+
+import re
+from collections.abc import Collection
+
+_OTHERS = re.compile(r"[^0-9A-Za-z_]+")
+# C11's keywords, C++'s that a header would meet, and what our own files say.
+_WORDS = """
+    auto break case char const continue default do double else enum extern float for goto if inline
+    int long register restrict return short signed sizeof static struct switch typedef union unsigned
+    void volatile while asm bool catch class delete explicit export false friend mutable namespace
+    new operator private protected public template this throw true try typename using virtual and or
+    not xor arena buffer read context first count expf memcpy crc32_of check error size NULL INFINITY NAN
+"""
+_RESERVED = frozenset(_WORDS.split())
+_LONGEST = 48
+# Weights and structs.
+_OURS = re.compile(r"[wg]\d+")
+
+
+def identifier(text: str, taken: Collection[str] = ()) -> str:
+    """Return an identifier like ``text`` that is none of ``taken``, in any case, and not reserved."""
+    plain = _OTHERS.sub("_", text).strip("_")[:_LONGEST] or "network"
+    if not plain[0].isalpha():
+        plain = f"n{plain}"
+    name, number = plain, 2
+    if name in _RESERVED or _OURS.fullmatch(name):
+        name = plain = f"{plain}_"
+    others = {other.upper() for other in taken}  # macros are in capitals
+    while name.upper() in others:
+        name, number = f"{plain}_{number}", number + 1
+    return name
+
+
+def is_identifier(text: str) -> bool:
+    """Return whether ``text`` can be the beginning of names in C as it is."""
+    return re.fullmatch(r"[A-Za-z][0-9A-Za-z_]*", text) is not None and len(text) <= _LONGEST
+
+
+def comment(text: str) -> str:
+    """Return ``text`` as part of a comment in ASCII: it does not end it, nor go on in the next line."""
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "?.")

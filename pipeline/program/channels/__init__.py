@@ -1,0 +1,1 @@
+"""Bottlenecks some channels at a time (seed 004): groups, rows, strips, phases."""

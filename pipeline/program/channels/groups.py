@@ -1,0 +1,121 @@
+"""Which channels and rows a bottleneck makes at a time, and in which order its operators run."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from models.packs.manifest import Bottleneck, GroupOperator, Manifest
+from pipeline.program.region_plan import Region, RegionError
+from pipeline.program.row_ranges import Rows, needed
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inner channels [first, first + count)."""
+
+    first: int
+    count: int
+
+
+def bottleneck_of(manifest: Manifest, region: Region) -> Bottleneck:
+    """Return the bottleneck that ``region`` is.
+
+    Raises:
+        RegionError: there is none of these pieces, or none of groups of so many channels.
+    """
+    for item in manifest.bottlenecks:
+        if range(item.first_piece, item.end_piece) == region.pieces:
+            if region.channels not in item.sizes:
+                raise RegionError(f"groups of {region.channels} channels, not of {item.sizes}")
+            return item
+    raise RegionError(f"pieces {region.first_piece} to {region.end_piece} are no bottleneck")
+
+
+def groups(item: Bottleneck, most: int) -> list[Group]:
+    """Return all channels in groups of ``most``, the last ones in smaller sizes that there are."""
+    sizes = [size for size in reversed(item.sizes) if size <= most]
+    counts: list[int] = []
+    left = item.channels
+    for size in sizes:
+        counts += [size] * (left // size)
+        left %= size
+    starts = accumulate(counts, initial=0)
+    return [Group(first, count) for first, count in zip(starts, counts, strict=False)]
+
+
+def passes(item: Bottleneck) -> list[list[int]]:
+    """Return which operators run for every group, then which for every group again, and so on.
+
+    A pass but the last one ends with the one that runs once.
+    """
+    found = []
+    for number, operator in enumerate(item.operators):
+        if operator.kind in ("once", "sum"):
+            found.append([*sorted(_made_for(item, number)), number])
+    return found
+
+
+def _made_for(item: Bottleneck, number: int) -> set[int]:
+    """Return the operators that make for a group what ``number`` is made of."""
+    found: set[int] = set()
+    for taken in item.operators[number].inputs:
+        if taken.made is None or item.operators[taken.made].kind == "once":
+            continue
+        if item.operators[taken.made].kind == "mean" and item.operators[number].kind != "once":
+            continue
+        found |= {taken.made, *_made_for(item, taken.made)}
+    return found
+
+
+def height(operator: GroupOperator) -> int:
+    """Return the rows of what an operator makes."""
+    return operator.shape[2]
+
+
+def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
+    """Return, for each band of ``rows`` rows of the result, what each operator makes for it.
+
+    Raises:
+        RegionError: all rows are needed before the first.
+    """
+    last = height(item.operators[-1])
+    if rows >= last:
+        return [[Rows(0, height(operator)) for operator in item.operators]]
+    if any(operator.kind in ("mean", "once") for operator in item.operators):
+        raise RegionError("factors of a gate are made of all rows")
+    return [_band(item, Rows(first, min(first + rows, last))) for first in range(0, last, rows)]
+
+
+def _band(item: Bottleneck, result: Rows) -> list[Rows]:
+    """Return what each operator makes of what later ones need."""
+    found = [Rows(0, 0)] * len(item.operators)
+    found[-1] = result
+    for number in range(len(item.operators) - 1, -1, -1):
+        for taken in item.operators[number].inputs:
+            if taken.made is not None:
+                most = height(item.operators[taken.made])
+                rows = within(needed(taken.window, found[number]), most)
+                found[taken.made] = _both(found[taken.made], rows)
+    return found
+
+
+def _both(one: Rows, other: Rows) -> Rows:
+    if not one:
+        return other
+    return Rows(min(one.first, other.first), max(one.end, other.end))
+
+
+def within(rows: Rows, most: int) -> Rows:
+    """Return ``rows`` without those outside of a value of ``most`` rows."""
+    return Rows(max(rows.first, 0), min(rows.end, most))
+
+
+def edges(operator: GroupOperator, rows: Rows) -> int:
+    """Return which of the four graphs of each size makes ``rows``: of all, the first, inner, the last."""
+    above, below = rows.first == 0, rows.end == height(operator)
+    return {(True, True): 0, (True, False): 1, (False, False): 2, (False, True): 3}[above, below]
+
+
+def is_padded_inside(operator: GroupOperator, wanted: Rows, rows: Rows, most: int) -> bool:
+    """Return whether ``rows``, made of ``wanted`` of ``most``, need padding and are not at a border."""
+    above = wanted.first < 0 and rows.first > 0
+    return above or (wanted.end > most and rows.end < height(operator))

@@ -1,0 +1,324 @@
+"""A bottleneck some channels at a time (seed 004, Section 3.3, Eq. 3): each group is a phase.
+
+A group's channels are made, added to the result, and forgotten; what the bottleneck reads and its result
+lie whole. So its memory does not depend on how many inner channels there are. With fewer rows than all it
+runs band by band: rows of what it reads are gathered, all groups run on these, and rows of the result are
+put where they belong; overlaps between bands are made again, so nothing is kept from one to the next.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from models.packs.manifest import Bottleneck, GroupInput, Operand
+from pipeline.program.channels.groups import (
+    Group,
+    bands,
+    bottleneck_of,
+    edges,
+    groups,
+    height,
+    is_padded_inside,
+    passes,
+    within,
+)
+from pipeline.program.channels.strips import GroupStrips
+from pipeline.program.region_plan import (
+    Action,
+    Area,
+    Compute,
+    Gather,
+    InStrip,
+    InValue,
+    Move,
+    Place,
+    Region,
+    RegionError,
+    RegionPlan,
+)
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.shared_memory import roots
+
+_FLOAT_BYTES = 4
+
+
+def plan_channels(network: RowNetwork, region: Region) -> RegionPlan:
+    """Plan ``region``, whose channels are given.
+
+    Raises:
+        RegionError: it is no bottleneck, or cannot run in such groups or on so few rows.
+    """
+    item = bottleneck_of(network.manifest, region)
+    if region.rows < 1 or region.columns is not None:
+        raise RegionError(f"a bottleneck of {region.rows} rows and {region.columns} columns")
+    phases = _Phases(network, item, region)
+    same: dict[Action, Action] = {}
+    happening = tuple(
+        tuple(same.setdefault(action, action) for action in phase) for phase in phases.all()
+    )
+    return RegionPlan(
+        region,
+        range(0),
+        phases.strips.built(),
+        happening,
+        frozenset(phases.sources),
+        frozenset((item.output,)),
+        alone=_alone(network, item, phases.sources),
+        turns=phases.strips.moments,
+        scratch_bytes=max(operator.scratch_bytes for operator in item.operators),
+    )
+
+
+def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozenset[int]:
+    """Return the result where it would lie over what later groups read.
+
+    Raises:
+        RegionError: it lies there as a part of something larger.
+    """
+    manifest, places = network.manifest, roots(network.manifest)
+
+    def memory(row_value: int) -> tuple[int, int, int]:
+        value = network.values[row_value].value
+        root, offset = places[value]
+        return root, offset, offset + manifest.values[value].n_bytes
+
+    own = memory(item.output)
+    for source in sources:
+        root, start, end = memory(source)
+        if root == own[0] and start < own[2] and own[1] < end:
+            value = manifest.values[network.values[item.output].value]
+            if value.parent is None or manifest.values[value.parent].n_bytes != value.n_bytes:
+                raise RegionError(f"{value.name} is a part of what it is made of")
+            return frozenset((item.output,))
+    return frozenset()
+
+
+class _Phases:
+    """Tells the actions of ``region``, which is ``item``."""
+
+    def __init__(self, network: RowNetwork, item: Bottleneck, region: Region) -> None:
+        self._network = network
+        self._item = item
+        self._rows = min(region.rows, height(item.operators[-1]))
+        self._ranges = bands(item, self._rows)
+        self._groups = groups(item, region.channels or 0)
+        self.strips = GroupStrips(item, region.channels or 0, self._ranges)
+        self._whole = len(self._ranges) == 1
+        self._gathered: dict[int, int] = {}
+
+    @cached_property
+    def sources(self) -> set[int]:
+        """The row values that it reads."""
+        inputs = (taken for operator in self._item.operators for taken in operator.inputs)
+        return {taken.row_value for taken in inputs if taken.row_value is not None}
+
+    @cached_property
+    def _added(self) -> int | None:
+        """The row value that is added to the result."""
+        inputs = self._item.operators[-1].inputs
+        return next((taken.row_value for taken in inputs if taken.row_value is not None), None)
+
+    @cached_property
+    def _result(self) -> int:
+        """The strip of the result's rows, where these do not lie in their place."""
+        _, channels, _, width = self._item.operators[-1].shape
+        return self.strips.kept(_FLOAT_BYTES * channels * self._rows * width)
+
+    @cached_property
+    def _weights(self) -> int:
+        """The strip of the weights that add up one group."""
+        last = len(self._item.operators) - 1
+        outputs = self._item.operators[-1].shape[1]
+        most = max(group.count for group in self._groups)
+        turn = len(passes(self._item)) - 1
+        return self.strips.during(_FLOAT_BYTES * outputs * most, turn, last)
+
+    def all(self) -> Iterator[list[Action]]:
+        """Yield what each phase does."""
+        for ranges in self._ranges:
+            before = [] if self._whole else list(self._fetched(ranges))
+            for turn, numbers in enumerate(passes(self._item)):
+                each = numbers if turn == len(passes(self._item)) - 1 else numbers[:-1]
+                for group in self._groups:
+                    yield [*before, *self._of_group(turn, each, group, ranges)]
+                    before = []
+                if each != numbers:
+                    before = [self._once(turn, numbers[-1])]
+            if not self._whole:
+                yield [self._put(ranges)]
+
+    def _of_group(
+        self, turn: int, numbers: Sequence[int], group: Group, ranges: Sequence[Rows]
+    ) -> Iterator[Action]:
+        for number in numbers:
+            if self._item.operators[number].kind == "sum":
+                yield from self._sum(turn, number, group, ranges)
+            else:
+                yield self._each(turn, number, group, ranges)
+
+    def _each(self, turn: int, number: int, group: Group, ranges: Sequence[Rows]) -> Compute:
+        operator = self._item.operators[number]
+        rows = ranges[number]
+        _, _, _, width = operator.shape
+        strip = self.strips.of_operator[turn, number]
+        inputs = tuple(self._input(turn, taken, group, ranges) for taken in operator.inputs)
+        if operator.kind == "mean":
+            place = InStrip(strip, (1, group.count, 1, 1), _FLOAT_BYTES * group.first)
+            return Compute(number, operator.graphs[0], inputs, place)
+        size = self._item.sizes.index(group.count)
+        graph = operator.graphs[4 * size + edges(operator, rows)]
+        return Compute(number, graph, inputs, InStrip(strip, (1, group.count, len(rows), width)))
+
+    def _once(self, turn: int, number: int) -> Compute:
+        operator = self._item.operators[number]
+        everything = Group(0, self._item.channels)
+        inputs = tuple(
+            self._input(turn, taken, everything, self._ranges[0]) for taken in operator.inputs
+        )
+        place = InStrip(self.strips.of_operator[turn, number], operator.shape)
+        return Compute(number, operator.graphs[0], inputs, place)
+
+    def _sum(
+        self, turn: int, number: int, group: Group, ranges: Sequence[Rows]
+    ) -> Iterator[Action]:
+        operator = self._item.operators[number]
+        made, weights, *others = operator.inputs
+        inputs = [self._input(turn, made, group, ranges)]
+        assert weights.weights is not None  # models/packs/bottleneck_checks.py
+        part, copies = self._part(weights.weights, group)
+        yield from copies
+        inputs.append(part)
+        target = self._target(ranges)
+        first, more, last = operator.graphs
+        if group.first:
+            graph = last if group is self._groups[-1] else more
+            yield Compute(number, graph, (*inputs, target), target)
+            return
+        for taken in others:
+            if taken.row_value is not None and not self._whole:
+                inputs.append(target)  # its rows were fetched there
+            else:
+                inputs.append(self._input(turn, taken, group, ranges))
+        yield Compute(number, first, tuple(inputs), target)
+
+    def _part(self, weights: Operand, group: Group) -> tuple[Place, list[Action]]:
+        """Return where the weights of a group's inputs lie, and how they come there."""
+        outputs, inputs = weights.shape[:2]
+        block = self._network.manifest.target.block
+        shape = (outputs, group.count, 1, 1)
+        first = group.first // block
+        if outputs == block:
+            offset = weights.offset + _FLOAT_BYTES * group.first * block
+            return replace(weights, offset=offset, shape=shape), []
+        source = replace(weights, shape=(outputs // block, inputs // block, block * block))
+        place = InStrip(self._weights, shape)
+        blocks = first, first + group.count // block
+        held = InStrip(self._weights, (outputs // block, group.count // block, block * block))
+        return place, [Gather(source, blocks, held)]
+
+    def _target(self, ranges: Sequence[Rows]) -> InStrip | InValue:
+        _, channels, _, width = self._item.operators[-1].shape
+        shape = (1, channels, len(ranges[-1]), width)
+        return InValue(self._item.output, shape) if self._whole else InStrip(self._result, shape)
+
+    def _input(self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+        if taken.weights is not None:
+            return _of_weights(taken.weights, taken.axis == "channels", group)
+        if taken.row_value is not None:
+            return self._source(taken, group, ranges)
+        assert taken.made is not None
+        made = self._item.operators[taken.made]
+        if made.kind == "each":
+            _, _, _, width = made.shape
+            strip = self.strips.of_operator[turn, taken.made]
+            return InStrip(strip, (1, group.count, len(ranges[taken.made]), width))
+        strip = next(
+            strip for (_, number), strip in self.strips.of_operator.items() if number == taken.made
+        )
+        if taken.axis == "factors":
+            return InStrip(strip, (group.count, 1, 1, 1), _FLOAT_BYTES * group.first)
+        return InStrip(strip, made.shape)
+
+    def _source(self, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+        """Return where a group finds what it needs of a row value."""
+        assert taken.row_value is not None
+        _, channels, rows, width = self._network.values[taken.row_value].shape
+        if not self._whole:
+            rows = len(self._fetched_rows(ranges)[taken.row_value])
+        if taken.axis is None:
+            shape, offset = (1, channels, rows, width), 0
+        else:
+            shape = (1, group.count, rows, width)
+            offset = _FLOAT_BYTES * group.first * rows * width
+        if self._whole:
+            return InValue(taken.row_value, shape, offset)
+        return InStrip(self._gathered[taken.row_value], shape, offset)
+
+    def _fetched_rows(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
+        """Return the rows of each source that are gathered for a band.
+
+        Raises:
+            RegionError: its readers need others, or inner rows need padding.
+        """
+        found: dict[int, Rows] = {}
+        for number, operator in enumerate(self._item.operators):
+            for taken in operator.inputs:
+                if taken.weights is not None:
+                    continue
+                wanted = needed(taken.window, ranges[number])
+                most = self._most_rows(taken)
+                rows = within(wanted, most)
+                if is_padded_inside(operator, wanted, ranges[number], most):
+                    raise RegionError(f"{self._rows} rows at a time need padding inside")
+                if taken.made is not None and ranges[taken.made] != rows:
+                    raise RegionError("operators need other rows of one tensor")
+                if taken.row_value is None or operator.kind == "sum":
+                    continue
+                if found.setdefault(taken.row_value, rows) != rows:
+                    raise RegionError("operators need other rows of one tensor")
+        return found
+
+    def _most_rows(self, taken: GroupInput) -> int:
+        if taken.made is not None:
+            return height(self._item.operators[taken.made])
+        assert taken.row_value is not None
+        return self._network.values[taken.row_value].height
+
+    def _fetched(self, ranges: Sequence[Rows]) -> Iterator[Action]:
+        """Yield what brings the rows that a band reads to strips."""
+        for row_value, rows in self._fetched_rows(ranges).items():
+            value = self._network.values[row_value]
+            if row_value not in self._gathered:
+                every = (self._fetched_rows(each)[row_value] for each in self._ranges)
+                n_bytes = value.planes * value.row_bytes * max(map(len, every))
+                self._gathered[row_value] = self.strips.kept(n_bytes)
+            yield self._moved(row_value, rows, self._gathered[row_value])
+        if self._added is not None:
+            yield self._moved(self._added, ranges[-1], self._result)
+
+    def _moved(self, row_value: int, rows: Rows, strip: int) -> Move:
+        source = self._lying(row_value, rows)
+        return Move(source, replace(source, strip=strip, held_rows=len(rows), first_row=0))
+
+    def _lying(self, row_value: int, rows: Rows) -> Area:
+        """Return ``rows`` of a value where it lies whole."""
+        value = self._network.values[row_value]
+        return Area(row_value, None, value.height, 0, value.planes, rows.first, len(rows))
+
+    def _put(self, ranges: Sequence[Rows]) -> Move:
+        target = self._lying(self._item.output, ranges[-1])
+        held = replace(target, strip=self._result, held_rows=target.rows, first_row=0)
+        return Move(held, target)
+
+
+def _of_weights(weights: Operand, by_channel: bool, group: Group) -> Operand:
+    """Return the weights of a group, which lie together, or all of them."""
+    if not by_channel:
+        return weights
+    axis = next(axis for axis, length in enumerate(weights.shape) if length > 1)
+    own = weights.n_bytes // weights.shape[axis]
+    shape = (*weights.shape[:axis], group.count, *weights.shape[axis + 1 :])
+    assert math.prod(weights.shape[:axis]) == 1
+    return replace(weights, offset=weights.offset + own * group.first, shape=shape)

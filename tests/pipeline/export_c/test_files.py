@@ -1,0 +1,162 @@
+"""What is around the kernels: weights by callback, ports, names, errors, files."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from models.packs.pack import Pack
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.export import Options, export_c, write_export
+from pipeline.export_c.writing.names import comment, identifier
+from tests.models.nets import answers, inputs_for, parsed
+from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
+
+OK, NO_POINTER, READ_FAILED, WRONG_WEIGHTS = range(4)
+IMAGE = {"image": (1, 3, 8, 8)}
+
+
+@needs_compiler
+@pytest.mark.parametrize("ports", ["caller", "arena"])
+def test_a_callback_brings_the_same_bits(
+    ports: str, tiny_pack: Pack, tiny_onnx: Path, tmp_path: Path
+) -> None:
+    inputs = inputs_for(IMAGE)
+    constant = Compiled.of(tiny_pack, tmp_path / "const")
+    _, expected = constant.run(inputs)
+    agree(expected, answers(tiny_onnx, inputs))
+    for buffer_bytes in (3000, 40_000, None):
+        folder = tmp_path / str(buffer_bytes)
+        compiled = Compiled.of(
+            tiny_pack, folder, weights="callback", ports=ports, buffer_bytes=buffer_bytes
+        )
+        for _ in range(2):  # a run leaves nothing that the next one would see
+            status, outputs = compiled.run(inputs)
+            assert status == OK
+            np.testing.assert_array_equal(outputs["logits"], expected["logits"])
+        exported = compiled.exported
+        assert exported.buffer_bytes <= (buffer_bytes or 1 << 20)
+        assert max(length for _, length in compiled.reads) <= exported.buffer_bytes
+        assert compiled.check() == OK
+
+
+@needs_compiler
+def test_wrong_weights_are_found(tiny_pack: Pack, tmp_path: Path) -> None:
+    inputs = inputs_for(IMAGE)
+    compiled = Compiled.of(tiny_pack, tmp_path / "c", weights="callback")
+    whole = bytes(compiled.weights)
+    for at in (0, 4, 8, 16):  # magic, version, size, checksum
+        compiled.weights[at] ^= 1
+        assert compiled.run(inputs)[0] == WRONG_WEIGHTS
+        compiled.weights[:] = whole
+    compiled.weights[len(whole) // 2] ^= 1
+    assert compiled.check() == WRONG_WEIGHTS
+    compiled.weights[:] = whole[:-1]
+    assert compiled.check() == READ_FAILED
+    compiled.weights[:] = whole
+    compiled.fails = True
+    assert compiled.run(inputs)[0] == READ_FAILED
+    compiled.fails = False
+    assert compiled.run(inputs)[0] == OK
+    assert compiled.call("run", None, None) == NO_POINTER
+
+
+@needs_compiler
+def test_names_of_strangers(tmp_path: Path) -> None:
+    """Keywords, names of our own, capitals, and texts that end a comment."""
+    model = parsed(
+        "odd (float[1,4] w0, float[1,4] int) => (float relu, float arena, float Arena) "
+        "{ relu = Add(w0, int)\n arena = Sub(w0, int)\n Arena = Mul(w0, int) }"
+    )
+    model.graph.node[0].name = "*/ # \\"
+    compiled = Compiled.of(packed(model, tmp_path), tmp_path / "c", prefix="odd_1")
+    inputs = inputs_for({"w0": (1, 4), "int": (1, 4)})
+    _, outputs = compiled.run(inputs)
+    agree(outputs, answers(tmp_path / "source.onnx", inputs))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", "a"),
+        ("3d-net", "n3d_net"),
+        ("--", "network"),
+        ("for", "for_"),
+        ("ü", "network"),
+        ("w3", "w3_"),
+    ],
+)
+def test_identifiers(text: str, expected: str) -> None:
+    assert identifier(text) == expected
+    again = identifier(text, {expected.upper()})
+    assert again.upper() != expected.upper()
+
+
+def test_comments_stay_comments() -> None:
+    assert comment("a */ b\n/* \\ ü") == "a * / b?/ * / ?"
+
+
+def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    model = parsed("e (float[1,4] x) => (float y) { z = Relu(x)\n y = Erf(z) }")
+    model.graph.node[1].name = "strange"
+    with pytest.raises(ExportError, match=r"'strange' \(Erf\): this operator"):
+        export_c(packed(model, tmp_path), Options())
+
+
+def test_integers_are_refused(tmp_path: Path) -> None:
+    model = parsed("i (int64[1,4] x) => (int64[1,4] y) { y = Neg(x) }")
+    with pytest.raises(ExportError, match="'x' is int64"):
+        export_c(packed(model, tmp_path), Options())
+
+
+def test_a_small_buffer_says_what_it_takes(tiny_pack: Pack) -> None:
+    with pytest.raises(ExportError, match="one filter and what it needs take 2560 bytes"):
+        export_c(tiny_pack, Options(weights="callback", buffer_bytes=2000))
+
+
+def test_damaged_weights_are_refused(pack_folder: Path, tiny_pack: Pack) -> None:
+    file = pack_folder / "weights.bin"
+    data = bytearray(file.read_bytes())
+    data[-5000] ^= 1
+    file.write_bytes(data)
+    damaged = Pack(pack_folder, tiny_pack.manifest, tiny_pack.graphs)
+    with pytest.raises(ExportError, match=r"weights.bin: span \d+: damaged"):
+        export_c(damaged, Options())
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(
+    tiny_pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new" / "c"
+    write_export(export_c(tiny_pack, Options()), folder)
+    with pytest.raises(ExportError, match="--force"):
+        write_export(export_c(tiny_pack, Options()), folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    full = export_c(tiny_pack, Options(prefix="other"))
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        with pytest.raises(ExportError, match="No space left"):
+            write_export(full, folder, force=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["c"]
+    write_export(export_c(tiny_pack, Options(prefix="other")), folder, force=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["other.c", "other.h"]
+    (folder / "mine.txt").write_text("")
+    with pytest.raises(ExportError, match=r"'mine.txt'"):
+        write_export(full, folder, force=True)
+    shutil.rmtree(folder)
+    folder.write_text("")
+    with pytest.raises(ExportError, match="no folder"):
+        write_export(full, folder, force=True)
+
+
+def test_a_model_of_nothing_but_constants(tmp_path: Path) -> None:
+    model: onnx.ModelProto = parsed("c (float[1,4] x) => (float[1,4] y) { y = Identity(x) }")
+    compiled = export_c(packed(model, tmp_path), Options())
+    assert compiled.memory.arena_bytes == 0

@@ -1,0 +1,220 @@
+"""Each family of operators in C, beside ONNX Runtime on the source, of packs for CPUs and for GPUs."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
+from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
+
+pytestmark = needs_compiler
+
+
+def with_constants(model: onnx.ModelProto, **arrays: object) -> onnx.ModelProto:
+    for name, value in arrays.items():
+        array = np.array(value, np.float32 if isinstance(value, float) else np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+def check(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: object) -> Compiled:
+    """Check that the exported ``model`` answers as ONNX Runtime."""
+    compiled = Compiled.of(packed(model, folder, target), folder / "c", **options)
+    inputs = inputs_for(shapes_of(model))
+    status, outputs = compiled.run(inputs)
+    assert status == 0
+    agree(outputs, answers(folder / "source.onnx", inputs))
+    return compiled
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_tiny_network(name: str, tmp_path: Path) -> None:
+    check(NETS[name](), tmp_path)
+
+
+FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, float d, float e, float f,
+    float g, float h, float i, float j, float k) {
+    a = LeakyRelu<alpha=0.3>(x)
+    b = Sigmoid(x)
+    c = Tanh(x)
+    d = HardSigmoid<alpha=0.3, beta=0.4>(x)
+    e = HardSwish(x)
+    f = Elu<alpha=0.7>(x)
+    g0 = Sigmoid(x)
+    g = Mul(g0, x)
+    h = Exp(x)
+    i = Neg(x)
+    j = Abs(x)
+    k0 = Add(j, one)
+    k = Reciprocal(k0)
+}"""
+
+PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
+    float a, float b, float c, float d, float e, float f) {
+    a = Add(x, y)
+    b = Sub(y, x)
+    c = Mul(x, scale)
+    d0 = Div(x, scale)
+    d = Clip(d0, low, high)
+    e = Max(x, y)
+    f = Min(x, y)
+}"""
+
+POOLS = """pools (float[2,4,9,7] x) => (float a, float b, float c, float d, float e, float f, float g) {
+    a = MaxPool<kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]>(x)
+    b = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)
+    c = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x)
+    d = MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)
+    e = GlobalAveragePool(x)
+    f = GlobalMaxPool(x)
+    g = ReduceMean<axes=[2,3], keepdims=0>(x)
+}"""
+
+MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
+    float a, float b, float c, float d, float e, float f, float g) {
+    p, q = Split<axis=1>(x, parts)
+    r = Concat<axis=1>(q, p, z)
+    a = Relu(r)
+    b0 = Transpose<perm=[0,2,3,1]>(x)
+    b = Softmax<axis=3>(b0)
+    c = Pad(x, pads, value)
+    d0 = Slice(z, starts, ends, axes, steps)
+    d = Neg(d0)
+    e0 = Resize<mode="nearest", coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor">(x, , factors)
+    e = Add(e0, value)
+    f0 = Unsqueeze(x, last)
+    f1 = Squeeze(f0, last)
+    f = Concat<axis=3>(f1, z)
+    g0 = Reshape(z, flat)
+    g = Softmax<axis=0>(g0)
+}"""
+
+DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c) {
+    a0 = Gemm<alpha=0.5, beta=2.0>(x, w, bias)
+    a = Tanh(a0)
+    b = MatMul(z, v)
+    c0 = Gemm<transB=1>(x, u)
+    c = Add(c0, x)
+}"""
+
+
+def functions() -> onnx.ModelProto:
+    return with_constants(parsed(FUNCTIONS), one=0.5)
+
+
+def pairs() -> onnx.ModelProto:
+    limits = {"low": -1.5, "high": 1.0}
+    return with_constants(parsed(PAIRS, {"scale": (1, 3, 1, 1)}), **limits)
+
+
+def pools() -> onnx.ModelProto:
+    return parsed(POOLS)
+
+
+def movement() -> onnx.ModelProto:
+    model = parsed(MOVEMENT)
+    whole = {"starts": [3, 5], "ends": [0, -9], "axes": [2, 1], "steps": [-1, -2], "flat": [12, -1]}
+    pads = [0, 1, -1, 2, 0, 0, 1, 1]
+    with_constants(model, parts=[2, 4], pads=pads, value=1.5, last=[4], **whole)
+    factors = numpy_helper.from_array(np.array([1, 1, 2, 3], np.float32), "factors")
+    model.graph.initializer.append(factors)
+    return model
+
+
+def dense() -> onnx.ModelProto:
+    return parsed(DENSE, {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20)})
+
+
+FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, dense)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family: str, tmp_path: Path) -> None:
+    check(FAMILIES[family](), tmp_path, "cuda-sm72")
+
+
+def test_an_old_softmax_takes_all_behind_its_axis(tmp_path: Path) -> None:
+    model = parsed("soft (float[2,3,4] x) => (float y) { y = Softmax(x) }")
+    model.opset_import[0].version = 11
+    check(model, tmp_path, "cuda-sm72")
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
+    """A few convolutions of one input, each with a geometry of its own, some with what follows them."""
+    groups = draw(st.sampled_from([1, 2, 4]))
+    channels = groups * draw(st.integers(1, 9))
+    height, width = draw(st.integers(5, 9)), draw(st.integers(5, 11))
+    nodes, weights, outputs = [], {}, []
+    for number in range(4):
+        apart = draw(st.sampled_from([1, groups, channels]))
+        filters = apart * draw(st.integers(1, 40 // apart + 1))
+        kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        steps = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
+        pads = [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)]
+        dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+        after = draw(st.sampled_from(["Relu", "Sigmoid", "HardSwish"]))
+        attributes = (
+            f"group={apart}, pads={pads}, strides={list(steps)}, dilations={list(dilations)}"
+        )
+        nodes.append(f"c{number} = Conv<{attributes}>(x, w{number}, b{number})")
+        nodes.append(f"y{number} = {after}(c{number})")
+        weights[f"w{number}"] = (filters, channels // apart, *kernel)
+        weights[f"b{number}"] = (filters,)
+        outputs.append(f"float y{number}")
+    body = "\n".join(nodes)
+    text = f"g (float[1,{channels},{height},{width}] x) => ({', '.join(outputs)}) {{ {body} }}"
+    return parsed(text, weights)
+
+
+@settings(max_examples=6)
+@given(convolutions(), st.sampled_from(TARGETS))
+def test_convolutions_of_any_geometry(
+    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, target: str
+) -> None:
+    check(model, tmp_path_factory.mktemp("c"), target)
+
+
+GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {
+    a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, stem)
+    b = Relu(a)
+    c = Conv<pads=[1,1,1,1], group=24>(b, depth, bias)
+    d = Sigmoid(c)
+    e = Mul(c, d)
+    f = GlobalAveragePool(e)
+    g = Conv(f, down)
+    h = Relu(g)
+    i = Conv(h, up)
+    j = Sigmoid(i)
+    k = Mul(e, j)
+    l = Conv(k, narrow)
+    m = Add(l, b)
+    y = Conv(m, last)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_channels_that_fill_no_block(target: str, tmp_path: Path) -> None:
+    """Of both targets the same C comes: what a block is filled with takes no memory and no time."""
+    weights = {
+        "stem": (24, 3, 3, 3),
+        "depth": (24, 1, 3, 3),
+        "bias": (24,),
+        "down": (6, 24, 1, 1),
+        "up": (24, 6, 1, 1),
+        "narrow": (24, 24, 1, 1),
+        "last": (20, 24, 1, 1),
+    }
+    compiled = check(parsed(GATED, weights), tmp_path, target)
+    exported = compiled.exported
+    plane = 5 * 5 * 4
+    # Two values of 24 channels, each aligned to 64, the stem in one, and the gate.
+    assert exported.memory.arena_bytes <= 3 * 24 * plane + 512
+    kept = sum(int(np.prod(shape)) for shape in weights.values()) * 4
+    assert exported.weight_bytes == kept
