@@ -36,7 +36,17 @@ from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _MOST_ERROR = 1e-5
-_HEAD = f"{'pack':>24}{'channels':>9}{'bands':>6}{'arena MB':>10}{'share':>7}{'ms':>8}{'ratio':>7}{'error':>9}"
+_COLUMNS = (
+    ("pack", 24),
+    ("channels", 9),
+    ("bands", 6),
+    ("arena MB", 10),
+    ("share", 7),
+    ("ms", 8),
+    ("ratio", 7),
+    ("error", 9),
+)
+_HEAD = "".join(f"{name:>{width}}" for name, width in _COLUMNS)
 
 
 def main() -> None:
