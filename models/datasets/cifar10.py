@@ -1,6 +1,7 @@
 """CIFAR-10's test images: the binary version of its authors, or JPEGs in one .npz file."""
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,10 @@ def _arrays(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         raise DataError(
             f"{file}: no array {exc.args[0]!r} in it; it needs {', '.join(names)}"
         ) from exc
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as exc:
+    except (
+        *(OSError, ValueError, EOFError, MemoryError, RuntimeError, TypeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as exc:
         raise DataError(f"{file}: not an .npz file: {exc}") from exc
     fits = (
         jpeg.ndim == offsets.ndim == labels.ndim == 1

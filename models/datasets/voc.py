@@ -4,10 +4,12 @@ Annotations/NAME.xml, JPEGImages/NAME.jpg and ImageSets/Main/SPLIT.txt, wherever
 """
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import IO
 from xml.etree import ElementTree
 
 from PIL import Image
@@ -25,6 +27,10 @@ from models.datasets.samples import (
 _ANNOTATIONS, _PICTURES, _SPLITS = "Annotations", "JPEGImages", "Main"
 # An annotation has a few hundred bytes an object.
 _MAX_XML_BYTES = 4 << 20
+# Of a picture or a list of names: a zip file may say little and hold much.
+_MAX_FILE_BYTES = 64 << 20
+# Beside BadZipFile, what comes of entries that are encrypted, cut, damaged or named with other bytes.
+_UNZIP_ERRORS = (RuntimeError, EOFError, ValueError, zlib.error)
 ALL = "all"
 
 
@@ -69,15 +75,29 @@ def read_voc(source: Path, split: str = "test") -> Dataset:
 
 def _files(source: Path) -> _Files:
     if source.is_dir():
-        names = (path.relative_to(source).as_posix() for path in sorted(source.rglob("*")))
-        return _Files(source, tuple(names), lambda name: (source / name).read_bytes())
+        found = (path for path in sorted(source.rglob("*")) if path.is_file())
+        names = (path.relative_to(source).as_posix() for path in found)
+        return _Files(source, tuple(names), lambda name: _start((source / name).open("rb")))
     try:
         archive = zipfile.ZipFile(source)
     except FileNotFoundError as exc:
         raise DataError(f"{source}: no such folder or zip file") from exc
-    except (OSError, zipfile.BadZipFile) as exc:
+    except (OSError, zipfile.BadZipFile, *_UNZIP_ERRORS) as exc:
         raise DataError(f"{source}: neither a folder nor a zip file: {exc}") from exc
-    return _Files(source, tuple(archive.namelist()), archive.read)
+    return _Files(source, tuple(archive.namelist()), partial(_unzipped, archive))
+
+
+def _unzipped(archive: zipfile.ZipFile, name: str) -> bytes:
+    # The others open a whole block at once, whatever it holds.
+    if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile("neither stored nor deflated")
+    return _start(archive.open(name))
+
+
+def _start(file: IO[bytes]) -> bytes:
+    """Return the content of ``file``, no more of it than shows that it is too long."""
+    with file:
+        return file.read(_MAX_FILE_BYTES + 1)
 
 
 def _by_stem(files: _Files, folder: str, suffixes: set[str] | frozenset[str]) -> dict[str, str]:
@@ -97,9 +117,12 @@ def _listed(files: _Files, name: str) -> list[str]:
 
 def _bytes(files: _Files, name: str) -> bytes:
     try:
-        return files.read(name)
-    except (OSError, KeyError, zipfile.BadZipFile, RuntimeError) as exc:
+        data = files.read(name)
+    except (OSError, KeyError, zipfile.BadZipFile, *_UNZIP_ERRORS) as exc:
         raise SampleError(f"{files.source}: {name}: cannot be read: {exc}") from exc
+    if len(data) > _MAX_FILE_BYTES:
+        raise SampleError(f"{files.source}: {name}: more than {_MAX_FILE_BYTES} bytes")
+    return data
 
 
 def _picture(files: _Files, pictures: dict[str, str], name: str) -> Image.Image:
@@ -114,6 +137,17 @@ def _marks(files: _Files, marks: dict[str, str], name: str) -> tuple[Marked, ...
     return parse_annotation(f"{files.source}: {marks[name]}", _bytes(files, marks[name]))
 
 
+class _Untyped(ElementTree.TreeBuilder):
+    """Takes no document type, and so no entities, in whatever characters they are written."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def doctype(self, *_: str | None) -> None:
+        raise SampleError(f"{self._name}: an annotation needs no document type, and none is taken")
+
+
 def parse_annotation(name: str, text: bytes) -> tuple[Marked, ...]:
     """Return the objects of an annotation, edges in pixels counted from 0 (VOC counts from 1).
 
@@ -122,10 +156,10 @@ def parse_annotation(name: str, text: bytes) -> tuple[Marked, ...]:
     """
     if len(text) > _MAX_XML_BYTES:
         raise SampleError(f"{name}: {len(text)} bytes; an annotation has at most {_MAX_XML_BYTES}")
-    if b"<!ENTITY" in text or b"<!DOCTYPE" in text:
-        raise SampleError(f"{name}: an annotation needs no document type, and none is taken")
+    parser = ElementTree.XMLParser(target=_Untyped(name))  # noqa: S314  takes no entities
     try:
-        root = ElementTree.fromstring(text)  # noqa: S314  neither entities nor types, see above
+        parser.feed(text)
+        root: ElementTree.Element = parser.close()
     except (ElementTree.ParseError, ValueError, LookupError) as exc:
         raise SampleError(f"{name}: not XML: {exc}") from exc
     return tuple(_object(name, number, item) for number, item in enumerate(root.iter("object")))

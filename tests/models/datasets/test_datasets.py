@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from models.datasets import voc
 from models.datasets.cifar10 import CLASSES, read_cifar10
 from models.datasets.folders import read_folder
 from models.datasets.samples import DataError, SampleError
@@ -141,6 +142,10 @@ def test_cifar10_that_is_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", **arrays)
     with pytest.raises(DataError, match="test_offsets"):
         read_cifar10(tmp_path / "c.npz")
+    np.save(alone := io.BytesIO(), np.zeros(3))
+    (tmp_path / "c.npz").write_bytes(alone.getvalue())
+    with pytest.raises(DataError, match=r"not an \.npz"):
+        read_cifar10(tmp_path / "c.npz")
     (tmp_path / "c.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"not an \.npz"):
         read_cifar10(tmp_path / "c.npz")
@@ -177,6 +182,7 @@ def test_voc_annotations(zipped: bool, tmp_path: Path) -> None:
         (b"", "not XML"),
         (b"<annotation>", "not XML"),
         (b'<!DOCTYPE a [<!ENTITY b "c">]><a/>', "document type"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"), "document type"),
         (_annotation(("a", 5, 1, 4, 2)), "object 0"),
         (b"<a><object><name>b</name></object></a>", "object 0: bndbox"),
         (_annotation(("", 1, 1, 2, 2)), "no name"),
@@ -200,6 +206,29 @@ def test_any_annotation_is_read_or_refused(junk: bytes, first: int, end: int) ->
         assert mark.name
         assert mark.edges[0] < mark.edges[2]
         assert mark.edges[1] < mark.edges[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("cut", "cannot be read"), ("encoding", "neither stored nor deflated"), ("long", "more than")],
+)
+def test_broken_entries_of_a_zip_are_samples(
+    change: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = zipfile.ZIP_LZMA if change == "encoding" else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("Annotations/a.xml", b"<a/>")
+        archive.writestr("JPEGImages/a.png", _png(), how)
+        start = archive.getinfo("JPEGImages/a.png").header_offset + 30 + len("JPEGImages/a.png")
+    if change == "cut":
+        data = bytearray((tmp_path / "x.zip").read_bytes())
+        data[start : start + 8] = b"\xff" * 8
+        (tmp_path / "x.zip").write_bytes(data)
+    if change == "long":
+        monkeypatch.setattr(voc, "_MAX_FILE_BYTES", 20)
+    (sample,) = read_voc(tmp_path / "x.zip", "all").samples()
+    with pytest.raises(SampleError, match=said):
+        sample.open()
 
 
 def test_neither_folder_nor_zip(tmp_path: Path) -> None:
