@@ -26,10 +26,7 @@ class HostDevice(CachingDevice):
     def __init__(self) -> None:
         super().__init__()
         self._cores = os.sched_getaffinity(0)
-        self._copies: queue.SimpleQueue[_Job | None] = (
-            queue.SimpleQueue()  # bounded by the reads that rings hold
-        )
-        self._thread: threading.Thread | None = None
+        self._copier: _Copier | None = None
         self._lock = threading.Lock()  # engines of several models share the device
 
     def copy(
@@ -41,24 +38,36 @@ class HostDevice(CachingDevice):
         expansion: Expansion | None = None,
     ) -> None:
         length = source.nbytes if expansion is None else expansion.target_bytes
+        job = source, target.host(offset, length), expansion, done
         with self._lock:
-            if self._thread is None:  # a device that copies nothing needs none
-                self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
-                self._thread.start()
-        self._copies.put((source, target.host(offset, length), expansion, done))
+            if self._copier is None:  # a device that copies nothing needs none
+                self._copier = _Copier(self._cores)
+            self._copier.copies.put(job)
 
     def close(self) -> None:
         """Finish the copies accepted and end the thread; a later copy would start another."""
         with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._copies.put(None)
-            thread.join()
+            copier, self._copier = self._copier, None
+        if copier is not None:
+            copier.copies.put(None)
+            copier.thread.join()
+
+
+class _Copier:
+    """A thread and its copies, which end with None; a later thread has a queue of its own."""
+
+    def __init__(self, cores: set[int]) -> None:
+        self._cores = cores
+        self.copies: queue.SimpleQueue[_Job | None] = (
+            queue.SimpleQueue()  # bounded by the reads that rings hold
+        )
+        self.thread = threading.Thread(target=self._work, name="copier", daemon=True)
+        self.thread.start()
 
     def _work(self) -> None:
         spread(self._cores)
         hasten()
-        while (job := self._copies.get()) is not None:
+        while (job := self.copies.get()) is not None:
             source, target, expansion, done = job
             started = time.perf_counter()
             error: LoaderError | None = None
@@ -68,8 +77,8 @@ class HostDevice(CachingDevice):
                 else:
                     # NumPy lets other threads run meanwhile; a memoryview does not.
                     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-            except ValueError as exc:
-                error = LoaderError(f"copy failed: {exc}")
+            except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
+                error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
             done(error, time.perf_counter() - started)
             # Kept while waiting, they would keep a model's buffers.
             del job, source, target, expansion, done

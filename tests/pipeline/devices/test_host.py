@@ -4,6 +4,7 @@ import threading
 
 from loader.errors import LoaderError
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import HostMemory
 
 
@@ -11,7 +12,9 @@ def copiers() -> int:
     return sum(thread.name == "copier" for thread in threading.enumerate())
 
 
-def copied(device: CpuDevice, source: bytes, target: HostMemory) -> Exception | None:
+def copied(
+    device: CpuDevice, source: bytes, target: HostMemory, expansion: Expansion | None = None
+) -> Exception | None:
     """Copy, wait, and return the error."""
     ended = threading.Event()
     errors: list[Exception | None] = []
@@ -20,7 +23,7 @@ def copied(device: CpuDevice, source: bytes, target: HostMemory) -> Exception | 
         errors.append(error)
         ended.set()
 
-    device.copy(memoryview(source), target, 0, done)
+    device.copy(memoryview(source), target, 0, done, expansion)
     assert ended.wait(10)
     return errors[0]
 
@@ -44,3 +47,44 @@ def test_a_copy_that_cannot_be_made_is_an_error() -> None:
         assert copied(device, b"abc", HostMemory(3)) is None  # and the next one is right
     finally:
         device.close()
+
+
+class NoMemory(Expansion):
+    def run(self, source: memoryview, target: memoryview) -> None:
+        raise MemoryError
+
+
+def test_whatever_an_expansion_raises_ends_its_copy_alone() -> None:
+    device = CpuDevice()
+    try:
+        error = copied(device, b"", HostMemory(1), NoMemory([]))
+        assert isinstance(error, LoaderError)
+        assert "MemoryError" in str(error)
+        assert copied(device, b"abc", HostMemory(3)) is None
+    finally:
+        device.close()
+
+
+def test_a_copy_while_it_closes_is_of_another_thread() -> None:
+    device, target = CpuDevice(), HostMemory(3)
+    began, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(_error: Exception | None, _seconds: float) -> None:
+        began.set()
+        goes_on.wait(10)
+
+    device.copy(memoryview(b"abc"), target, 0, hold)
+    assert began.wait(10)
+    closing = threading.Thread(target=device.close)
+    closing.start()
+    try:
+        while device._copier is not None:
+            closing.join(0.001)
+        assert copied(device, b"xyz", target) is None
+        device.copy(memoryview(b"abc"), target, 0, lambda _error, _seconds: ended.set())
+        assert ended.wait(10)
+    finally:
+        goes_on.set()
+        closing.join(10)
+        device.close()
+    assert not closing.is_alive()
