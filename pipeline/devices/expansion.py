@@ -39,14 +39,7 @@ class Expansion:
         self.target_bytes = sum(span.length for span in spans)
         library = find_library() if library is None else library
         self._library = library if isinstance(library, Library) else None
-        made = list(_stretches(self._spans))
-        self._stretches = (Stretch * len(made))(*(stretch for stretch, _, _ in made))
-        #: Parts whose planes are found when they have come: number of the stretch, part, its place.
-        self._planes = [
-            (number, part, start)
-            for number, (_, part, start) in enumerate(made)
-            if part is not None and part.encoding == "planes"
-        ]
+        self._calls = list(_calls(self._spans))
 
     def run(self, source: memoryview, target: memoryview) -> None:
         """Write to ``target`` what ``source`` stands for.
@@ -63,9 +56,10 @@ class Expansion:
         if self._library is None:
             self._in_numpy(brought, made)
             return
-        held = [self._found_planes(brought, *item) for item in self._planes]
-        self._library.expand(self._stretches, address(source), address(target))
-        del held
+        for call in self._calls:
+            held = [call.found_planes(brought, *item) for item in call.planes]
+            self._library.expand(call.stretches, address(source), address(target))
+            del held
 
     def _in_numpy(self, source: Bytes, target: Bytes) -> None:
         start = end = 0
@@ -77,13 +71,24 @@ class Expansion:
             )
             start, end = start + span.file_length, end + span.length
 
-    def _found_planes(
-        self, source: Bytes, number: int, part: StoredPart, start: int
-    ) -> list[Bytes]:
+
+class _Call:
+    """Stretches that the library expands at once."""
+
+    def __init__(self, made: Sequence["_Made"]) -> None:
+        self.stretches = (Stretch * len(made))(*(stretch for stretch, _, _ in made))
+        #: Parts whose planes are found when they have come: number of the stretch, part, its place.
+        self.planes = [
+            (number, part, start)
+            for number, (_, part, start) in enumerate(made)
+            if part is not None and part.encoding == "planes"
+        ]
+
+    def found_planes(self, source: Bytes, number: int, part: StoredPart, start: int) -> list[Bytes]:
         """Tell the stretch ``number`` where its planes are; they are there as long as they are held."""
         planes = planes_of(part, source[start : start + stored_bytes(part)])
         for place, plane in enumerate(planes):
-            self._stretches[number].planes[place] = plane.ctypes.data
+            self.stretches[number].planes[place] = plane.ctypes.data
         return planes
 
 
@@ -92,20 +97,42 @@ def expansion_of(spans: Sequence[Span]) -> Expansion | None:
     return Expansion(spans) if any(span.stored is not None for span in spans) else None
 
 
-def _stretches(spans: Sequence[Span]) -> Iterator[tuple[Stretch, StoredPart | None, int]]:
-    """Yield the stretches of ``spans``, with the part that each is, if any, and where it is stored."""
+#: A stretch, with the part that it is, if any, and where that is stored.
+_Made = tuple[Stretch, StoredPart | None, int]
+
+
+def _calls(spans: Sequence[Span]) -> Iterator[_Call]:
+    """Yield the calls that expand ``spans``.
+
+    A span with planes ends one: those of one span are open at a time, which is what plans count.
+    """
+    made: list[_Made] = []
+    for own in _stretches(spans):
+        made += own
+        if any(part is not None and part.encoding == "planes" for _, part, _ in own):
+            yield _Call(made)
+            made = []
+    if made:
+        yield _Call(made)
+
+
+def _stretches(spans: Sequence[Span]) -> Iterator[list[_Made]]:
+    """Yield the stretches of each of ``spans``."""
     source = target = 0
     for span in spans:
+        made: list[_Made] = []
         end = target
         parts = _whole(span) if span.stored is None else span.stored.parts
         for part, start in places(parts):
             if target + part.offset > end:
-                yield Stretch(_ZERO, to=end, length=target + part.offset - end), None, 0
-            yield _stretch(part, source + start, target), part, source + start
+                zero = Stretch(_ZERO, to=end, length=target + part.offset - end)
+                made.append((zero, None, 0))
+            made.append((_stretch(part, source + start, target), part, source + start))
             end = target + part.offset + part.length
         source, target = source + span.file_length, target + span.length
         if end < target:
-            yield Stretch(_ZERO, to=end, length=target - end), None, 0
+            made.append((Stretch(_ZERO, to=end, length=target - end), None, 0))
+        yield made
 
 
 def _whole(span: Span) -> tuple[StoredPart]:

@@ -1,12 +1,16 @@
 """Expanding stored weights: the library and NumPy give the same bits, and touch nothing else."""
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.packs import storing
 from models.packs.manifest import Encoding, Span, Stored, StoredPart
-from models.packs.storing import aligned, least_length
+from models.packs.planes import closed_plane, opened_plane
+from models.packs.storing import Bytes, aligned, least_length
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.devices.expansion import Expansion, expansion_of
 from tests.examples import examples
@@ -98,3 +102,36 @@ def test_memory_of_another_size_is_refused(lengths: tuple[int, int]) -> None:
 
 def test_weights_that_lie_as_they_are_need_none() -> None:
     assert expansion_of([Span(offset=0, length=PAGE, checksum="0" * 16)]) is None
+
+
+@needs_library
+def test_planes_of_one_span_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a read of many spans would take more than plans count (opened_bytes)."""
+    frame = closed_plane(np.zeros(PAGE, np.uint8))
+    part = StoredPart(encoding="planes", offset=0, length=4 * PAGE, planes=(len(frame),) * 4)
+    found = [
+        Span(
+            offset=number * 4 * PAGE,
+            length=4 * PAGE,
+            checksum="0" * 16,
+            stored=Stored(offset=number * PAGE, length=PAGE, parts=(part,)),
+        )
+        for number in range(5)
+    ]
+    alive: list[weakref.ref[Bytes]] = []
+    most = 0
+
+    def opened(frame: Bytes, count: int) -> Bytes:
+        nonlocal most
+        made = np.copy(opened_plane(frame, count))
+        alive.append(weakref.ref(made))
+        most = max(most, sum(one() is not None for one in alive))
+        return made
+
+    monkeypatch.setattr(storing, "opened_plane", opened)
+    source = np.zeros((5, PAGE), np.uint8)
+    source[:, : 4 * len(frame)] = np.tile(frame, 4)
+    target = np.full(5 * 4 * PAGE, 7, np.uint8)
+    Expansion(found, library()).run(source.reshape(-1).data, target.data)
+    assert not target.any()
+    assert most == 4
