@@ -35,6 +35,7 @@ SPAN_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 64
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 48
+_MAX_BLOCK = 1 << 10
 
 
 #: Element types that NumPy and ONNX Runtime both have.
@@ -156,7 +157,7 @@ class StoredPart(_Record):
     offset: Count
     length: PositiveInt
     channels: Count = 0
-    block: Annotated[PositiveInt, _Shared] = 1
+    block: Annotated[int, Field(ge=1, le=_MAX_BLOCK), _Shared] = 1
     planes: tuple[PositiveInt, ...] = ()
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _LEVEL = 1
 #: What opening a frame takes beside what comes out (ZSTD_estimateDCtxSize, rounded up).
 OPENER_BYTES = 256 << 10
+#: What a byte of a frame can become at most: a block of 128 KiB (RFC 8878, 3.1.1.2) has at least four.
+MOST_OPENED_BYTES = (128 << 10) // 4
 
 
 class PlaneError(ValueError):

@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.manifest import PLAIN_VERSION, SPAN_ALIGNMENT, Manifest, Span, Stored
+from models.packs.manifest import (
+    PLAIN_VERSION,
+    SPAN_ALIGNMENT,
+    TENSOR_ALIGNMENT,
+    Manifest,
+    Span,
+    Stored,
+)
 from models.packs.storing import least_length, part_fault
 
 
@@ -62,6 +69,10 @@ def _check_stored(where: str, span: Span, stored: Stored, file_end: int) -> None
         end = part.offset + part.length
     if end > span.length:
         raise PackError(f"{where}.parts: end at {end}, behind the span ({span.length} bytes)")
+    rest = span.length - sum(part.length for part in stored.parts)
+    # Else a few bytes of a file would ask for any memory.
+    if rest >= SPAN_ALIGNMENT + TENSOR_ALIGNMENT * len(stored.parts):
+        raise PackError(f"{where}.parts: {rest} bytes of the span are of none, more than padding")
     least = least_length(stored.parts)
     if least > stored.length:
         raise PackError(f"{where}.length: {stored.length}, its parts take {least}")

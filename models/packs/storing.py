@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from models.errors import PackError
 from models.packs.manifest import TENSOR_ALIGNMENT, Span, StoredPart
-from models.packs.planes import OPENER_BYTES, opened_plane
+from models.packs.planes import MOST_OPENED_BYTES, OPENER_BYTES, opened_plane
 
 NUMBER_BYTES = 4
 PLANES = 4
@@ -166,10 +166,17 @@ def part_fault(part: StoredPart) -> str:
         return f"[{part.offset}, +{part.length}) are no float32 numbers"
     if part.encoding == "int8":
         return _channel_fault(part, numbers)
-    if part.encoding == "planes" and (
-        len(part.planes) != PLANES or max(part.planes, default=0) > numbers
-    ):
-        return f"planes: {list(part.planes)} are not {PLANES} of at most {numbers} bytes"
+    if part.encoding == "planes":
+        return _plane_fault(part, numbers)
+    return ""
+
+
+def _plane_fault(part: StoredPart, numbers: int) -> str:
+    planes = list(part.planes)
+    if len(planes) != PLANES or max(planes) > numbers:
+        return f"planes: {planes} are not {PLANES} of at most {numbers} bytes"
+    if min(planes) * MOST_OPENED_BYTES < numbers:
+        return f"planes: no frame of {min(planes)} bytes holds {numbers}"
     return ""
 
 

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from models.compiler.writing.storing import encoded
 from models.packs.manifest import Encoding, StoredPart
 from models.packs.planes import closed_plane
-from models.packs.storing import PLANES, aligned, expand_part, least_length, places, stored_bytes
+from models.packs.storing import (
+    PLANES,
+    aligned,
+    expand_part,
+    least_length,
+    part_fault,
+    places,
+    stored_bytes,
+)
 from tests.examples import examples
 
 Floats = NDArray[np.float32]
@@ -71,6 +79,12 @@ def test_planes_give_the_same_bits(content: bytes, is_regular: bool) -> None:
 
 def test_planes_of_one_byte_shrink_to_almost_nothing() -> None:
     assert len(closed_plane(np.zeros(1 << 16, np.uint8))) < 100
+
+
+@pytest.mark.parametrize(("length", "can_be"), [(1 << 20, True), (1 << 21, False)])
+def test_frames_that_cannot_hold_as_much_are_no_part(length: int, can_be: bool) -> None:
+    made = StoredPart(encoding="planes", offset=0, length=4 * length, planes=(1 << 20, 32, 32, 32))
+    assert (part_fault(made) == "") == can_be
 
 
 @pytest.mark.parametrize("change", ["cut", "other length", "flipped"])

@@ -153,6 +153,9 @@ def first_part(field: str, value: object) -> Change:
         (first_part("block", 7), "are not whole blocks of 7"),
         (first_part("length", 4), "are not divided by"),
         (first_part("encoding", "planes"), "planes: [] are not 4 of at most"),
+        (first_part("block", 1 << 32), "block"),
+        (put("spans", 2, "stored", "parts", []), "are of none, more than padding"),
+        (put("spans", -1, "length", 1 << 62), "are of none, more than padding"),
     ],
 )
 def test_what_cannot_be_is_named(folder: Path, change: Change, fault: str) -> None:
