@@ -94,7 +94,9 @@ def _check_operator(
     axes = [taken.axis for taken in operator.inputs]
     adds = axes[:2] == ["channels", "inputs"] and not any(axes[2:])
     adds = adds and operator.inputs[0].made is not None and operator.inputs[1].weights is not None
-    if not axes or adds != (operator.kind == "sum"):
+    # What runs once begins a pass over all groups: these make what it is made of.
+    makes = operator.kind == "each" or any(taken.made is not None for taken in operator.inputs)
+    if not axes or not makes or adds != (operator.kind == "sum"):
         raise PackError(f"{where}.inputs: {axes} are not those of {operator.kind!r}")
 
 

@@ -57,12 +57,16 @@ def passes(item: Bottleneck) -> list[list[int]]:
 def _made_for(item: Bottleneck, number: int) -> set[int]:
     """Return the operators that make for a group what ``number`` is made of."""
     found: set[int] = set()
-    for taken in item.operators[number].inputs:
-        if taken.made is None or item.operators[taken.made].kind == "once":
-            continue
-        if item.operators[taken.made].kind == "mean" and item.operators[number].kind != "once":
-            continue
-        found |= {taken.made, *_made_for(item, taken.made)}
+    readers = [number]
+    while readers:
+        reader = item.operators[readers.pop()]
+        for made in (taken.made for taken in reader.inputs):
+            if made is None or made in found or item.operators[made].kind == "once":
+                continue
+            if item.operators[made].kind == "mean" and reader.kind != "once":
+                continue
+            found.add(made)
+            readers.append(made)
     return found
 
 

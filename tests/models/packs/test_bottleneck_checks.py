@@ -12,7 +12,7 @@ from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import Builder
-from tests.models.packs.test_pack import edit, put
+from tests.models.packs.test_pack import Document, edit, put
 from tests.models.refusal import refuses
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -88,4 +88,16 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     path = edit(gated_folder, put("bottlenecks", 0, *way, value))
     with refuses(PackError, path, "bottlenecks.0", field, reason):
+        open_pack(gated_folder)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_what_runs_once_is_made_of_what_groups_make(number: int, gated_folder: Path) -> None:
+    def change(document: Document) -> None:
+        inputs = document["bottlenecks"][0]["operators"][number]["inputs"]
+        weights = document["bottlenecks"][0]["operators"][5]["inputs"][1]
+        inputs[:] = [taken for taken in inputs if "made" not in taken] or [weights]
+
+    path = edit(gated_folder, change)
+    with refuses(PackError, path, f"bottlenecks.0.operators.{number}.inputs", "are not those of"):
         open_pack(gated_folder)
