@@ -68,6 +68,12 @@ def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
+def _not_of_a_file(value: bool) -> bool:
+    if value:
+        raise ValueError("a device says so, not a manifest")
+    return value
+
+
 _T = TypeVar("_T", bound=Hashable)
 
 
@@ -204,7 +210,7 @@ class GraphRange(_Record):
     offset: Count
     length: PositiveInt
     session_bytes: Count
-    joins: Annotated[bool, Field(exclude=True)] = False
+    joins: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

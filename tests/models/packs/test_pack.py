@@ -214,6 +214,12 @@ def test_fields_of_the_wrong_kind_are_named(
         open_pack(pack_folder)
 
 
+def test_what_a_device_says_no_manifest_does(pack_folder: Path) -> None:
+    path = edit(pack_folder, put("graphs", 0, "joins", True))
+    with refuses(PackError, path, "graphs.0.joins", "a device says so"):
+        open_pack(pack_folder)
+
+
 @pytest.mark.parametrize("field", ["name", "target", "spans", "pieces", "inputs", "parameters"])
 def test_missing_fields_are_named(field: str, pack_folder: Path) -> None:
     path = edit(pack_folder, lambda document: document.pop(field))
