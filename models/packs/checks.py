@@ -31,9 +31,9 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
 
 def _check_values(path: Path, manifest: Manifest) -> None:
     values = manifest.values
+    ends: set[int] = set()  # values whose parents were followed to the last
     for number, value in enumerate(values):
         where = f"{path}: values.{number}"
-        seen = {number}
         parent = value.parent
         if parent is not None and parent < len(values):
             room = values[parent].n_bytes
@@ -41,11 +41,13 @@ def _check_values(path: Path, manifest: Manifest) -> None:
                 raise PackError(f"{where}: does not fit in its parent ({room} bytes)")
             if value.is_loose or values[parent].is_loose:
                 raise PackError(f"{where}.parent: {parent}: a size that no one knows lies nowhere")
-        while parent is not None:
+        seen = {number}
+        while parent is not None and parent not in ends:
             if parent >= len(values) or parent in seen:
                 raise PackError(f"{where}.parent: {parent} is out of range or leads back")
             seen.add(parent)
             parent = values[parent].parent
+        ends |= seen
 
 
 def _check_ports(path: Path, manifest: Manifest) -> None:
@@ -80,6 +82,8 @@ def _check_pieces(path: Path, manifest: Manifest) -> None:
                 raise PackError(f"{where}.span: {piece.span} is resident, not streamed")
             last_span = piece.span
             unused.remove(piece.span)
+        if not piece.outputs:
+            raise PackError(f"{where}.outputs: none")
         _check_operands(where, manifest, piece)
     if unused:
         raise PackError(f"{path}: spans.{min(unused)}: no piece streams it")

@@ -301,16 +301,27 @@ class RowNetwork:
             if value.parent is not None:
                 children.setdefault(value.parent, []).append(index)
 
-        def seen(index: int, asked: frozenset[int]) -> frozenset[int]:
-            """Return what is seen: the value; else what it is joined of; else what it is a view of."""
-            if index in written or index in asked:
-                return frozenset((index,))
-            asked |= {index}
-            parent = values[index].parent
-            beside = [*children.get(index, ()), *([] if parent is None else [parent])]
-            return frozenset((index,)).union(*(seen(other, asked) for other in beside))
-
-        return [seen(index, frozenset()) for index in range(len(values))]
+        found = [frozenset((index,)) for index in range(len(values))]
+        known = set(written)
+        for index in range(len(values)):
+            if index in known:
+                continue
+            # A value; else what it is joined of; else what it is a view of: all that is not written there
+            # hangs together, and is the same memory to whoever reads it.
+            together, waiting = {index}, [index]
+            while waiting:
+                value = waiting.pop()
+                if value in written:
+                    continue
+                parent = values[value].parent
+                beside = [*children.get(value, ()), *([] if parent is None else [parent])]
+                waiting += (other for other in beside if other not in together)
+                together.update(beside)
+            seen = frozenset(together)
+            for value in together - written:
+                found[value] = seen
+            known |= together
+        return found
 
 
 def readers_of(

@@ -13,6 +13,7 @@ from models.errors import PackError
 from models.packs.manifest import FORMAT_VERSION, write_manifest
 from models.packs.pack import FILES, Pack, find_pack, open_pack, versions
 from models.packs.target import host_target
+from pipeline.program.row_network import RowNetwork
 from tests.models.refusal import refuses
 
 Document = dict[str, Any]
@@ -441,6 +442,28 @@ def test_cycles_of_values_are_refused(length: int, pack_folder: Path) -> None:
 
     path = edit(pack_folder, change)
     with refuses(PackError, path, "values.0.parent", "leads back"):
+        open_pack(pack_folder)
+
+
+def test_values_may_lie_as_deep_in_others_as_a_file_says(pack_folder: Path) -> None:
+    depth = 3000
+
+    def change(document: Document) -> None:
+        first = len(document["values"])
+        document["values"] += [
+            {"name": "v", "dtype": "float32", "shape": [1], "parent": first + number + 1}
+            for number in range(depth)
+        ]
+        document["values"].append({"name": "v", "dtype": "float32", "shape": [1]})
+
+    edit(pack_folder, change)
+    manifest = open_pack(pack_folder).manifest
+    assert RowNetwork(manifest).read_after(len(manifest.pieces))
+
+
+def test_piece_that_makes_nothing_is_refused(pack_folder: Path) -> None:
+    path = edit(pack_folder, put("pieces", 3, "outputs", []))
+    with refuses(PackError, path, "pieces.3.outputs", "none"):
         open_pack(pack_folder)
 
 
