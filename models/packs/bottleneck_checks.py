@@ -26,6 +26,8 @@ from models.packs.row_checks import (
 )
 
 _EDGES = 4
+# Each is a phase of its own, or several.
+_MOST_GROUPS = 1 << 14
 
 
 def check_bottlenecks(path: Path, manifest: Manifest) -> None:
@@ -57,6 +59,8 @@ def _check_sizes(where: str, item: Bottleneck, block: int) -> None:
         raise PackError(f"{where}.sizes: {list(sizes)} of {item.channels} channels")
     if item.channels % sizes[0]:
         raise PackError(f"{where}.channels: {item.channels} do not divide by {sizes[0]}")
+    if item.channels > _MOST_GROUPS * sizes[0]:
+        raise PackError(f"{where}.channels: {item.channels} make over {_MOST_GROUPS} groups")
 
 
 def _check_result(where: str, manifest: Manifest, item: Bottleneck, writers: Writers) -> None:

@@ -12,6 +12,8 @@ from models.errors import PackError
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator, RowValue, Window
 
 _DTYPE = "float32"
+# No network has as many channels.
+_MOST_PARTS = 1 << 16
 Writers = dict[int, set[int]]
 
 
@@ -27,6 +29,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     for number, value in enumerate(manifest.row_values):
         _check_value(f"{path}: row_values.{number}", manifest, value)
         _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
+    _check_counts(path, manifest)
     made: set[int] = set()
     end = 0
     for number, operator in enumerate(manifest.row_operators):
@@ -80,6 +83,16 @@ def _check_parts(
     planes = sum(part.planes for part in value.parts)
     if value.parts and planes != value.planes:
         raise PackError(f"{where}.parts: {planes} planes, not {value.planes}")
+
+
+def _check_counts(path: Path, manifest: Manifest) -> None:
+    """Check that values are not of values, and these of others, without bound: planners list them all."""
+    counts: list[int] = []
+    for number, value in enumerate(manifest.row_values):
+        found = sum(min(counts[part.row_value], part.planes) for part in value.parts)
+        if found > _MOST_PARTS:
+            raise PackError(f"{path}: row_values.{number}.parts: {found} in all, of {_MOST_PARTS}")
+        counts.append(found or 1)
 
 
 def check_range(where: str, manifest: Manifest, first: int, end: int) -> None:

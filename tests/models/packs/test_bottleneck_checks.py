@@ -54,6 +54,7 @@ def test_it_is_as_the_cases_say(gated_pack: Pack) -> None:
         (("sizes",), [24], "sizes", "[24] of 64 channels"),
         (("sizes",), [64], "sizes", "[64] of 64 channels"),
         (("channels",), 65, "channels", "65 do not divide"),
+        (("channels",), 1 << 40, "channels", "make over 16384 groups"),
         (("output",), 99, "output", "99 is out of range"),
         (("output",), 1, "output", "its pieces do not write value"),
         (("operators", 5, "kind"), "each", "operators", "add nothing up"),

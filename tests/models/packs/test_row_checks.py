@@ -65,6 +65,29 @@ def test_operators_that_cannot_be_are_refused(
         open_pack(pack_folder)
 
 
+def test_parts_of_parts_do_not_double_without_bound(pack_folder: Path) -> None:
+    def change(document: Document) -> None:
+        document["values"].append({"name": "v", "dtype": "float32", "shape": [1]})
+        held = document["row_values"]
+        first = len(held)
+        for number in range(40):
+            half = {"row_value": first + number - 1, "planes": 1 << number >> 1}
+            held.append(
+                {
+                    "name": "v",
+                    "dtype": "float32",
+                    "shape": [1, 1 << number, 1, 1],
+                    "value": len(document["values"]) - 1,
+                    "planes": 1 << number,
+                    "parts": [half, half] if number else [],
+                }
+            )
+
+    path = edit(pack_folder, change)
+    with refuses(PackError, path, "parts", "131072 in all, of 65536"):
+        open_pack(pack_folder)
+
+
 @pytest.mark.parametrize(
     ("change", "field", "reason"),
     [
