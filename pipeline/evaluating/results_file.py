@@ -21,6 +21,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / FILE
     try:
+        if path.exists() and not path.is_file():  # a pipe, or a link to what has no end
+            raise DataError(f"{path}: not a file; remove it and evaluate again")
         if path.stat().st_size > _MAX_BYTES:
             raise DataError(f"{path}: more than {_MAX_BYTES} bytes")
         results = json.loads(path.read_bytes())

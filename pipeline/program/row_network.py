@@ -310,16 +310,16 @@ class RowNetwork:
             # hangs together, and is the same memory to whoever reads it.
             together, waiting = {index}, [index]
             while waiting:
-                value = waiting.pop()
-                if value in written:
+                nearest = waiting.pop()
+                if nearest in written:
                     continue
-                parent = values[value].parent
-                beside = [*children.get(value, ()), *([] if parent is None else [parent])]
+                parent = values[nearest].parent
+                beside = [*children.get(nearest, ()), *([] if parent is None else [parent])]
                 waiting += (other for other in beside if other not in together)
                 together.update(beside)
             seen = frozenset(together)
-            for value in together - written:
-                found[value] = seen
+            for each in together - written:
+                found[each] = seen
             known |= together
         return found
 

@@ -1,6 +1,7 @@
 """Packs on data sets: a network whose answer is the colour of a picture."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,7 @@ def test_results_are_kept_by_subject(tmp_path: Path) -> None:
         (pack.folder / FILE).write_text(text)
         with pytest.raises(DataError, match=FILE):
             read_results(pack.folder)
+    (pack.folder / FILE).unlink()
+    os.mkfifo(pack.folder / FILE)  # nobody will ever write to it
+    with pytest.raises(DataError, match="not a file"):
+        read_results(pack.folder)
