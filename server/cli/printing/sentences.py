@@ -1,6 +1,8 @@
 """What packs, networks and budgets are, in words and units, for people."""
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
@@ -147,6 +149,17 @@ def operators_on_elements(
     if kernels is not None:
         return f"{count}, by native kernels for {kernels} where one thread computes: {not_shared}"
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
+
+
+def bottlenecks(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return which bottlenecks can run some of their channels at a time; a plan chooses."""
+    sizes = sorted({size for item in found for size in item["groups"]})
+    channels = [item["channels"] for item in found]
+    widest = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else channels[0]
+    return (
+        f"{len(found)} of {widest} inner channels can run {', '.join(map(str, sizes[:-1]))}"
+        f"{' or ' if len(sizes) > 1 else ''}{sizes[-1]} of them at a time"
+    )
 
 
 def operators_alone(pieces: int) -> str:
