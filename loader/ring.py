@@ -16,11 +16,20 @@ from loader.errors import LoaderError
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Positions [first_span, end_span) in the list of streamed spans, which one read brings."""
+    """Positions [first_span, end_span) in the list of streamed spans, which one read brings.
+
+    ``length``: what they take in memory. ``stored_length``: what the disk brings; None: the same.
+    """
 
     first_span: int
     end_span: int
     length: int
+    stored_length: int | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """What the disk brings."""
+        return self.length if self.stored_length is None else self.stored_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +42,26 @@ class Place:
 
 
 def group_spans(
-    spans: Sequence[tuple[int, int]], read_bytes: int, alone: Collection[int] = ()
+    spans: Sequence[tuple[int, int]],
+    read_bytes: int,
+    alone: Collection[int] = (),
+    stored: Sequence[int] | None = None,
 ) -> list[Group]:
-    """Join spans (offset in the file, length) that follow each other to reads.
+    """Join spans (offset, length in memory) that follow each other to reads.
 
-    A read has at most ``read_bytes``; a longer span is a read of its own, and so are those ``alone``.
+    A read has at most ``read_bytes`` in memory; a longer span is a read of its own, and so are those
+    ``alone``. ``stored``: what each takes in the file; None: the same.
     """
     groups: list[Group] = []
     end_offset = None
     for number, (offset, length) in enumerate(spans):
+        brought = None if stored is None else stored[number]
         last = None if number in alone or not groups else groups[-1]
         if last is not None and offset == end_offset and last.length + length <= read_bytes:
-            groups[-1] = Group(last.first_span, number + 1, last.length + length)
+            both = None if brought is None else last.read_bytes + brought
+            groups[-1] = Group(last.first_span, number + 1, last.length + length, both)
         else:
-            groups.append(Group(number, number + 1, length))
+            groups.append(Group(number, number + 1, length, brought))
         end_offset = None if number in alone else offset + length
     return groups
 

@@ -10,9 +10,7 @@ from typing import Protocol
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
-from pipeline.devices.staged import copying
 from pipeline.execution.sweep import DRAIN_SECONDS
-from pipeline.schedule.architectures import ARCHITECTURES
 from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
@@ -74,8 +72,6 @@ class Context:
                 )
             )
         )
-        if ARCHITECTURES[settings.architecture].copies:
-            device = self._resources.enter_context(copying(device))
         self.metrics = Metrics()
         self.budget = Budget(settings.budget)
         self.notifier = Notifier.from_environment(os.environ)

@@ -30,6 +30,7 @@ from models.compiler.writing.describe import (
 )
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
@@ -38,7 +39,14 @@ from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Manifest, Scores, write_manifest
+from models.packs.manifest import (
+    FORMAT_VERSION,
+    PLAIN_VERSION,
+    Manifest,
+    Scores,
+    Store,
+    write_manifest,
+)
 from models.packs.names import is_model_name
 from models.packs.pack import read_pack, versions
 from models.packs.target import Target, host_target
@@ -57,7 +65,7 @@ class CompileOptions:
     the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
-    what a user should know.
+    what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -74,6 +82,7 @@ class CompileOptions:
     measure: Measure | None = None
     accept: Accept | None = None
     warn: Warn = lambda text: None
+    store: Store = "fp32"
 
 
 def compile_onnx(
@@ -154,6 +163,11 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         )
     if options.version < 1:
         raise CompileError(f"{destination}: version {options.version} is not a positive integer")
+    if options.store != "fp32" and options.target is not None and options.target.capability:
+        raise CompileError(
+            f"{destination}: --store {options.store}: a GPU reads weights as they are stored; "
+            "without --store, or for the CPU"
+        )
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
 
@@ -196,8 +210,12 @@ def _write_pack(
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    spans = write_weights(graph, layout, folder / "weights.bin")
-    write_model(optimised, graph, layout, folder / "model.onnx")
+    storing = None if options.store == "fp32" else Storing(graph, target, options.store)
+    spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    if storing is None:
+        write_model(optimised, graph, layout, folder / "model.onnx")
+    else:
+        _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -207,6 +225,7 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
+        format_version=PLAIN_VERSION if storing is None else FORMAT_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),
@@ -226,10 +245,17 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         source_sizes=metadata.sizes,
+        designed=metadata.memory,
         parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
+        store=options.store,
     )
     write_manifest(manifest, folder / "manifest.json")
+
+
+def _tell_kept(options: CompileOptions, storing: Storing) -> None:
+    for name, reason in storing.kept.items():
+        options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
 
 
 def _read_back(folder: Path, pack: Path) -> None:

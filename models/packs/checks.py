@@ -6,8 +6,10 @@ from pathlib import Path
 from models.detection.recipe import head_fault
 from models.errors import PackError
 from models.packs.alternative_checks import check_alternatives
-from models.packs.manifest import SPAN_ALIGNMENT, UNKNOWN, Manifest, Operand, Piece
+from models.packs.bottleneck_checks import check_bottlenecks
+from models.packs.manifest import UNKNOWN, Manifest, Operand, Piece
 from models.packs.row_checks import check_rows
+from models.packs.span_checks import check_spans
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:
@@ -16,34 +18,15 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in it cannot be; the message names the field.
     """
-    _check_spans(path, manifest)
+    check_spans(path, manifest)
     _check_values(path, manifest)
     _check_ports(path, manifest)
     _check_pieces(path, manifest)
     check_alternatives(path, manifest)
     check_rows(path, manifest)
+    check_bottlenecks(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
-
-
-def _check_spans(path: Path, manifest: Manifest) -> None:
-    end = 0
-    for number, span in enumerate(manifest.spans):
-        where = f"{path}: spans.{number}"
-        if span.offset % SPAN_ALIGNMENT or span.length % SPAN_ALIGNMENT:
-            raise PackError(f"{where}: [{span.offset}, +{span.length}) is not on {SPAN_ALIGNMENT}")
-        if span.offset < end:
-            raise PackError(f"{where}: overlaps the span before it, which ends at {end}")
-        if span.offset > end:
-            raise PackError(f"{where}: leaves a hole from {end} to {span.offset}")
-        if span.resident and number and not manifest.spans[number - 1].resident:
-            raise PackError(f"{where}: resident, after one that is not")
-        end = span.offset + span.length
-        size = manifest.files["weights.bin"].n_bytes
-        if end > size:
-            raise PackError(f"{where}: ends at {end}, out of range of weights.bin ({size} bytes)")
-    if end != manifest.files["weights.bin"].n_bytes:
-        raise PackError(f"{path}: spans: the last one ends at {end}, not at the end of weights.bin")
 
 
 def _check_values(path: Path, manifest: Manifest) -> None:

@@ -25,9 +25,12 @@ from pydantic import (
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.packs.designed import DesignedMemory
 from models.packs.target import Target
 
-FORMAT_VERSION = 2
+#: The newest; and that of packs whose weights lie in the file as kernels read them.
+FORMAT_VERSION = 3
+PLAIN_VERSION = 2
 SPAN_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 64
 _MAX_DIMENSIONS = 64
@@ -82,6 +85,10 @@ Dimension = Annotated[int, Field(ge=UNKNOWN)]
 Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape), _Shared]
 Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+#: How numbers are stored; "bytes": as they are.
+Encoding = Literal["bytes", "float16", "bfloat16", "int8", "planes"]
+#: What ``compile --store`` asks for.
+Store = Literal["fp32", "fp16", "bf16", "int8", "lossless"]
 
 
 class _Record:
@@ -138,13 +145,52 @@ class FileRecord(_Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart(_Record):
+    """The bytes [offset, offset + length) of a span in memory, and how they are stored.
+
+    ``channels`` and ``block``, of "int8": the numbers are an array [channels / block, -1, block], in which
+    a channel is the first index and the last. ``planes``, of "planes": the stored bytes of each of four.
+    """
+
+    encoding: Annotated[Encoding, _Shared]
+    offset: Count
+    length: PositiveInt
+    channels: Count = 0
+    block: Annotated[PositiveInt, _Shared] = 1
+    planes: tuple[PositiveInt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(_Record):
+    """The bytes [offset, offset + length) of weights.bin that a span is made of."""
+
+    offset: Count
+    length: PositiveInt
+    parts: tuple[StoredPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span(_Record):
-    """The bytes [offset, offset + length) of weights.bin; ``resident`` ones stay in memory."""
+    """Weights that come and go together: ``length`` bytes in memory; ``resident`` ones stay there.
+
+    Without ``stored`` they are the bytes [offset, offset + length) of weights.bin; with it ``offset`` is
+    where they would be if all spans were. ``checksum``: of the bytes in the file.
+    """
 
     offset: Count
     length: PositiveInt
     checksum: Checksum
     resident: bool = False
+    stored: Stored | None = None
+
+    @property
+    def file_offset(self) -> int:
+        return self.offset if self.stored is None else self.stored.offset
+
+    @property
+    def file_length(self) -> int:
+        """What the disk brings."""
+        return self.length if self.stored is None else self.stored.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,12 +301,12 @@ class Window(_Record):
 
     They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
     each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
-    whole.
+    whole. ``above`` below 0: so many rows of the input come first that are never read.
     """
 
     kernel: PositiveInt = 1
     stride: PositiveInt = 1
-    above: Count = 0
+    above: int = 0
     factor: PositiveInt = 1
     fill: Literal["zero", "lowest"] = "zero"
 
@@ -440,13 +486,14 @@ class Classification(_Record):
 class Manifest(BaseModel):
     """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
 
-    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk.
+    ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
+    was asked for; each span says how it is stored.
     """
 
     # Pydantic would keep strings for as long as the process lives.
     model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
 
-    format_version: Literal[2] = 2
+    format_version: Literal[2, 3] = 2
     name: str
     target: Target
     source: Source
@@ -466,8 +513,10 @@ class Manifest(BaseModel):
     classification: Classification | None = None
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
+    designed: DesignedMemory | None = None
     parameters: Count
     least_chunk_bytes: Count = 0
+    store: Store = "fp32"
 
     @property
     def required_inputs(self) -> tuple[Port, ...]:
@@ -483,6 +532,11 @@ class Manifest(BaseModel):
     def weight_bytes(self) -> int:
         """Sum of the layers' weights, without padding."""
         return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def expands(self) -> bool:
+        """Whether weights are stored otherwise than kernels read them."""
+        return any(span.stored is not None for span in self.spans)
 
     @property
     def resident_pieces(self) -> list[Resident]:

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
 from models.packs.checksum import checksum
-from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest
+from models.packs.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, read_manifest
 from models.packs.target import Target, host_target
 
-FILES = ("model.onnx", "pieces.bin", "weights.bin")
+GRAPH = "model.onnx"
+FILES = (GRAPH, "pieces.bin", "weights.bin")
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_NAME = 255
 _VERSION = re.compile("[1-9][0-9]*")
@@ -42,7 +43,8 @@ class Pack:
 
     @property
     def model_path(self) -> Path:
-        return self.folder / "model.onnx"
+        """The whole graph, for other runtimes; there is none where they could not read its weights."""
+        return self.folder / GRAPH
 
 
 def versions(folder: Path) -> list[Path]:
@@ -160,11 +162,11 @@ def _check_version(path: Path, document: _Origin) -> None:
             f"{path}: format_version: {version} is newer than {FORMAT_VERSION}, "
             "the newest that this Layerstream reads"
         )
-    if version < FORMAT_VERSION:
+    if version < PLAIN_VERSION:
         folder = path.parent
         number = f" --version {folder.name}" if folder.name != "1" else ""
         raise PackError(
-            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
+            f"{path}: format_version: {version} is older than {PLAIN_VERSION}; compile it again: "
             f"layerstream compile {_source_name(document)} -o {folder.parent}{number} --force"
         )
 
@@ -185,8 +187,11 @@ def _check_inside(file: Path) -> None:
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
     path = folder / "manifest.json"
-    if set(manifest.files) != set(FILES):
-        raise PackError(f"{path}: files: expected {', '.join(FILES)}, got {list(manifest.files)}")
+    expected = [name for name in FILES if name != GRAPH or not manifest.expands]
+    if set(manifest.files) != set(expected):
+        raise PackError(
+            f"{path}: files: expected {', '.join(expected)}, got {list(manifest.files)}"
+        )
     for name, record in manifest.files.items():
         file = folder / name
         _check_inside(file)

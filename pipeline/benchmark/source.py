@@ -47,7 +47,7 @@ def model_of(pack: Pack, source: Path | None, peer: str) -> tuple[Path | None, s
     if source is not None:
         return source, ""
     missing = f"{pack.manifest.source.file}, the source of the pack, was not found (--source)"
-    if peer == ONNXRUNTIME:
+    if peer == ONNXRUNTIME and not pack.manifest.expands:
         return pack.model_path, f"{peer} runs the pack's own model.onnx: {missing}"
     return None, f"{peer} is left out: {missing}"
 

@@ -6,7 +6,7 @@ pack through the smallest ring. So this takes no more memory than compiling did.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from models.packs.pack import Pack
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import Tolerance, difference, tolerance_of
+from pipeline.checking.compare import (
+    Tolerance,
+    difference,
+    largest_error,
+    loses_bits,
+    tolerance_of,
+)
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import EngineError
 from pipeline.execution.opened import opened
@@ -73,10 +79,12 @@ def check_pack(
         CompileError: ONNX Runtime cannot run the source, or the pack gives another answer.
     """
     traits = read_traits(reference.path)
-    checker = _Checker(pack, reference, device, traits, tolerance_of(traits), progress)
+    tolerance = tolerance_of(traits, pack.manifest.store)
+    checker = _Checker(pack, reference, device, traits, tolerance, progress)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
         notes.append(checker.check(required_only=False))
+    notes.append(checker.stored())
     return [note for note in dict.fromkeys(notes) if note]
 
 
@@ -88,6 +96,18 @@ class _Checker:
     traits: Traits
     tolerance: Tolerance
     progress: Progress
+    #: Of each answer that was compared: largest_error.
+    errors: list[float] = field(default_factory=list)
+
+    def stored(self) -> str:
+        """Return what storing weights with fewer bits has cost; nothing where none are lost."""
+        store = self.pack.manifest.store
+        if not loses_bits(store) or not self.errors:
+            return ""
+        return (
+            f"stored as {store}: outputs differ from ONNX Runtime's by up to "
+            f"{max(self.errors):.2%} of their largest value"
+        )
 
     def check(self, required_only: bool) -> str:
         """Compare on drawn inputs; return why nothing was compared, or what is odd, or nothing.
@@ -108,11 +128,27 @@ class _Checker:
                 return f"not compared: {fault}"
             faults.append(fault)
         if faults:
+            if loses_bits(self.pack.manifest.store):
+                return self._too_far(faults[0])
             raise CompileError(
                 f"{self.reference.source}: the pack answers otherwise than ONNX Runtime: {faults[0]}; "
                 "nothing was written; please report this (--no-check compiles without comparing)"
             )
         return "not compared with optional inputs: ONNX Runtime refuses those that were drawn"
+
+    def _too_far(self, fault: str) -> str:
+        """Return why nothing was compared, where rounded weights may jump to another answer.
+
+        Raises:
+            CompileError: they may not.
+        """
+        store = self.pack.manifest.store
+        if self.traits.jumps:
+            return f"not compared: stored as {store}, and a small difference can be another answer"
+        raise CompileError(
+            f"{self.reference.source}: stored as {store} its answer is another one: {fault}; nothing was "
+            "written; store it with more bits (--no-check compiles without comparing)"
+        )
 
     def _check_declared(self, expected: Arrays) -> None:
         """Refuse a file that says of an output what is not so when it is run."""
@@ -166,6 +202,7 @@ class _Checker:
 
     def _fault(self, inputs: Arrays, expected: Arrays, got: Arrays) -> str:
         fault = difference(got, expected, self.tolerance)
+        self.errors.append(largest_error(got, expected))
         if not fault or self.traits.random:
             return fault
         # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graphs.traits import Traits
+from models.packs.manifest import Store
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -15,6 +16,9 @@ Arrays = Mapping[str, NDArray[Any]]
 # 1e-6; fused and rewritten operators (models/compiler/optimising/rewrite.py) by 1e-5.
 # 16-bit floats have three digits.
 _FLOAT, _HALF, _QUANTISED = 1e-4, 2e-2, 5e-2
+# Weights that lose bits in the file, a 2000th, a 256th and a 250th of a channel's largest: products of many
+# layers are off by more. Wrong weights are off by all there is.
+_STORED: dict[Store, float] = {"fp16": 2e-2, "bf16": 1e-1, "int8": 2.5e-1}
 # Inputs are about 1: differences of values much smaller than that are what cancellation leaves.
 _LEAST_SCALE = 1e-3
 
@@ -27,11 +31,31 @@ class Tolerance:
     steps: int = 0
 
 
-def tolerance_of(traits: Traits) -> Tolerance:
-    """Return how far apart two right answers of a model may be."""
+def tolerance_of(traits: Traits, store: Store = "fp32") -> Tolerance:
+    """Return how far apart two right answers of a model may be whose weights are stored so."""
+    stored = _STORED.get(store, 0.0)
     if traits.quantised:
-        return Tolerance(_QUANTISED, 1)
-    return Tolerance(_HALF if traits.half else _FLOAT)
+        return Tolerance(max(_QUANTISED, stored), 1)
+    return Tolerance(max(_HALF if traits.half else _FLOAT, stored))
+
+
+def loses_bits(store: Store) -> bool:
+    """Return whether weights stored so are others than those of the source."""
+    return store in _STORED
+
+
+def largest_error(got: Arrays, expected: Arrays) -> float:
+    """Return by how much floats differ at most, as a part of the largest of their output."""
+    return max((_error(got[name], array) for name, array in expected.items()), default=0.0)
+
+
+def _error(got: NDArray[Any], expected: NDArray[Any]) -> float:
+    if expected.dtype.kind != "f" or got.shape != expected.shape:
+        return 0.0
+    one, other = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(one) & np.isfinite(other)
+    largest = float(np.abs(other[finite]).max(initial=0))
+    return float(np.abs((one - other)[finite]).max(initial=0)) / max(largest, _LEAST_SCALE)
 
 
 def difference(got: Arrays, expected: Arrays, tolerance: Tolerance) -> str:

@@ -10,6 +10,7 @@ from models.packs.pack import Pack
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
@@ -75,8 +76,6 @@ class Device(ABC):
     name: str
     #: Whether launches return before kernels have run; then ``finish`` tells when they have.
     asynchronous = False
-    #: Whether it has a copy stage.
-    copies = False
     #: Threads of the CPU that compute.
     threads = 1
     #: Computes operators on elements in one pass; None: they are kernels like others.
@@ -181,13 +180,21 @@ class Device(ABC):
             DeviceError: it cannot; the message has the figures.
         """
 
-    def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
+    def copy(
+        self,
+        source: memoryview,
+        target: Memory,
+        offset: int,
+        done: Done,
+        expansion: Expansion | None = None,
+    ) -> None:
         """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.
 
-        ``done`` is called once, from any thread. Copies run one at a time, in order.
+        ``expansion``: what becomes of it on the way; None: it stays as it is. ``done`` is called once, from
+        any thread. Copies run one at a time, in order.
 
         Raises:
-            DeviceError: kernels use what the disk wrote; the device has no copy stage.
+            DeviceError: kernels use what the disk wrote; the device has no copy stage, or expands nothing.
         """
         raise DeviceError(f"the {self.name} device has no copy stage")
 

@@ -22,11 +22,12 @@ from models.runtime.sessions import (
     threads_of_device,
 )
 from models.runtime.wire import WireError
-from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.host import HostDevice
 from pipeline.devices.joinable import with_joins
 from pipeline.devices.memory import HostMemory, Memory, Use
 
@@ -127,7 +128,7 @@ class _KernelHeap(HostMemory):
         super().close()
 
 
-class CpuDevice(CachingDevice):
+class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
     ``native``: operators on elements in one pass, where there is the library for it; None: where that is
@@ -179,6 +180,7 @@ class CpuDevice(CachingDevice):
         return with_joins(replace(pack, manifest=with_threads(pack.manifest, self.threads)), self)
 
     def close(self) -> None:
+        super().close()
         if self.one_pass is not None:
             self.one_pass.close()
 

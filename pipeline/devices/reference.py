@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from models.packs.target import host_target
-from pipeline.devices.base import CachingDevice, DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.host import HostDevice
 from pipeline.devices.memory import Memory
 from pipeline.devices.operators import OPERATORS, SEVERAL_OUTPUTS, VALUES
 from pipeline.devices.operators.base import Array, Call, Operator
@@ -92,7 +93,7 @@ def _write(name: str, result: Array, target: Array) -> None:
     target[...] = result
 
 
-class ReferenceDevice(CachingDevice):
+class ReferenceDevice(HostDevice):
     """Runs pieces in NumPy, on the thread that launches them.
 
     ``block``: channels in a block of the blocked layout; None takes this machine's, the one that its

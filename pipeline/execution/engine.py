@@ -221,7 +221,7 @@ class Engine:
     @property
     def ahead_bytes(self) -> int:
         """What is read for a request before it comes."""
-        return sum(group.length for group in self.plan.groups[: self.plan.stages[0].ahead])
+        return sum(group.read_bytes for group in self.plan.groups[: self.plan.stages[0].ahead])
 
     def wake(self) -> None:
         """Have a call that waits for the arena look whether it is cancelled."""

@@ -1,4 +1,4 @@
-"""The one way to open an engine: its reader, its copy stage, and closing in the right order."""
+"""The one way to open an engine: its reader, and closing in the right order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,7 +9,6 @@ from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.devices.staged import copying
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease
 from pipeline.execution.partitions.pipeline import Pipeline
@@ -29,8 +28,7 @@ def opened(
 ) -> Iterator[Engine]:
     """Yield an open engine, and close it and what was made for it.
 
-    ``device`` gets a copy stage where the plan has one. ``pool``, ``reader``, ``verify``: as
-    ``open_engine``; without a pool it has its own.
+    ``pool``, ``reader``, ``verify``: as ``open_engine``; without a pool it has its own.
 
     Raises:
         As ``open_engine``.
@@ -39,8 +37,7 @@ def opened(
         if pool is None:
             pool = ReadPool()
             stack.callback(pool.close)
-        used = stack.enter_context(copying(device)) if plan.architecture.copies else device
-        engine = open_engine(pack, plan, used, pool, reader, verify)
+        engine = open_engine(pack, plan, device, pool, reader, verify)
         stack.callback(engine.close)
         yield engine
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
+from pipeline.devices.expansion import Expansion, expansion_of
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
@@ -18,15 +19,15 @@ ReadSpan = Callable[[int, memoryview, Done], None]
 def load_residents(
     manifest: Manifest, plan: Plan, memory: EngineMemory, device: Device, read: ReadSpan
 ) -> None:
-    """Read the resident spans of ``plan`` one after the other; wait for each.
+    """Read the resident spans of ``plan`` one after the other, expanded; wait for each.
 
     Raises:
         LoaderError, DeviceError: one cannot be read or copied. DrainError: its read never ended, and the
             disk may still write to its memory.
     """
     kept = memory.resident
-    lengths = {span: manifest.spans[span].length for span in plan.resident}
-    if kept.reachable and not plan.architecture.copies:
+    lengths = {span: manifest.spans[span].file_length for span in plan.resident}
+    if kept.reachable and not plan.architecture.copies and not manifest.expands:
         for span, length in lengths.items():
             _read(span, kept.host(plan.spans[span], length), read)
         return
@@ -36,7 +37,8 @@ def load_residents(
         for span, length in lengths.items():
             staged = staging.host(0, length)
             _read(span, staged, read)
-            _copy(span, staged, device, kept, plan.spans[span])
+            expansion = expansion_of(manifest.spans[span : span + 1])
+            _copy(span, staged, device, kept, plan.spans[span], expansion)
     except DrainError:
         stuck = True
         raise
@@ -49,8 +51,15 @@ def _read(span: int, target: memoryview, read: ReadSpan) -> None:
     _wait(span, lambda done: read(span, target, done))
 
 
-def _copy(span: int, staged: memoryview, device: Device, kept: Memory, place: int) -> None:
-    _wait(span, lambda done: device.copy(staged, kept, place, done))
+def _copy(
+    span: int,
+    staged: memoryview,
+    device: Device,
+    kept: Memory,
+    place: int,
+    expansion: Expansion | None,
+) -> None:
+    _wait(span, lambda done: device.copy(staged, kept, place, done, expansion))
 
 
 def _wait(span: int, start: Callable[[Done], None]) -> None:

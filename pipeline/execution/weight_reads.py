@@ -4,6 +4,7 @@ Invariant: memory that the disk may write to is lent from the moment its read is
 that ends.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from loader.pool.order import Urgency
@@ -11,6 +12,7 @@ from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
 from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
+from pipeline.devices.expansion import expansion_of
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.planning.plan import Plan
@@ -52,6 +54,10 @@ class WeightReads:
         self._pool = pool
         self._reader = reader
         self._reads = tuple(self._read(index) for index in range(len(plan.read_places)))
+        self._expansions = tuple(
+            expansion_of([manifest.spans[span] for span in self._spans(index)])
+            for index in range(len(plan.groups) if plan.architecture.copies else 0)
+        )
         self._client = pool.client(manifest.name, plan.choice.depth)
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
@@ -90,13 +96,14 @@ class WeightReads:
         )
 
     def start_copy(self, index: int, done: Done) -> None:
-        """Start to copy to the ring what read ``index`` has brought; ``done`` as above."""
+        """Start to copy to the ring what read ``index`` has brought, expanded; ``done`` as above."""
         source, target = self._plan.read_places[index], self._plan.places[index]
         staged = self._memory.staging.host(source.offset, source.length)
-        self._device.copy(staged, self._memory.ring, target.offset, done)
+        expansion = self._expansions[index]
+        self._device.copy(staged, self._memory.ring, target.offset, done, expansion)
 
     def read_span(self, span: int, target: memoryview, done: Done) -> None:
-        """Start to read one span to ``target``, verified; ``done`` as above."""
+        """Start to read one span to ``target``, as it is stored, verified; ``done`` as above."""
         self._pool.submit(
             ReadJob(self._reader, (self._range(span),), target, True, done, self._client)
         )
@@ -115,16 +122,20 @@ class WeightReads:
         length = self._plan.read_places[index].length
         memory, offset = self._written(index)
         groups = self._plan.groups
-        group = groups[index % len(groups)]
-        spans = self._plan.streamed[group.first_span : group.end_span]
         return _Read(
-            tuple(map(self._range, spans)),
+            tuple(map(self._range, self._spans(index))),
             memory.host(offset, length),
             memory,
             offset,
             length,
             Urgency.AHEAD if index >= len(groups) else Urgency.NEEDED_LATER,
         )
+
+    def _spans(self, index: int) -> Sequence[int]:
+        """Return the spans that read ``index`` brings."""
+        groups = self._plan.groups
+        group = groups[index % len(groups)]
+        return self._plan.streamed[group.first_span : group.end_span]
 
     def _written(self, index: int) -> tuple[Memory, int]:
         """Return where the disk writes what read ``index`` brings."""
@@ -135,4 +146,4 @@ class WeightReads:
 
     def _range(self, span: int) -> Range:
         record = self._manifest.spans[span]
-        return Range(record.offset, record.length, record.checksum)
+        return Range(record.file_offset, record.file_length, record.checksum)

@@ -14,7 +14,7 @@ from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, canonical
-from pipeline.planning.make import make_plan
+from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
@@ -35,6 +35,7 @@ def fit(
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
             lacks a kernel.
     """
+    architecture = of_weights(architecture, manifest)
     _check_profile(manifest, architecture, wanted, profile)
     searched = profile if architecture.tuned and wanted.ring_bytes is None else None
     question = _question(architecture, wanted)

@@ -22,7 +22,6 @@ from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Piece
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.devices.staged import copying
 from pipeline.devices.tuning import Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
@@ -36,7 +35,7 @@ from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
 from pipeline.measuring.phases import phases_factor
 from pipeline.measuring.rows import RowKernels
 from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.measuring.transfers import DEPTHS, FileReads, copy_seconds, sizes, span_ranges
+from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes, span_ranges
 from pipeline.measuring.tunings import choose_tuning
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -171,12 +170,12 @@ class _Meter:
         for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
             of_span.append(seconds)
         with (
-            copying(self._device) as device,
-            closing(device.allocate("staging", reads.buffer.n_bytes)) as source,
-            closing(device.allocate("own", reads.buffer.n_bytes)) as target,
+            closing(self._device.allocate("staging", reads.buffer.n_bytes)) as source,
+            closing(self._device.allocate("own", reads.buffer.n_bytes)) as target,
         ):
-            for n_bytes in sizes(reads.n_bytes):
-                samples.copies[n_bytes] += copy_seconds(device, source, target, n_bytes)
+            copied = Copies(self._pack, self._device, source, target)
+            for n_bytes in sizes(sum(span.length for span in self._pack.manifest.spans)):
+                samples.copies[n_bytes] += copied.seconds(n_bytes)
 
     def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
         """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""

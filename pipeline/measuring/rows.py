@@ -7,6 +7,7 @@ finds in the caches there is not what it left itself.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator
 from models.packs.pack import Pack
+from models.packs.storing import read_span
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.profiles.row_kernels import (
@@ -115,10 +117,16 @@ class RowKernels:
         return np.resize(self._numbers, shape)
 
     def _weights(self, operand: Operand) -> NDArray[Any]:
-        start = self._manifest.spans[operand.index].offset + operand.offset
-        with self._pack.weights_path.open("rb") as file:
-            file.seek(start)
-            return np.frombuffer(file.read(operand.n_bytes), operand.dtype).reshape(operand.shape)
+        end = operand.offset + operand.n_bytes
+        spans = islice(self._manifest.spans, operand.index, None)
+        held, parts = 0, []
+        for span in spans:  # weights of a layer in chunks go on in the next one
+            if held >= end:
+                break
+            parts.append(read_span(self._pack.weights_path, span))
+            held += span.length
+        content = np.concatenate(parts)[operand.offset : end]
+        return content.view(operand.dtype).reshape(operand.shape)
 
 
 def _copies(n_bytes: int, planes: int) -> list[float]:

@@ -4,13 +4,16 @@ import queue
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
 from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
 from models.packs.manifest import Span
+from models.packs.pack import Pack
 from pipeline.devices.base import Device
+from pipeline.devices.expansion import Expansion, expansion_of
 from pipeline.devices.memory import Memory
 
 DEPTHS = (1, 2, 4)
@@ -99,24 +102,37 @@ class FileReads:
 
 def span_ranges(spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the reads that bring each span alone."""
-    return [(span.offset, span.length) for span in spans]
+    return [(span.file_offset, span.file_length) for span in spans]
 
 
-def copy_seconds(device: Device, source: Memory, target: Memory, n_bytes: int) -> Iterator[float]:
-    """Yield the seconds of copies of ``n_bytes`` by ``device``, of bytes that lie side by side.
+@dataclass(frozen=True)
+class Copies:
+    """Copies of weights of ``pack`` from ``source`` to ``target`` by ``device``, expanded as in sweeps."""
 
-    Raises:
-        LoaderError: a copy did not end. DeviceError: it failed, or there is no copy stage.
-    """
-    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-    for number in range(max(min(_READS, source.n_bytes // n_bytes), 1)):
-        start = number * n_bytes
+    pack: Pack
+    device: Device
+    source: Memory
+    target: Memory
+
+    def seconds(self, n_bytes: int) -> Iterator[float]:
+        """Yield the seconds of some copies that make ``n_bytes``: of spans of about as many.
+
+        Raises:
+            LoaderError: a copy failed, or did not end. OSError: no access to the weights.
+        """
+        for run in _runs(self.pack.manifest.spans, n_bytes):
+            length = sum(span.length for span in run)
+            staged = self.source.host(0, sum(span.file_length for span in run))
+            with self.pack.weights_path.open("rb") as file:
+                file.seek(run[0].file_offset)
+                file.readinto(staged)
+            yield self._copy(staged, expansion_of(run)) * n_bytes / length
+
+    def _copy(self, staged: memoryview, expansion: Expansion | None) -> float:
+        ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         began = time.perf_counter()
-        device.copy(
-            source.host(start, n_bytes),
-            target,
-            start,
-            lambda error, seconds: ended.put((0, error)),
+        self.device.copy(
+            staged, self.target, 0, lambda error, seconds: ended.put((0, error)), expansion
         )
         try:
             error = ended.get(timeout=_TIMEOUT_SECONDS)[1]
@@ -124,4 +140,16 @@ def copy_seconds(device: Device, source: Memory, target: Memory, n_bytes: int) -
             raise LoaderError(f"a copy did not end in {_TIMEOUT_SECONDS:.0f} s") from None
         if error is not None:
             raise error
-        yield time.perf_counter() - began
+        return time.perf_counter() - began
+
+
+def _runs(spans: Sequence[Span], n_bytes: int) -> list[Sequence[Span]]:
+    """Return some runs of ``spans`` of up to ``n_bytes`` each, or of one; spread over all of them."""
+    firsts, held = [0], 0
+    for number, span in enumerate(spans):
+        if held and held + span.length > n_bytes:
+            firsts.append(number)
+            held = 0
+        held += span.length
+    runs = [spans[first:end] for first, end in pairwise([*firsts, len(spans)])]
+    return runs[:: -(-len(runs) // _READS)]

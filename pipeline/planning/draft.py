@@ -15,9 +15,15 @@ from models.packs.choice import LaterChunks
 from models.packs.manifest import Manifest
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.level import Level, level_of, spliced
-from pipeline.planning.make import chunk_limit, make_plan
+from pipeline.planning.make import chunk_limit, make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.streaming import Streaming, streaming
+from pipeline.planning.streaming import (
+    PAGE_BYTES,
+    Streaming,
+    needed_staging_bytes,
+    staging_share,
+    streaming,
+)
 from pipeline.planning.units import Unit
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
@@ -29,6 +35,8 @@ from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
 
 DurationsOf = Callable[[Plan], Durations]
+#: Of a group: in memory, and in the file where that is another one.
+_Length = tuple[int, int | None]
 
 
 @dataclass(frozen=True)
@@ -91,21 +99,35 @@ class Drafts:
     ) -> None:
         self._manifest = manifest
         self._durations_of = durations_of
-        self._architecture = architecture
+        self._architecture = of_weights(architecture, manifest)
         self._regions = regions
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
-        self._moves: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}
 
     @property
     def chunk_advice(self) -> str:
         """How a smaller --chunk would help, to end a message with."""
         return chunk_advice(self._manifest, self._architecture)
 
-    @property
-    def rings(self) -> int:
-        """How many buffers streamed weights pass."""
-        return 2 if self._architecture.copies else 1
+    def smallest_bytes(self, level: Level) -> int:
+        """Return the least weight memory that runs the kernels of ``level``."""
+        staging = needed_staging_bytes(self._architecture, level.units)
+        return level.kept_bytes + level.largest_bytes + staging * self._architecture.copies
+
+    def with_staging(self, ring_bytes: int, units: Sequence[Unit]) -> int:
+        """Return what a ring of ``ring_bytes`` for ``units`` takes, its staging included."""
+        share = staging_share(units) if self._architecture.copies else 0.0
+        return ring_bytes + int(ring_bytes * share)
+
+    def largest_ring(self, n_bytes: int, units: Sequence[Unit]) -> int:
+        """Return the size of a ring for ``units`` that takes ``n_bytes``, its staging included."""
+        if not self._architecture.copies:
+            return n_bytes // PAGE_BYTES * PAGE_BYTES
+        share = staging_share(units)
+        # Staging is whole pages, too.
+        spare = 0 if share == 1.0 else PAGE_BYTES
+        return max(int((n_bytes - spare) / (1 + share)), 0) // PAGE_BYTES * PAGE_BYTES
 
     def level_of(self, choice: Choice) -> Level:
         """Return the kernels of the chunks that are chosen."""
@@ -142,21 +164,26 @@ class Drafts:
         kernels = tuple(
             level.until[end] - level.until[start] for start, end in zip(starts, ends, strict=False)
         )
-        lengths = [item.length for item in stream.read_places]
-        moves = zip(*self._seconds(level, lengths, choice.depth), strict=True)
+        groups = [
+            stream.groups[read % len(stream.groups)] for read in range(len(stream.read_places))
+        ]
+        lengths = [(group.length, group.stored_length) for group in groups]
+        moves = self._moves_of(level, lengths, choice.depth, len(stream.groups))
         streamed = sum(unit.length for unit in units)
         return Draft(
             choice,
             level,
             tuple(units),
             stream.groups,
-            stream.n_bytes * self.rings + level.kept_bytes + level.streamable_bytes - streamed,
+            stream.n_bytes
+            + stream.staging_bytes
+            + level.kept_bytes
+            + level.streamable_bytes
+            - streamed,
             starts,
             rows,
             Durations(
-                (*(tuple(move) for move in moves), kernels)
-                if lengths
-                else (*[()] * (len(rows) - 1), kernels),
+                (*(moves or [()] * (len(rows) - 1)), kernels),
                 choice.depth,
                 level.slowdown,
                 level.disturbance,
@@ -181,9 +208,22 @@ class Drafts:
             ),
         ), starts
 
-    def _seconds(self, level: Level, lengths: Sequence[int], depth: int) -> list[tuple[float, ...]]:
+    def _moves_of(
+        self, level: Level, lengths: Sequence[_Length], depth: int, copies: int
+    ) -> list[tuple[float, ...]]:
+        """Return the seconds of each read, and of so many ``copies`` where there are any."""
+        if not lengths:
+            return []
+        reads, *others = zip(*self._seconds(level, lengths, depth), strict=True)
+        return [reads, *(row[:copies] for row in others)]
+
+    def _seconds(
+        self, level: Level, lengths: Sequence[_Length], depth: int
+    ) -> list[tuple[float, ...]]:
         """Return for each length how long its read takes, and its copy where there are copies."""
-        unknown = sorted({length for length in lengths if (length, depth) not in self._moves})
+        unknown = sorted(
+            {length for length in lengths if (length, depth) not in self._moves}, key=str
+        )
         if unknown:
             asked = self._durations_of(_moving(level.plan, unknown, depth)).stages[:-1]
             for length, *seconds in zip(unknown, *asked, strict=True):
@@ -191,14 +231,14 @@ class Drafts:
         return [self._moves[length, depth] for length in lengths]
 
 
-def _moving(plan: Plan, lengths: Sequence[int], depth: int) -> Plan:
+def _moving(plan: Plan, lengths: Sequence[_Length], depth: int) -> Plan:
     """Return ``plan`` with one read (and copy) of each length, to ask how long they take."""
-    places = tuple(Place(0, length, 0) for length in lengths)
+    places = tuple(Place(0, length, 0) for length, _ in lengths)
     free = tuple((0,) * len(plan.stages) for _ in lengths)
     return replace(
         plan,
         choice=replace(plan.choice, depth=depth),
-        groups=tuple(Group(0, 0, length) for length in lengths),
+        groups=tuple(Group(0, 0, *length) for length in lengths),
         read_places=places,
         places=places,
         users=tuple(range(0) for _ in lengths),

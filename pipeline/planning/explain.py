@@ -92,9 +92,9 @@ def _chunks(draft: Draft) -> Iterator[str]:
 
 def _reads(draft: Draft) -> Iterator[str]:
     if draft.groups:
-        total = sum(group.length for group in draft.groups)
+        total = sum(group.read_bytes for group in draft.groups)
         yield (
-            f"{len(draft.groups)} reads of up to {brief(max(group.length for group in draft.groups))}, "
+            f"{len(draft.groups)} reads of up to {brief(max(group.read_bytes for group in draft.groups))}, "
             f"{draft.choice.depth} in flight, bring {brief(total)} a sweep"
         )
 
@@ -103,7 +103,7 @@ def _ahead(draft: Draft) -> Iterator[str]:
     count = draft.stages[0].ahead
     if count:
         cold = timeline(draft.stages, draft.durations).delay_seconds
-        head = sum(group.length for group in draft.groups[:count])
+        head = sum(group.read_bytes for group in draft.groups[:count])
         idle, again = draft.idle.delay_seconds, draft.again.delay_seconds
         when = "beside the last kernels" if draft.choice.ahead == "tail" else "in idle time"
         yield (

@@ -23,7 +23,7 @@ from pipeline.program.steps import (
     spans_of,
 )
 from pipeline.program.stopping import go_on
-from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.architectures import Architecture, with_copies
 from pipeline.schedule.constraints import Steps, stages
 
 _MIN_CHUNK_BYTES = 64 << 10
@@ -45,6 +45,7 @@ def make_plan(
         PlanError: the ring is smaller than the largest chunk.
     """
     go_on()
+    architecture = of_weights(architecture, manifest)
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
@@ -74,7 +75,7 @@ def make_plan(
         choice=choice,
         steps=steps,
         largest_chunk_bytes=max((unit.length for unit in streamed), default=0),
-        staging_bytes=stream.n_bytes if architecture.copies else 0,
+        staging_bytes=stream.staging_bytes,
         ring_bytes=stream.n_bytes,
         resident_bytes=resident_bytes,
         arena_bytes=_arena_bytes(arena.n_bytes, choice.lanes),
@@ -97,6 +98,11 @@ def make_plan(
         stages=stages(architecture, order),
     )
     return joined(manifest, plan, choice.joined_bytes) if choice.joined_bytes else plan
+
+
+def of_weights(architecture: Architecture, manifest: Manifest) -> Architecture:
+    """Return ``architecture`` as it runs a pack: copies expand what is stored otherwise."""
+    return with_copies(architecture) if manifest.expands else architecture
 
 
 def _is_plain(architecture: Architecture) -> bool:
@@ -164,7 +170,10 @@ def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
     ends = [0]
     for unit in units:
         ends.append(ends[-1] + len(unit.spans))
-    return [Group(ends[group.first_span], ends[group.end_span], group.length) for group in groups]
+    return [
+        replace(group, first_span=ends[group.first_span], end_span=ends[group.end_span])
+        for group in groups
+    ]
 
 
 def _span_offsets(

@@ -124,7 +124,7 @@ class Plan:
     @property
     def read_bytes(self) -> int:
         """Bytes read from the disk for each sweep."""
-        return sum(group.length for group in self.groups)
+        return sum(group.read_bytes for group in self.groups)
 
     @property
     def equation_bytes(self) -> int:

@@ -22,18 +22,20 @@ def critical_reads(draft: Draft, line: Timeline) -> list[int]:
     Walks back from the last end: what started when something else ended waited for that. Of operations that
     take no time several end at once: each step goes to an earlier one, so the walk ends.
     """
-    path = []
+    path: list[int] = []
     groups = len(draft.groups)
     starts_of_reads = line.starts[0]
     released_by = {end: kernel for kernel, end in enumerate(line.ends[-1])}
     read_of = dict(zip(line.ends[0], range(len(line.ends[0])), strict=True))
+    # What kernels wait for: reads, or their copies, which have the same numbers.
+    brought = dict(zip(line.ends[-2], range(len(line.ends[-2])), strict=True))
     kernel = len(line.starts[-1]) - 1
     while kernel >= 0:
         start = line.starts[-1][kernel]
         if kernel and line.ends[-1][kernel - 1] == start:
             kernel -= 1
             continue
-        read = read_of.get(start)
+        read = brought.get(start)
         while read is not None:
             if read < groups:
                 path.append(read)

@@ -3,7 +3,7 @@
 The one account of it, for plans (make.py) and for the drafts that are judged before (draft.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -21,8 +21,9 @@ READS_IN_RING = 3
 
 @dataclass(frozen=True)
 class Streaming:
-    """A ring of ``n_bytes``, or two where weights are copied: ``read_places``, then ``copy_places``.
+    """A ring of ``n_bytes``, or two where weights are copied: the disk writes to that of ``staging_bytes``.
 
+    ``read_places``: where it writes; ``copy_places``: of the other ring, none where that is the same.
     ``groups`` of units, each one read; ``users[g]``: the steps that use what read g brings.
     ``read_places`` has those of the next sweep's head, too. Reads ``in_arena`` bring weights that lie
     there: their places are behind the ring's end, at ``n_bytes`` and what the arena says.
@@ -33,6 +34,7 @@ class Streaming:
     users: tuple[range, ...]
     read_places: tuple[Place, ...]
     copy_places: tuple[Place, ...]
+    staging_bytes: int = 0
     in_arena: frozenset[int] = frozenset()
 
     @property
@@ -64,18 +66,18 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
     asked = needed if choice.ring_bytes is None else choice.ring_bytes
     whole = max(sum(unit.length for unit in units if not unit.in_arena), needed)
     n_bytes = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, whole)
-    parts = [(unit.offset, unit.length) for unit in units]
     alone = {number for number, unit in enumerate(units) if unit.in_arena}
-    groups = group_spans(parts, _read_limit(architecture, choice, n_bytes), alone)
+    groups = _groups(units, _read_limit(architecture, choice, n_bytes, units), alone)
     elsewhere = frozenset(
         number for number, group in enumerate(groups) if group.first_span in alone
     )
-    if architecture.slots:
-        slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES
-        places = place_in_slots(groups, slot, architecture.slots)
-    else:
-        places = place(groups, n_bytes, elsewhere)
-    ahead = choice.ahead != "never" and not architecture.copies
+    places = _places(architecture, groups, n_bytes, elsewhere)
+    staging_bytes = _staging_bytes(architecture, units, groups, n_bytes)
+    staged = [replace(group, length=group.read_bytes) for group in groups]
+    read_places = (
+        _places(architecture, staged, staging_bytes, elsewhere) if architecture.copies else places
+    )
+    ahead = choice.ahead != "never" and architecture.order == "free"
     users = (
         range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)
         for group in groups
@@ -84,16 +86,63 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
         n_bytes,
         tuple(groups),
         tuple(users),
-        (*places, *(place_ahead(places, elsewhere) if ahead else ())),
+        (*read_places, *(place_ahead(read_places, elsewhere) if ahead else ())),
         tuple(places if architecture.copies else ()),
+        staging_bytes,
         elsewhere,
     )
 
 
-def _read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
-    """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
+def staging_share(units: Sequence[Unit]) -> float:
+    """Return what staging takes beside a ring, as a part of that: what is stored of what is in memory."""
+    through = [unit for unit in units if not unit.in_arena]
+    length = sum(unit.length for unit in through)
+    return sum(unit.stored for unit in through) / length if length else 1.0
+
+
+def needed_staging_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
+    """Return the least bytes of staging through which ``units`` can stream."""
+    return (architecture.slots or 1) * max((unit.stored for unit in units), default=0)
+
+
+def _staging_bytes(
+    architecture: Architecture, units: Sequence[Unit], groups: Sequence[Group], ring_bytes: int
+) -> int:
+    """Return the size of staging: it holds as many weights as the ring does, as they are stored."""
+    if not architecture.copies:
+        return 0
+    even = -(-int(ring_bytes * staging_share(units)) // PAGE_BYTES) * PAGE_BYTES
+    return max(
+        even, (architecture.slots or 1) * max((group.read_bytes for group in groups), default=0)
+    )
+
+
+def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> list[Group]:
+    parts = [(unit.offset, unit.length) for unit in units]
+    if all(unit.stored == unit.length for unit in units):
+        return group_spans(parts, read_bytes, alone)
+    return group_spans(parts, read_bytes, alone, [unit.stored for unit in units])
+
+
+def _places(
+    architecture: Architecture, groups: Sequence[Group], n_bytes: int, elsewhere: Collection[int]
+) -> list[Place]:
+    if not architecture.slots:
+        return place(groups, n_bytes, elsewhere)
+    slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES
+    return place_in_slots(groups, slot, architecture.slots)
+
+
+def _read_limit(
+    architecture: Architecture, choice: Choice, ring_bytes: int, units: Sequence[Unit]
+) -> int:
+    """Return the most bytes that one read brings, as they are in memory.
+
+    In slots, a chunk is a step of its own as in the paper.
+    """
     if architecture.slots:
         return 0
     if choice.read_bytes is not None:
         return min(choice.read_bytes, ring_bytes)
-    return max(min(READ_BYTES, ring_bytes // READS_IN_RING), PAGE_BYTES)
+    most = int(READ_BYTES / max(staging_share(units), 1 / READS_IN_RING))
+    return max(min(most, ring_bytes // READS_IN_RING), PAGE_BYTES)

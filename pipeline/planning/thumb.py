@@ -54,7 +54,8 @@ def rule_of_thumb(
     smallest = smallest_plan(manifest, architecture, regions)
     if architecture.resident:
         return smallest
-    room = (weight_bytes - smallest.resident_bytes) // (2 if architecture.copies else 1)
+    ratio = 1 + smallest.staging_bytes / max(smallest.ring_bytes, 1)
+    room = int((weight_bytes - smallest.resident_bytes) / ratio)
     if architecture.tuned != "auto":
         return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
     streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]

@@ -21,6 +21,7 @@ from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import keep_critical
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import PAGE_BYTES, READ_BYTES
+from pipeline.planning.units import Unit
 from pipeline.planning.words import sized
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -43,8 +44,7 @@ ROUNDS = 4
 
 def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
     """Return the least weight memory that can run the model: what always stays, and the largest chunk."""
-    level = drafts.level(manifest.largest_chunk_bytes)
-    return level.kept_bytes + drafts.rings * level.largest_bytes
+    return drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
 
 
 class Tuner:
@@ -63,9 +63,10 @@ class Tuner:
         self._scores: dict[Choice, float] = {}
         self._least = float("inf")
         smallest = smallest_bytes(manifest, drafts)
-        kept = drafts.level(manifest.largest_chunk_bytes).kept_bytes
+        finest = drafts.level(manifest.largest_chunk_bytes)
+        kept = finest.kept_bytes
         self._free = (limit - kept) // PAGE_BYTES * PAGE_BYTES
-        self._room = self._largest_ring(self._free)
+        self._room = drafts.largest_ring(self._free, finest.units)
         if limit < smallest:
             raise PlanError(
                 f"{manifest.name}: {sized(limit)} of weights in memory are too few; the least is "
@@ -173,15 +174,22 @@ class Tuner:
         read = max(min(choice.read_bytes or 0, ring // 2), PAGE_BYTES)
         choice = replace(choice, ring_bytes=ring, read_bytes=read)
         try:
-            left = self._free - self._drafts.rings * ring - self._kept_bytes(choice)
-            choice = keep_critical(self._drafts, choice, left)
+            taken = self._drafts.with_staging(ring, self._streamed(choice))
+            choice = keep_critical(
+                self._drafts, choice, self._free - taken - self._kept_bytes(choice)
+            )
         except LoaderError:
             return None
-        return replace(choice, ring_bytes=self._largest_ring(self._free - self._kept_bytes(choice)))
+        return replace(choice, ring_bytes=self._largest_ring(choice))
 
-    def _largest_ring(self, n_bytes: int) -> int:
-        """Return the size of a ring that takes ``n_bytes``, its copy included where there is one."""
-        return n_bytes // self._drafts.rings // PAGE_BYTES * PAGE_BYTES
+    def _largest_ring(self, choice: Choice) -> int:
+        """Return the size of a ring that takes all that ``choice`` leaves."""
+        left = self._free - self._kept_bytes(choice)
+        return self._drafts.largest_ring(left, self._streamed(choice))
+
+    def _streamed(self, choice: Choice) -> list[Unit]:
+        kept = set(choice.resident)
+        return [unit for unit in self._level(choice).units if not kept.issuperset(unit.spans)]
 
     def _kept_bytes(self, choice: Choice) -> int:
         kept = set(choice.resident)

@@ -9,15 +9,17 @@ from pipeline.program.steps import Step, in_arena, units
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The streamed weights of ``steps``: ``spans``, bytes [offset, offset + length) of the file.
+    """The streamed weights of ``steps``: ``spans`` of ``length`` bytes, and ``stored`` in the file.
 
-    ``in_arena``: they lie there while these run, and not in the ring.
+    ``offset``: where they are among all weights. ``in_arena``: they lie there while these run, and not in
+    the ring.
     """
 
     steps: range
     spans: range
     offset: int
     length: int
+    stored: int
     in_arena: bool = False
 
 
@@ -32,6 +34,7 @@ def streamed_units(
             own,
             spans[own.start].offset,
             sum(spans[i].length for i in own),
+            sum(spans[i].file_length for i in own),
             in_arena(steps[users.start]),
         )
         for users, own in units(steps)

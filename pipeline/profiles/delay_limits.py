@@ -130,7 +130,7 @@ def _head(plan: Plan, reads: Sequence[float]) -> tuple[float, ...]:
     What was seen of them is only what was left of them.
     """
     ahead = plan.stages[0].ahead
-    lengths = [group.length for group in plan.groups]
+    lengths = [group.read_bytes for group in plan.groups]
     rest = list(zip(reads[ahead:], lengths[ahead:], strict=True))
     pace = median(seconds / length for seconds, length in rest) if rest else 0.0
     return tuple(

@@ -7,7 +7,7 @@ folder. Seconds, bytes.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -176,12 +176,14 @@ class Profile(_Record):
         """
         depth = plan.choice.depth
         factors = self.overlaps.get(order_of(plan), Overlap(slowdown=self.slowdown))
-        lengths = [group.length for group in plan.groups]
         count = len(plan.stages[0])
-        reads = [factors.read * self.read_seconds(n_bytes, depth, quantile) for n_bytes in lengths]
+        reads = [
+            factors.read * self.read_seconds(group.read_bytes, depth, quantile)
+            for group in plan.groups
+        ]
         times = [tuple(reads[index % len(reads)] for index in range(count))]
         if plan.architecture.copies:
-            copies = [self.copy_seconds(n_bytes, quantile) for n_bytes in lengths]
+            copies = [self.copy_seconds(group.length, quantile) for group in plan.groups]
             times.append(tuple(factors.copying * seconds for seconds in copies))
         loop = 0.0 if self.loop is None or not plan.groups else self.loop.at(quantile)
         kernels = list(self._step_seconds(plan.steps, quantile))
@@ -335,7 +337,7 @@ def plan_key(plan: Plan) -> str:
         "planner": PLANNER_VERSION,
         "ring_bytes": plan.ring_bytes,
         "resident": plan.resident,
-        "groups": [asdict(group) for group in plan.groups],
+        "groups": [_known(asdict(group)) for group in plan.groups],
         "depth": plan.choice.depth,
         "regions": [asdict(region) for region in plan.choice.regions],
         "steps": [
@@ -345,6 +347,10 @@ def plan_key(plan: Plan) -> str:
         "stages": [asdict(stage) for stage in plan.stages],
     }
     return f"{plan.architecture.name}-{checksum(canonical(parts).encode())}"
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def order_of(plan: Plan) -> str:

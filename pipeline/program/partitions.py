@@ -146,7 +146,7 @@ def aligned(n_bytes: int) -> int:
 
 def _span(span: Span, used: bool) -> Span:
     """Return ``span`` as a partition has it: what only others use keeps its number, and no bytes."""
-    return span if used else replace(span, length=0, resident=False)
+    return span if used else replace(span, length=0, resident=False, stored=None)
 
 
 def _moved(items: Iterable[_Ranged], inside: range) -> Iterable[_Ranged]:

@@ -103,6 +103,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }
 
+
+def with_copies(architecture: Architecture) -> Architecture:
+    """Return ``architecture`` where kernels use a copy of what the disk wrote, an expanded one perhaps."""
+    if architecture.copies or architecture.resident:
+        return architecture
+    if architecture.tuned == "auto":
+        return COPIED_AUTO
+    return replace(architecture, stages=_THREE, equation="Eq. 8", factor=2)
+
+
 #: ``auto`` where kernels use a copy of what the disk wrote.
 COPIED_AUTO = replace(
     ARCHITECTURES["auto"],

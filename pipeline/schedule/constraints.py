@@ -69,12 +69,18 @@ def _two_stages(steps: Steps) -> tuple[Stage, ...]:
 
 def _three_stages(steps: Steps) -> tuple[Stage, ...]:
     """R_i ~> CPU(s_i), R_i |-> C_i, C_i ~> GPU(s_i), C_i |-> K_i."""
-    reads = tuple((0, place.after, 0) for place in steps.read_places)
+    count = len(steps.users)
+    room = [(0, place.after, 0) for place in steps.read_places]
+    head = [(0, 0, steps.kernels) for _ in room[count:]] if steps.idle else room[count:]
     copies = tuple(
         (index + 1, 0, steps.used_up(place.after)) for index, place in enumerate(steps.copy_places)
     )
     kernels = tuple((0, needed, 0) for needed in _needs(steps))
-    return (Stage("read", reads), Stage("copy", copies), Stage("kernel", kernels))
+    return (
+        Stage("read", (*room[:count], *head), ahead=len(head)),
+        Stage("copy", copies),
+        Stage("kernel", kernels),
+    )
 
 
 def _needs(steps: Steps) -> list[int]:

@@ -6,6 +6,8 @@ from itertools import accumulate
 
 from pipeline.schedule.schedule import Stage
 
+_TWO_STAGES = 2
+
 
 @dataclass(frozen=True)
 class Durations:
@@ -51,6 +53,15 @@ def beside_tail(stages: Sequence[Stage]) -> set[int]:
 
 
 def _head_after(stages: Sequence[Stage]) -> Iterator[int]:
-    """Yield, for each read for the next sweep, how many kernels end before it may start."""
+    """Yield, for each read for the next sweep, how many kernels end before it may start.
+
+    Where it waits for copies, that is as many as these wait for.
+    """
     head = stages[0].after[len(stages[0]) - stages[0].ahead :]
-    return accumulate((after[-1] for after in head), max)
+    return accumulate((max(after[-1], _before_copies(stages, after)) for after in head), max)
+
+
+def _before_copies(stages: Sequence[Stage], after: Sequence[int]) -> int:
+    """Return how many kernels end before the copies that ``after`` counts."""
+    copies = after[1] if len(stages) > _TWO_STAGES else 0
+    return max((needed[-1] for needed in stages[1].after[:copies]), default=0)

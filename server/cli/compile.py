@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -10,7 +10,8 @@ from models.datasets.folders import read_folder
 from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
-from models.packs.manifest import Manifest, Port
+from models.packs.designed import DesignedMemory
+from models.packs.manifest import Manifest, Port, Store
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
@@ -26,8 +27,8 @@ from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 
-if TYPE_CHECKING:
-    pass
+#: What --store takes.
+STORES: tuple[Store, ...] = get_args(Store)
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -78,6 +79,13 @@ def compile_(
     target: Annotated[
         str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
     ] = CPU,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(STORES),
+            help="How weights lie in the file; they are expanded to float32 beside the reads.",
+        ),
+    ] = "fp32",
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     check: Annotated[
@@ -90,6 +98,8 @@ def compile_(
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    if store not in STORES:
+        raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if (precision == "int8") != (calibrate is not None):
         raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
     pictures = read_folder(calibrate) if calibrate else None
@@ -109,6 +119,7 @@ def compile_(
         calibrate=pictures.pictures if pictures else None,
         measure=device_measure(compiled_for),
         warn=warnings.append,
+        store=store,
     )
     with steps(f"compiling {source.name}") as progress:
         accept = checker(source, compiled_for, warnings.append, progress) if check else None
@@ -127,11 +138,17 @@ def compile_(
 def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     least = summary["smallest_budget_bytes"]
     say(
-        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights in "
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
         f"serves from a budget of {typed(least)} up"
     )
     suggest("To serve it", serving(pack, least))
+
+
+def _stored(summary: dict[str, Any]) -> str:
+    if summary["store"] == "fp32":
+        return ""
+    return f", {format_size(summary['file_bytes'])} in the file as {summary['store']},"
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
@@ -160,6 +177,9 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "layers": len(manifest.layers),
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
+        "store": manifest.store,
+        "file_bytes": sum(span.file_length for span in manifest.spans),
+        "expanded_bytes": sum(span.length for span in manifest.spans),
         "largest_layer_bytes": manifest.largest_layer_bytes,
         "largest_chunk_bytes": manifest.largest_chunk_bytes,
         "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),
@@ -180,7 +200,11 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
+        "bottlenecks": [
+            {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
+        ],
     }
 
 
@@ -191,6 +215,10 @@ def _port(port: Port) -> dict[str, Any]:
 def _label_count(manifest: Manifest) -> int:
     named = manifest.detection or manifest.classification
     return len(named.labels) if named else 0
+
+
+def _designed(memory: DesignedMemory) -> dict[str, Any]:
+    return {**memory.model_dump(), "peak": memory.peak.numbers}
 
 
 def _detector(detection: Detection) -> dict[str, Any]:

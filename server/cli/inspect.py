@@ -1,12 +1,14 @@
 """``layerstream inspect``: what is in a pack, what it needs, and what computes each layer."""
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any
 
 import typer
 
-from models.packs.manifest import Layer
+from models.packs.designed import DesignedMemory
+from models.packs.manifest import Encoding, Layer, Manifest
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.of_pack import PackPrograms
@@ -23,7 +25,11 @@ from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
 from server.cli.printing.sentences import (
+    DESIGNED,
+    bottlenecks,
     counted,
+    designed,
+    designed_layer,
     detector,
     given,
     machine,
@@ -35,11 +41,21 @@ from server.cli.printing.sentences import (
     resident,
     serving,
     source,
+    stored,
     tensor,
     typed,
 )
 from server.errors import few
 from server.settings.sizes import format_least, format_size
+
+#: What people call encodings.
+_STORED_AS: dict[Encoding, str] = {
+    "bytes": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8": "int8",
+    "planes": "lossless",
+}
 
 
 def inspect(
@@ -72,6 +88,9 @@ def inspect(
     if layers or device != "cpu":
         say("")
         _print_layers(table)
+        if opened.manifest.designed:
+            say("")
+            _print_designed(opened.manifest.designed)
 
 
 def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -86,6 +105,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             counts="of the graph that ONNX Runtime optimised",
         ),
     )
+    if manifest.expands:
+        yield "stored", stored(manifest)
     yield "budget", f"from {typed(least)} up, where it is served alone"
     yield "profile", _profile(pack)
     for port in manifest.inputs:
@@ -102,6 +123,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
+    if manifest.designed:
+        yield "designed", designed(manifest.designed)
     yield from _how(summary)
     for result in summary["evaluations"]:
         yield f"on {result['dataset']}", evaluated(result)
@@ -122,6 +145,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
+    if summary["bottlenecks"]:
+        yield "bottlenecks", bottlenecks(summary["bottlenecks"])
     one_pass = dict(summary["one_pass"])
     alone = one_pass.pop("alone")
     if one_pass["pieces"]:
@@ -169,6 +194,7 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
             "name": layer.name,
             "operator": layer.operator,
             "weight_bytes": layer.weight_bytes,
+            **_stored(pack.manifest, layer),
             "pieces": layer.end_piece - layer.first_piece,
         }
         for layer in pack.manifest.layers
@@ -187,6 +213,20 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
     ]
 
 
+def _stored(manifest: Manifest, layer: Layer) -> dict[str, Any]:
+    """Return how the spans of ``layer`` are stored, largest part first, and what they take in the file."""
+    pieces = manifest.pieces[layer.first_piece : layer.end_piece]
+    spans = [manifest.spans[piece.span] for piece in pieces if piece.span is not None]
+    lengths: Counter[str] = Counter()
+    for span in spans:
+        for part in span.stored.parts if span.stored else ():
+            lengths[_STORED_AS[part.encoding]] += part.length
+    return {
+        "stored": ", ".join(name for name, _ in lengths.most_common()),
+        "file_bytes": sum(span.file_length for span in spans),
+    }
+
+
 def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
     """Return the kernels of the first piece of ``layer``, or why it runs on the CPU."""
     piece = pack.manifest.pieces[layer.first_piece]
@@ -200,13 +240,23 @@ def _cpu_line(row: dict[str, Any]) -> str:
     return f"on the CPU, between copies: {row['name']} ({row['operator']}): {row['cpu']}"
 
 
+def _print_designed(memory: DesignedMemory) -> None:
+    columns = ("layer", "numbers", *DESIGNED, "counted by")
+    print_table("Memory as designed", columns, map(designed_layer, memory.layers))
+
+
 def _print_layers(table: list[dict[str, Any]]) -> None:
     has_kernels = any("kernels" in row for row in table)
     # KiB: of a network of a gigabyte most layers have less than a hundredth of a MiB.
-    columns = ("layer", "operator", KIB.head("weights"), "pieces", *["kernels"] * has_kernels)
+    is_stored = any(row["stored"] for row in table)
+    stored = ("stored as", KIB.head("in the file")) if is_stored else ()
+    kernels = ["kernels"] * has_kernels
+    columns = ("layer", "operator", KIB.head("weights"), *stored, "pieces", *kernels)
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
-        shown = (row["name"], row["operator"], KIB.show(row["weight_bytes"]), str(row["pieces"]))
+        in_file = (row["stored"], KIB.show(row["file_bytes"])) if is_stored else ()
+        weights = KIB.show(row["weight_bytes"])
+        shown = (row["name"], row["operator"], weights, *in_file, str(row["pieces"]))
         return (*shown, ", ".join(row["kernels"]) or "CPU") if has_kernels else shown
 
     print_table("Layers", columns, map(cells, table))

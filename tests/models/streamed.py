@@ -13,7 +13,6 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.thumb import smallest_plan
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -32,7 +31,7 @@ def streamed(
     chosen = ARCHITECTURES[architecture]
     plan = smallest_plan(pack.manifest, chosen)
     pool = ReadPool()
-    device: Device = StagedDevice(CpuDevice()) if chosen.copies else CpuDevice()
+    device: Device = CpuDevice()
     reader = MemoryReader(pack.weights_path.read_bytes())
     engine = Engine(pack, plan, device, pool, reader, verify=True)
     try:

@@ -25,7 +25,7 @@ class Network:
     request_seconds: float = 5e-5
 
     def durations(self, plan: Plan) -> Durations:
-        reads = [self.read(group.length, plan.choice.depth) for group in plan.groups]
+        reads = [self.read(group.read_bytes, plan.choice.depth) for group in plan.groups]
         count = len(plan.stages[0])
         rows = [tuple(reads[index % len(reads)] for index in range(count))]
         if plan.architecture.copies:

@@ -1,10 +1,21 @@
 """Manifests made of numbers alone: spans of given lengths and pieces that use them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from models.packs.manifest import GraphRange, Manifest, Operand, Piece, Source, Span, Value
+from models.packs.manifest import (
+    GraphRange,
+    Manifest,
+    Operand,
+    Piece,
+    Source,
+    Span,
+    Stored,
+    StoredPart,
+    Value,
+)
 from models.packs.target import host_target
 
 PAGE = 4096
@@ -47,13 +58,29 @@ def _span(offset: int, length: int, *, resident: bool = False) -> Span:
     return Span(offset=offset, length=length, checksum="0" * 16, resident=resident)
 
 
+def stored(source: Manifest, pages: Sequence[int]) -> Manifest:
+    """Return ``source`` with spans that take up to so many ``pages`` in the file, each at least one."""
+    spans, offset = [], 0
+    for span, most in zip(source.spans, pages, strict=True):
+        length = min(span.length, most * PAGE)
+        part = StoredPart(encoding="int8", offset=0, length=span.length, channels=1)
+        spans.append(replace(span, stored=Stored(offset=offset, length=length, parts=(part,))))
+        offset += length
+    return source.model_copy(update={"spans": tuple(spans), "format_version": 3, "store": "int8"})
+
+
 @st.composite
 def manifests(draw: st.DrawFn, max_pieces: int = 24) -> Manifest:
     """Draw a manifest with random span lengths and pieces without weights in between."""
     uses = draw(st.lists(st.booleans(), min_size=1, max_size=max_pieces))
     count = sum(uses)
     pages = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
-    return manifest(pages, uses, draw(st.integers(0, 3)))
+    made = manifest(pages, uses, draw(st.integers(0, 3)))
+    if draw(st.booleans()):
+        return made
+    return stored(
+        made, draw(st.lists(st.integers(1, 9), min_size=len(made.spans), max_size=len(made.spans)))
+    )
 
 
 def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Manifest:

@@ -14,6 +14,7 @@ def writes(plan: Plan) -> list[tuple[str, list[Write]]]:
         users = [*plan.users, *[none] * (len(plan.read_places) - len(plan.groups))]
         return [("read", _writes(plan.read_places, users))]
     steps = [range(index, index + 1) for index in range(len(plan.groups))]
+    steps += [none] * (len(plan.read_places) - len(plan.groups))
     return [("read", _writes(plan.read_places, steps)), ("copy", _writes(plan.places, plan.users))]
 
 

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.layout import Layout, span_bytes
+from models.compiler.writing.storing import Storing
 from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
 from models.packs.checksum import checksum
@@ -91,12 +92,23 @@ def put_in_place(folder: Path, destination: Path) -> None:
         raise OSError(number, os.strerror(number), str(destination))
 
 
-def write_weights(graph: Graph, layout: Layout, path: Path) -> tuple[Span, ...]:
-    """Write weights.bin and return its spans."""
-    spans = []
+def write_weights(
+    graph: Graph, layout: Layout, path: Path, storing: Storing | None = None
+) -> tuple[Span, ...]:
+    """Write weights.bin and return its spans; ``storing``: how they are stored, None: as they are.
+
+    Raises:
+        CompileError: they cannot be stored so.
+    """
+    spans, end = [], 0
     with path.open("wb") as file:
         for planned in layout.spans:
-            content = span_bytes(graph, planned)
+            stored, content = (
+                (None, span_bytes(graph, planned))
+                if storing is None
+                else storing.stored(planned, end)
+            )
+            end += len(content)
             file.write(content.data)
             spans.append(
                 Span(
@@ -104,6 +116,7 @@ def write_weights(graph: Graph, layout: Layout, path: Path) -> tuple[Span, ...]:
                     length=planned.length,
                     checksum=checksum(content.data),
                     resident=planned.resident,
+                    stored=stored,
                 )
             )
     return tuple(spans)

@@ -50,4 +50,4 @@ def _reading_seconds(plan: Plan, profile: Profile | None) -> float:
     if profile is None:
         return plan.read_bytes / READ_BYTES_A_SECOND
     depth = plan.choice.depth
-    return sum(profile.read_seconds(group.length, depth) for group in plan.groups) / depth
+    return sum(profile.read_seconds(group.read_bytes, depth) for group in plan.groups) / depth

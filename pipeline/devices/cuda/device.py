@@ -30,6 +30,7 @@ from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, Pinn
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
+from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
 from pipeline.schedule.architectures import COPIED_AUTO, Architecture
@@ -47,7 +48,6 @@ class CudaDevice(CachingDevice):
 
     name = "cuda"
     asynchronous = True
-    copies = True
 
     def __init__(
         self, driver: Driver, cpu: Device, kind: Kind | None = None, precision: Precision = "fp32"
@@ -174,7 +174,16 @@ class CudaDevice(CachingDevice):
         attaches = not self.properties.concurrent_managed
         return ManagedMemory(self.driver, self.kernel_stream, n_bytes, slots, attaches)
 
-    def copy(self, source: memoryview, target: Memory, offset: int, done: Done) -> None:
+    def copy(
+        self,
+        source: memoryview,
+        target: Memory,
+        offset: int,
+        done: Done,
+        expansion: Expansion | None = None,
+    ) -> None:
+        if expansion is not None:
+            raise DeviceError("a GPU's copies expand nothing: it runs weights stored as they are")
         start = target.array(offset, "uint8", (source.nbytes,)).address
         self._copied.after(
             lambda: self.driver.copy(start, address(source), source.nbytes, self._copy_stream), done

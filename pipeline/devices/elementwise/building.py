@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: Of the structures in kernels/chain.h.
-VERSION = 2
+#: Of the structures in kernels/chain.h and kernels/expansion.h.
+VERSION = 3
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 
@@ -21,8 +21,8 @@ _COMPILERS = ("cc", "gcc", "clang")
 _TIMEOUT_SECONDS = 300
 # No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-_FOR_ALL = ("chain.c", "custom_operator.c", "pool.c", "processors.c")
-_AVX2 = ("-mavx2", "-mfma")
+_FOR_ALL = ("chain.c", "custom_operator.c", "expansion.c", "pool.c", "processors.c")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512")
 #: The processors that kernels are made for, and their flags, by machine.
 PROCESSORS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -66,10 +66,7 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
                 for processor, flags in PROCESSORS[machine].items()
             ]
             library = Path(made, "library.so")
-            plain = [
-                str(SOURCES / name)
-                for name in ("chain.c", "custom_operator.c", "pool.c", "processors.c")
-            ]
+            plain = [str(SOURCES / name) for name in _FOR_ALL]
             known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
             _run(
                 [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library

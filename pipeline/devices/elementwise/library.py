@@ -46,6 +46,21 @@ class _Step(ctypes.Structure):
     )
 
 
+class Stretch(ctypes.Structure):
+    """As `struct stretch` in kernels/expansion.h."""
+
+    _fields_ = (
+        ("encoding", ctypes.c_int32),
+        ("block", ctypes.c_uint32),
+        ("channels", ctypes.c_size_t),
+        ("to", ctypes.c_size_t),
+        ("length", ctypes.c_size_t),
+        ("start", ctypes.c_size_t),
+        ("scales", ctypes.c_size_t),
+        ("planes", ctypes.c_void_p * 4),
+    )
+
+
 class _Chain(ctypes.Structure):
     _fields_ = (
         ("n_elements", ctypes.c_size_t),
@@ -145,6 +160,10 @@ class Library:
             chain.tensors[place] = _Tensor(*tensor)
         return Launcher(self._functions.elementwise_run, chain, steps)
 
+    def expand(self, stretches: "ctypes.Array[Stretch]", source: int, target: int) -> None:
+        """Write what ``stretches`` of the memory at ``source`` stand for to that at ``target``."""
+        self._functions.elementwise_expand(stretches, len(stretches), source, target)
+
     def _declare(self) -> None:
         functions = self._functions
         functions.elementwise_sources.restype = ctypes.c_char_p
@@ -153,6 +172,10 @@ class Library:
         functions.elementwise_threads.argtypes = [ctypes.c_int]
         functions.elementwise_run.argtypes = [ctypes.c_void_p]
         functions.elementwise_run.restype = None
+        functions.elementwise_expand.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+        ]
+        functions.elementwise_expand.restype = None
 
 
 @functools.cache

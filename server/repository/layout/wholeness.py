@@ -26,15 +26,16 @@ def check_whole(folder: Path) -> None:
     with pack.weights_path.open("rb", buffering=0) as file:
         for span in pack.manifest.spans:
             if _checksum(file.fileno(), span) != span.checksum:
-                end = span.offset + span.length
+                end = span.file_offset + span.file_length
                 raise PackError(
-                    f"{pack.weights_path}: bytes [{span.offset}, {end}) are not those of the manifest"
+                    f"{pack.weights_path}: bytes [{span.file_offset}, {end}) are not those of the manifest"
                 )
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _checksum(descriptor: int, span: Span) -> str:
-    made, position, end = xxhash.xxh3_64(), span.offset, span.offset + span.length
+    made, position = xxhash.xxh3_64(), span.file_offset
+    end = position + span.file_length
     while position < end and (
         part := os.pread(descriptor, min(_READ_BYTES, end - position), position)
     ):

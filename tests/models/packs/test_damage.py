@@ -16,7 +16,6 @@ from loader.readers.reader import Reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -36,7 +35,7 @@ def sweep(pack: Pack, reader: Reader, pool: ReadPool, architecture: str = "2s") 
     """Open an engine, run it once, close it; return the scores."""
     chosen = ARCHITECTURES[architecture]
     plan = make_plan(pack.manifest, chosen, 3 * 36_864)
-    device: Device = StagedDevice(CpuDevice()) if chosen.copies else CpuDevice()
+    device: Device = CpuDevice()
     engine = Engine(pack, plan, device, pool, reader)
     try:
         engine.open()

@@ -26,7 +26,6 @@ from models.zoo.builder import Builder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, Use
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan
@@ -84,7 +83,7 @@ OpenEngine = Callable[..., tuple[Engine, MemoryReader]]
 @pytest.fixture
 def open_engine(pack: Pack) -> Iterator[OpenEngine]:
     """Return a function that opens an engine over an in-memory weights.bin; all are closed."""
-    pool, device = ReadPool(), StagedDevice(CpuDevice())
+    pool, device = ReadPool(), CpuDevice()
     opened: list[tuple[Engine, MemoryReader]] = []
 
     def function(

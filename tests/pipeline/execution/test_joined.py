@@ -11,7 +11,6 @@ from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError
 from pipeline.execution.lanes import Lane
@@ -101,7 +100,7 @@ def test_a_device_that_joins_nothing_runs_them_one_by_one(pack: Pack) -> None:
 @pytest.mark.parametrize("name", ["pre", "several in one read"])
 def test_a_trace_of_joined_steps_is_one_of_the_schedule(pack: Pack, name: str) -> None:
     plan, events = planned(pack, name), list[TraceEvent]()
-    with opened(pack, plan, StagedDevice(CpuDevice(1))) as engine:
+    with opened(pack, plan, CpuDevice(1)) as engine:
         engine.run({"image": images(1)[0]}, record=events.append)
     kernels = len(plan.steps)
     assert not violations(events, writes(plan), kernels)

@@ -15,9 +15,8 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import Device, DeviceLostError, KernelError
+from pipeline.devices.base import DeviceLostError, KernelError
 from pipeline.devices.space import Space
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import (
     ArenaLostError,
@@ -67,19 +66,17 @@ class Opened:
         copied: bool = False,
     ) -> None:
         self.device, self.pool = HookedDevice(lanes), ReadPool()
-        used = StagedDevice(self.device) if copied else self.device
         self.reader = MemoryReader(pack.weights_path.read_bytes())
         chosen = replace(choice or Choice(64 << 10), lanes=lanes)
         architecture = ARCHITECTURES["async-md" if copied else "2s"]
         self.plan = make_plan(pack.manifest, architecture, choice=chosen)
         lease = None if arena is None else arena.join(self.plan.arena_bytes)
-        self.engine = Engine(pack, self.plan, used, self.pool, self.reader, lease=lease)
+        self.engine = Engine(pack, self.plan, self.device, self.pool, self.reader, lease=lease)
         self.engine.open()
-        self._device: Device = used
 
     def close(self) -> None:
         self.engine.close()
-        self._device.close()
+        self.device.close()
         self.pool.close()
 
 

@@ -21,7 +21,6 @@ from models.packs.target import host_target
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
@@ -198,6 +197,17 @@ CASES = {
         j = Conv<pads=[1,1,1,1]>(i, wc)
         y = Add(j, b)
     """, {"wa": (64, 32, 3, 3), "wb": W3, "wc": W3}),
+    "patches": Case("""
+        a = Slice(x, p0, p1, both)
+        b = Conv<pads=[1,1,1,1], strides=[2,2]>(a, wa)
+        c = Slice(x, p2, p3, both)
+        d = Conv<pads=[1,1,1,1], strides=[2,2]>(c, wb)
+        e = Slice(d, p4, p5, rows)
+        f = Conv<pads=[1,1,1,1]>(e, wc)
+        g = Slice(b, p4, p5, rows)
+        h = Add(f, g)
+        y = Conv<pads=[1,1,1,1]>(h, wd)
+    """, {"wa": (32, 3, 3, 3), "wb": (32, 3, 3, 3), "wc": W3, "wd": W3}, source="1,3,31,33"),
     "rearranged pixels": Case("""
         a = SpaceToDepth<blocksize=2>(x)
         b = Conv<pads=[1,1,1,1]>(a, wa)
@@ -273,6 +283,14 @@ _CONSTANTS: Mapping[str, NDArray[Any]] = {
     "high": np.array(0.4, np.float32),
     "apart": np.array([1, 2, 32, 13, 9]),
     "together": np.array([1, 64, 13, 9]),
+    "p0": np.array([0, 3]),
+    "p1": np.array([20, 21]),
+    "p2": np.array([11, 15]),
+    "p3": np.array([31, 33]),
+    "both": np.array([2, -1]),
+    "p4": np.array([2]),
+    "p5": np.array([-1]),
+    "rows": np.array([2]),
     "first": np.array([-61]),
     "end": np.array([35]),
     "axis": np.array([1]),
@@ -340,9 +358,7 @@ def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_pa
 def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES["residual"], tmp_path)
     regions = largest_regions(row_network(pack.manifest), 2)
-    device, pool = machine
-    with closing(StagedDevice(device)) as staged:
-        found = answers(pack, (staged, pool), regions, architecture)
+    found = answers(pack, machine, regions, architecture)
     assert same_bits(found, answers(pack, machine))
 
 

@@ -3,8 +3,10 @@
 #define ELEMENTWISE_PROCESSORS_H
 
 #include "chain.h"
+#include "expansion.h"
 
 // Those in use. NULL: this processor can run none.
 extern kernel *const *kernels;
+extern const struct expansions *expansions;
 
 #endif

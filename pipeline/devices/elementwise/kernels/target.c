@@ -5,6 +5,7 @@
 #include "arithmetic.c"
 #include "bounded.c"
 #include "error_function.c"
+#include "expand_numbers.c"
 #include "hyperbolic.c"
 #include "logistic.c"
 #include "mish.c"

@@ -82,6 +82,7 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         "int elementwise_choose(const char *name) { return !name; }\n"
         "int elementwise_threads(int n) { return n; }\n"
         "void elementwise_run(const void *chain) { (void)chain; }\n"
+        "void elementwise_expand(void) {}\n"
     )
     command = ["cc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / file_name())]
     subprocess.run(command, check=True)

@@ -22,10 +22,9 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
-from pipeline.devices.base import Device, KernelError
+from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, address
-from pipeline.devices.staged import StagedDevice
 from pipeline.execution.cores import allowed_cores, cores_for
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
@@ -88,24 +87,20 @@ class Opened:
     def __init__(self, pack: Pack, cuts: Sequence[int], copied: bool = False) -> None:
         self.pack = pack
         self.devices = [HookedDevice() for _ in range(len(cuts) + 1)]
-        used: list[Device] = [*self.devices]
-        if copied:
-            used[-1] = StagedDevice(self.devices[-1])
         self.pool = ReadPool()
         weights = pack.weights_path.read_bytes()
         self.pipeline = open_pipeline(
             pack,
             planned(pack, cuts, copied),
-            used,
+            self.devices,
             self.pool,
             lambda: MemoryReader(weights),
-            cores=cores_for(len(used)),
+            cores=cores_for(len(self.devices)),
         )
-        self._used = used
 
     def close(self) -> None:
         self.pipeline.close()
-        for device in self._used:
+        for device in self.devices:
             device.close()
         self.pool.close()
 

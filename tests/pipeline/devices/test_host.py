@@ -1,18 +1,17 @@
-"""The staged device's copy stage."""
+"""The copy stage of devices that compute in the host's memory."""
 
 import threading
 
 from loader.errors import LoaderError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import HostMemory
-from pipeline.devices.staged import StagedDevice
 
 
 def copiers() -> int:
     return sum(thread.name == "copier" for thread in threading.enumerate())
 
 
-def copied(device: StagedDevice, source: bytes, target: HostMemory) -> Exception | None:
+def copied(device: CpuDevice, source: bytes, target: HostMemory) -> Exception | None:
     """Copy, wait, and return the error."""
     ended = threading.Event()
     errors: list[Exception | None] = []
@@ -27,7 +26,7 @@ def copied(device: StagedDevice, source: bytes, target: HostMemory) -> Exception
 
 
 def test_it_copies_on_one_thread_that_close_ends() -> None:
-    before, device, target = copiers(), StagedDevice(CpuDevice()), HostMemory(4)
+    before, device, target = copiers(), CpuDevice(), HostMemory(4)
     assert copiers() == before  # none before the first copy
     for source in (b"abcd", b"efgh"):
         assert copied(device, source, target) is None
@@ -39,7 +38,7 @@ def test_it_copies_on_one_thread_that_close_ends() -> None:
 
 
 def test_a_copy_that_cannot_be_made_is_an_error() -> None:
-    device = StagedDevice(CpuDevice())
+    device = CpuDevice()
     try:
         assert isinstance(copied(device, b"abcd", HostMemory(3)), LoaderError)
         assert copied(device, b"abc", HostMemory(3)) is None  # and the next one is right

@@ -1,0 +1,177 @@
+"""Store weights in fewer bytes than they have in memory (models/packs/storing.py): which, and how.
+
+Only weights of convolutions and fully connected layers are stored otherwise, and only where that makes
+their span shorter in the file. int8 is symmetric, with a scale for each output channel: the largest
+magnitude over 127.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.slices import Slice
+from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
+from models.errors import CompileError
+from models.packs.manifest import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
+from models.packs.planes import closed_plane
+from models.packs.storing import (
+    NUMBER_BYTES,
+    PLANES,
+    expand_part,
+    least_length,
+    places,
+    scale_bytes,
+    stored_bytes,
+)
+from models.packs.target import Target
+
+_ENCODINGS: dict[Store, Encoding] = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+# Smaller tensors gain less than a page, and are often those that matter most (depthwise kernels).
+_LEAST_BYTES = 4096
+_LARGEST = 127
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Where output channels are in a weight: the first index, in blocks of ``block``, or ``last``."""
+
+    block: int = 1
+    last: bool = False
+
+    def of(self, part: Slice) -> tuple[int, int]:
+        """Return how many there are in ``part``, and how many lie side by side."""
+        if self.last:
+            return part.shape[-1], part.shape[-1]
+        return part.shape[0], self.block
+
+
+def weight_channels(graph: Graph, target: Target) -> dict[str, Channels]:
+    """Return the weights of convolutions and fully connected layers, by name."""
+    found: dict[str, Channels] = {}
+    mixed: set[str] = set()
+    for node in graph.nodes:
+        for place, name in enumerate(node.input):
+            if not graph.is_weight(name) or graph.constants[name].dtype != np.float32:
+                continue
+            channels = _channels(node, target) if place == 1 else None
+            if channels is None or found.setdefault(name, channels) != channels:
+                mixed.add(name)
+    return {name: channels for name, channels in found.items() if name not in mixed}
+
+
+def _channels(node: onnx.NodeProto, target: Target) -> Channels | None:
+    """Return where ``node`` has the output channels of its second input; None: it is no weight."""
+    flags = {item.name: item.i for item in node.attribute}
+    if node.op_type in ("Conv", "FusedConv"):
+        return Channels(target.block if node.domain == NCHWC_DOMAIN else 1)
+    if node.op_type in ("Gemm", "FusedGemm"):
+        return Channels(last=not flags.get("transB"))
+    return Channels(last=True) if node.op_type == "MatMul" else None
+
+
+class Storing:
+    """Stores the spans of ``graph`` as ``store`` says. ``kept``: weights that it cannot hold, and why."""
+
+    def __init__(self, graph: Graph, target: Target, store: Store) -> None:
+        self.kept: dict[str, str] = {}
+        self._graph = graph
+        self._store = store
+        self._weights = weight_channels(graph, target) if store in _ENCODINGS else {}
+
+    def stored(self, span: PlannedSpan, offset: int) -> tuple[Stored, Bytes]:
+        """Return how ``span`` is stored at ``offset`` of the file, and its bytes there.
+
+        Raises:
+            CompileError: its numbers are none.
+        """
+        content = span_bytes(self._graph, span)
+        plain = (StoredPart(encoding="bytes", offset=0, length=span.length),)
+        parts, pieces = self._encoded(span, content)
+        length = align(least_length(parts), SPAN_ALIGNMENT)
+        if length >= span.length:
+            return Stored(offset=offset, length=span.length, parts=plain), content
+        data = np.zeros(length, np.uint8)
+        for (part, start), piece in zip(places(parts), pieces, strict=True):
+            data[start : start + stored_bytes(part)] = piece
+        return Stored(offset=offset, length=length, parts=parts), data
+
+    def _encoded(
+        self, span: PlannedSpan, content: Bytes
+    ) -> tuple[tuple[StoredPart, ...], list[Bytes]]:
+        """Return the parts of ``span`` and the stored bytes of each."""
+        if self._store == "lossless":
+            planes = [closed_plane(content[number::PLANES]) for number in range(PLANES)]
+            lengths = tuple(len(plane) for plane in planes)
+            part = StoredPart(encoding="planes", offset=0, length=span.length, planes=lengths)
+            return (part,), [np.concatenate(planes)]
+        made = list(self._parts(span))
+        return tuple(part for part, _ in made), [data for _, data in made]
+
+    def _parts(self, span: PlannedSpan) -> Iterator[tuple[StoredPart, Bytes]]:
+        for own, offset in sorted(span.parts.items(), key=lambda item: item[1]):
+            raw = slice_bytes(self._graph, own)
+            channels = self._weights.get(own.name)
+            made = None
+            if channels is not None and len(raw) >= _LEAST_BYTES:
+                made = self._part(own, offset, raw, channels)
+            yield made or (StoredPart(encoding="bytes", offset=offset, length=len(raw)), raw)
+
+    def _part(
+        self, own: Slice, offset: int, raw: Bytes, channels: Channels
+    ) -> tuple[StoredPart, Bytes] | None:
+        """Return how the weight ``own`` is stored; None: as it is."""
+        count, block = channels.of(own)
+        numbers = np.ascontiguousarray(raw).view(np.float32)
+        if count % block or numbers.size % count:
+            return None
+        self._check(own.name, numbers)
+        part = StoredPart(
+            encoding=_ENCODINGS[self._store],
+            offset=offset,
+            length=len(raw),
+            channels=count if self._store == "int8" else 0,
+            block=block if self._store == "int8" else 1,
+        )
+        data = encoded(part, numbers)
+        again = np.empty(len(raw), np.uint8)
+        expand_part(part, data, again)
+        if not np.isfinite(again.view(np.float32)).all():
+            largest = float(np.abs(numbers).max())
+            self.kept[own.name] = f"its largest number is {largest:.3g}"
+            return None
+        return part, data
+
+    def _check(self, name: str, numbers: NDArray[np.float32]) -> None:
+        if not np.isfinite(numbers).all():
+            raise CompileError(
+                f"weights {name!r} have NaN or infinite numbers: they cannot be stored as "
+                f"{self._store}; --store fp32 or lossless keeps them"
+            )
+
+
+def encoded(part: StoredPart, numbers: NDArray[np.float32]) -> Bytes:
+    """Return the stored bytes of ``numbers``, float32 [part.length / 4], rounded to nearest, even on ties.
+
+    What the encoding cannot hold becomes infinite.
+    """
+    if part.encoding == "float16":
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float16).view(np.uint8)
+    if part.encoding == "bfloat16":
+        bits = numbers.view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return (rounded >> np.uint32(16)).astype(np.uint16).view(np.uint8)
+    rows = numbers.reshape(part.channels // part.block, -1, part.block)
+    scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(_LARGEST)
+    # A channel of zeros, or of numbers so small that their scale is none, is zero.
+    whole = np.rint(np.divide(rows, scales, out=np.zeros_like(rows), where=scales > 0))
+    data = np.zeros(scale_bytes(part) + numbers.size, np.uint8)
+    data[: NUMBER_BYTES * part.channels] = scales.reshape(-1).view(np.uint8)
+    limited = np.clip(whole, -_LARGEST, _LARGEST).astype(np.int8)
+    data[scale_bytes(part) :] = limited.reshape(-1).view(np.uint8)
+    return data

@@ -1,0 +1,67 @@
+"""What a manifest says of weights.bin must be possible: spans, and how they are stored in it."""
+
+from pathlib import Path
+
+from models.errors import PackError
+from models.packs.manifest import PLAIN_VERSION, SPAN_ALIGNMENT, Manifest, Span, Stored
+from models.packs.storing import least_length, part_fault
+
+
+def check_spans(path: Path, manifest: Manifest) -> None:
+    """Check the spans of the manifest in ``path``.
+
+    Raises:
+        PackError: something in them cannot be; the message names the field.
+    """
+    if manifest.expands and manifest.format_version == PLAIN_VERSION:
+        raise PackError(f"{path}: format_version: {PLAIN_VERSION} has no spans that are stored")
+    size = manifest.files["weights.bin"].n_bytes
+    end = file_end = 0
+    for number, span in enumerate(manifest.spans):
+        where = f"{path}: spans.{number}"
+        _check_follows(where, span.offset, span.length, end)
+        if span.resident and number and not manifest.spans[number - 1].resident:
+            raise PackError(f"{where}: resident, after one that is not")
+        end = span.offset + span.length
+        if span.stored is not None:
+            _check_stored(f"{where}.stored", span, span.stored, file_end)
+        elif span.offset != file_end:
+            raise PackError(f"{where}: is not stored, after spans that are")
+        file_end = span.file_offset + span.file_length
+        if file_end > size:
+            raise PackError(
+                f"{where}: ends at {file_end}, out of range of weights.bin ({size} bytes)"
+            )
+    if file_end != size:
+        raise PackError(
+            f"{path}: spans: the last one ends at {file_end}, not at the end of weights.bin"
+        )
+
+
+def _check_follows(where: str, offset: int, length: int, end: int) -> None:
+    """Check that bytes are aligned and begin at ``end``, where those before them end."""
+    if offset % SPAN_ALIGNMENT or length % SPAN_ALIGNMENT:
+        raise PackError(f"{where}: [{offset}, +{length}) is not on {SPAN_ALIGNMENT}")
+    if offset < end:
+        raise PackError(f"{where}: overlaps the span before it, which ends at {end}")
+    if offset > end:
+        raise PackError(f"{where}: leaves a hole from {end} to {offset}")
+
+
+def _check_stored(where: str, span: Span, stored: Stored, file_end: int) -> None:
+    _check_follows(where, stored.offset, stored.length, file_end)
+    if stored.length > span.length:
+        raise PackError(f"{where}.length: {stored.length}, more than the {span.length} in memory")
+    end = 0
+    for number, part in enumerate(stored.parts):
+        fault = part_fault(part)
+        if fault:
+            raise PackError(f"{where}.parts.{number}: {fault}")
+        if part.offset < end:
+            raise PackError(f"{where}.parts.{number}: overlaps the one before it, up to {end}")
+        end = part.offset + part.length
+    if end > span.length:
+        raise PackError(f"{where}.parts: end at {end}, behind the span ({span.length} bytes)")
+    least = least_length(stored.parts)
+    if least > stored.length:
+        raise PackError(f"{where}.length: {stored.length}, its parts take {least}")

@@ -1,0 +1,75 @@
+"""What devices that compute in the host's memory share: a copy stage, which expands stored weights.
+
+It is a thread of its own, which does one copy at a time, in order: on a CPU this makes the three-stage
+architectures of seed 003 real; a GPU's copy engine takes its place.
+"""
+
+import os
+import queue
+import threading
+import time
+
+import numpy as np
+
+from loader.errors import LoaderError
+from loader.priority import hasten, spread
+from pipeline.devices.base import CachingDevice, Done
+from pipeline.devices.expansion import Expansion
+from pipeline.devices.memory import Memory
+
+_Job = tuple[memoryview, memoryview, Expansion | None, Done]
+
+
+class HostDevice(CachingDevice):
+    """Copies by a thread that the first copy starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cores = os.sched_getaffinity(0)
+        self._copies: queue.SimpleQueue[_Job | None] = (
+            queue.SimpleQueue()  # bounded by the reads that rings hold
+        )
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # engines of several models share the device
+
+    def copy(
+        self,
+        source: memoryview,
+        target: Memory,
+        offset: int,
+        done: Done,
+        expansion: Expansion | None = None,
+    ) -> None:
+        length = source.nbytes if expansion is None else expansion.target_bytes
+        with self._lock:
+            if self._thread is None:  # a device that copies nothing needs none
+                self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
+                self._thread.start()
+        self._copies.put((source, target.host(offset, length), expansion, done))
+
+    def close(self) -> None:
+        """Finish the copies accepted and end the thread; a later copy would start another."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._copies.put(None)
+            thread.join()
+
+    def _work(self) -> None:
+        spread(self._cores)
+        hasten()
+        while (job := self._copies.get()) is not None:
+            source, target, expansion, done = job
+            started = time.perf_counter()
+            error: LoaderError | None = None
+            try:
+                if expansion is not None:
+                    expansion.run(source, target)
+                else:
+                    # NumPy lets other threads run meanwhile; a memoryview does not.
+                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            except ValueError as exc:
+                error = LoaderError(f"copy failed: {exc}")
+            done(error, time.perf_counter() - started)
+            # Kept while waiting, they would keep a model's buffers.
+            del job, source, target, expansion, done

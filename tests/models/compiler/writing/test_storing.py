@@ -1,0 +1,168 @@
+"""What ``compile --store`` stores how, and what it refuses."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models.compiler import CompileOptions, compile_onnx
+from models.errors import CompileError, PackError
+from models.packs.manifest import Manifest, Span, Store
+from models.packs.pack import Pack, open_pack
+from models.packs.storing import read_span
+from models.packs.target import named_target
+from tests.models.nets import CHUNK_BYTES, gemm, gemm_by_column, parsed, written
+from tests.models.packs.test_pack import Change, edit, put
+
+STORES: tuple[Store, ...] = ("fp16", "bf16", "int8", "lossless")
+OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
+
+
+def stored(model: onnx.ModelProto, folder: Path, store: Store, warned: list[str]) -> Pack:
+    folder.mkdir(exist_ok=True)
+    source = written(model, folder / "net.onnx")
+    options = replace(OPTIONS, store=store, warn=warned.append)
+    return open_pack(compile_onnx(source, folder / store, options))
+
+
+def encodings(span: Span) -> list[str]:
+    return [] if span.stored is None else [part.encoding for part in span.stored.parts]
+
+
+def with_weight(model: onnx.ModelProto, value: float) -> onnx.ModelProto:
+    """Return ``model`` with one number of its weights changed."""
+    weights = model.graph.initializer[0]
+    array = numpy_helper.to_array(weights).copy()
+    array.flat[3] = value
+    weights.CopyFrom(numpy_helper.from_array(array, weights.name))
+    return model
+
+
+@pytest.mark.parametrize(("store", "ratio"), [("fp16", 0.6), ("bf16", 0.6), ("int8", 0.35)])
+def test_weights_are_stored_small_and_vectors_as_they_are(
+    store: Store, ratio: float, tiny_onnx: Path, tmp_path: Path
+) -> None:
+    pack = open_pack(compile_onnx(tiny_onnx, tmp_path / "net", replace(OPTIONS, store=store)))
+    manifest = pack.manifest
+    assert (manifest.format_version, manifest.store) == (3, store)
+    assert not pack.model_path.exists()
+    resident, *streamed = manifest.spans
+    assert resident.resident
+    assert encodings(resident) == ["bytes"]
+    large = [span for span in streamed if span.length > 30_000]
+    assert large
+    assert sum(span.file_length for span in large) <= ratio * sum(span.length for span in large)
+
+
+def test_fp32_is_the_format_that_older_ones_read(tiny_pack: Pack) -> None:
+    assert tiny_pack.manifest.format_version == 2
+    assert tiny_pack.model_path.exists()
+    assert all(span.stored is None for span in tiny_pack.manifest.spans)
+
+
+@pytest.mark.parametrize("model", [gemm, gemm_by_column])
+def test_each_row_of_a_matrix_has_a_scale(model: object, tmp_path: Path) -> None:
+    """A row of large numbers takes nothing from the accuracy of the others."""
+    made: onnx.ModelProto = model()  # type: ignore[operator]
+    weights = next(item for item in made.graph.initializer if len(item.dims) == 2)
+    array = numpy_helper.to_array(weights).copy()
+    axis = int(array.shape[0] == 256)
+    np.moveaxis(array, axis, 0)[5] *= 1000
+    weights.CopyFrom(numpy_helper.from_array(array, weights.name))
+    packs = [stored(made, tmp_path / store, store, []) for store in ("int8", "lossless")]
+    (one, other) = (
+        np.concatenate([read_span(pack.weights_path, s) for s in pack.manifest.spans]).view("f4")
+        for pack in packs
+    )
+    usual = np.abs(other)[np.abs(other) < 1].max()
+    assert 0 < (np.abs(one - other) > usual / 127).sum() <= 256  # of one row
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("store", ["fp16", "bf16", "int8"])
+def test_weights_that_are_no_numbers_are_refused_by_name(
+    value: float, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(CompileError, match=r"weights '\w+' have NaN or infinite numbers"):
+        stored(with_weight(gemm(), value), tmp_path, store, [])
+
+
+def test_lossless_keeps_what_is_no_number(tmp_path: Path) -> None:
+    pack = stored(with_weight(gemm(), float("nan")), tmp_path, "lossless", [])
+    found = [read_span(pack.weights_path, span).view("f4") for span in pack.manifest.spans]
+    assert np.isnan(np.concatenate(found)).sum() == 1
+
+
+def test_numbers_beyond_16_bits_keep_their_weights_as_they_are(tmp_path: Path) -> None:
+    warned: list[str] = []
+    pack = stored(with_weight(gemm(), 70000.0), tmp_path, "fp16", warned)
+    assert {item for span in pack.manifest.spans for item in encodings(span)} == {
+        "bytes",
+        "float16",  # the chunks without that number
+    }
+    assert any(
+        "stay float32: its largest number is 7e+04, more than fp16 holds" in w for w in warned
+    )
+
+
+def test_a_weight_with_two_uses_is_stored_as_it_is(tmp_path: Path) -> None:
+    model = parsed(
+        "two (float[64,64] x) => (float[64,64] y) { z = MatMul(x, w)\n y = Add(z, w) }",
+        {"w": (64, 64)},
+    )
+    pack = stored(model, tmp_path, "int8", [])
+    assert all(encodings(span) == ["bytes"] for span in pack.manifest.spans)
+
+
+def test_a_gpu_reads_weights_as_they_are(tiny_onnx: Path, tmp_path: Path) -> None:
+    options = replace(OPTIONS, store="int8", target=named_target("cuda-sm72"))
+    with pytest.raises(CompileError, match="--store int8: a GPU reads weights as they are"):
+        compile_onnx(tiny_onnx, tmp_path / "net", options)
+
+
+# What a manifest says of them
+
+
+@pytest.fixture
+def folder(tiny_onnx: Path, tmp_path: Path) -> Path:
+    return compile_onnx(tiny_onnx, tmp_path / "net", replace(OPTIONS, store="int8"))
+
+
+def first_part(field: str, value: object) -> Change:
+    return put("spans", 2, "stored", "parts", 0, field, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (put("format_version", 2), "format_version: 2 has no spans that are stored"),
+        (put("spans", -1, "stored", None), "is not stored, after spans that are"),
+        (put("spans", 2, "stored", "offset", 4096 * 7), "spans.2.stored: leaves a hole"),
+        (put("spans", 2, "stored", "offset", 0), "spans.2.stored: overlaps the span before it"),
+        (put("spans", 2, "stored", "length", 4097), "is not on 4096"),
+        (put("spans", 2, "stored", "length", 1 << 30), "more than the"),
+        (put("spans", 2, "stored", "length", 4096), "spans.2.stored.length: 4096, its parts take"),
+        (first_part("encoding", "int4"), "encoding"),
+        (first_part("offset", 2), "are no float32 numbers"),
+        (first_part("length", 6), "are no float32 numbers"),
+        (first_part("offset", 1 << 20), "behind the span"),
+        (first_part("channels", 0), "channels: 0 are not whole blocks"),
+        (first_part("block", 7), "are not whole blocks of 7"),
+        (first_part("length", 4), "are not divided by"),
+        (first_part("encoding", "planes"), "planes: [] are not 4 of at most"),
+    ],
+)
+def test_what_cannot_be_is_named(folder: Path, change: Change, fault: str) -> None:
+    edit(folder, change)
+    with pytest.raises(PackError) as caught:
+        open_pack(folder)
+    assert fault in str(caught.value)
+
+
+def test_a_manifest_is_read_as_it_was_written(folder: Path) -> None:
+    manifest: Manifest = open_pack(folder).manifest
+    assert manifest.expands
+    assert all(span.stored is not None for span in manifest.spans)

@@ -1,0 +1,168 @@
+"""Packs whose weights are stored otherwise answer as one that has what they expand to."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loader.errors import LoaderError
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.checksum import checksum
+from models.packs.manifest import FileRecord, Manifest, Span, Store, write_manifest
+from models.packs.pack import Pack, open_pack
+from models.packs.storing import read_span
+from pipeline.devices.base import Device
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.reference import ReferenceDevice
+from pipeline.execution.opened import opened
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.schedule.validator import violations
+from tests.models.nets import CHUNK_BYTES
+from tests.pipeline.writes import writes
+
+Floats = NDArray[np.float32]
+STORES: tuple[Store, ...] = ("fp16", "bf16", "int8", "lossless")
+INPUTS = {"image": np.random.default_rng(4).standard_normal((1, 3, 8, 8)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def packs(tiny_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pack]:
+    """One pack for each way to store weights. Not to be changed."""
+    repository = tmp_path_factory.mktemp("stored")
+    options = CompileOptions(chunk_bytes=CHUNK_BYTES)
+    return {
+        store: open_pack(compile_onnx(tiny_onnx, repository / store, replace(options, store=store)))
+        for store in STORES
+    }
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    device = CpuDevice(1)
+    yield device
+    device.close()
+
+
+def expanded(pack: Pack, folder: Path) -> Pack:
+    """Return a plain pack with the weights that ``pack`` expands to."""
+    shutil.copytree(pack.folder, folder)
+    contents = [read_span(pack.weights_path, span) for span in pack.manifest.spans]
+    (folder / "weights.bin").write_bytes(np.concatenate(contents).tobytes())
+    (folder / "model.onnx").write_bytes(b"")
+    files = {
+        **pack.manifest.files,
+        "weights.bin": FileRecord(n_bytes=sum(map(len, contents))),
+        "model.onnx": FileRecord(n_bytes=0, checksum=checksum(b"")),
+    }
+    spans = tuple(
+        replace(span, stored=None, checksum=checksum(content.data))
+        for span, content in zip(pack.manifest.spans, contents, strict=True)
+    )
+    changed = {"files": files, "spans": spans, "format_version": 2, "store": "fp32"}
+    write_manifest(pack.manifest.model_copy(update=changed), folder / "manifest.json")
+    return open_pack(folder)
+
+
+def plan_of(manifest: Manifest, architecture: str, choice: Choice) -> Plan:
+    slots = ARCHITECTURES[architecture].slots or 1
+    ring = slots * max(manifest.largest_chunk_bytes, choice.chunk_bytes or 0)
+    return make_plan(manifest, ARCHITECTURES[architecture], choice=replace(choice, ring_bytes=ring))
+
+
+def answer(pack: Pack, plan: Plan, device: Device) -> Floats:
+    """Return what the second sweep answers, whose head was perhaps read in the first."""
+    events: list[TraceEvent] = []
+    with opened(pack, plan, device) as engine:
+        engine.run(INPUTS)
+        outputs, _ = engine.run(INPUTS, record=events.append)
+    if plan.groups:
+        assert violations(events, writes(plan), len(plan.steps)) == []
+    return outputs["logits"]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_architecture_gives_the_bits_of_the_expanded_weights(
+    store: Store, packs: dict[str, Pack], device: Device, tmp_path: Path
+) -> None:
+    pack = packs[store]
+    plain = expanded(pack, tmp_path / "plain" / "1")
+    expected = answer(plain, make_plan(plain.manifest, ARCHITECTURES["pre"]), device)
+    streamed = [n for n, span in enumerate(pack.manifest.spans) if not span.resident]
+    for architecture in ARCHITECTURES:
+        for choice in (
+            Choice(chunk_bytes=0),
+            Choice(chunk_bytes=1 << 20, ahead="tail", depth=1),
+            Choice(chunk_bytes=100_000, ahead="idle", resident=tuple(streamed[::2])),
+        ):
+            plan = plan_of(pack.manifest, architecture, choice)
+            found = answer(pack, plan, device)
+            assert np.array_equal(found, expected), (architecture, choice)
+
+
+def test_without_a_library_the_bits_are_the_same(
+    packs: dict[str, Pack], device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(packs["int8"].manifest, ARCHITECTURES["2s"])
+    expected = answer(packs["int8"], plan, device)
+    monkeypatch.setattr("pipeline.devices.expansion.find_library", lambda: None)
+    assert np.array_equal(answer(packs["int8"], plan, device), expected)
+
+
+def test_lossless_weights_are_those_of_the_source(
+    packs: dict[str, Pack], tiny_pack: Pack, device: Device
+) -> None:
+    for span, plain in zip(packs["lossless"].manifest.spans, tiny_pack.manifest.spans, strict=True):
+        found = read_span(packs["lossless"].weights_path, span)
+        assert np.array_equal(found, read_span(tiny_pack.weights_path, plain))
+    plan = make_plan(packs["lossless"].manifest, ARCHITECTURES["auto"])
+    pre = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"])
+    assert np.array_equal(answer(packs["lossless"], plan, device), answer(tiny_pack, pre, device))
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_reference_device_expands_too(store: Store, packs: dict[str, Pack]) -> None:
+    pack = packs[store]
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    reference, cpu = ReferenceDevice(), CpuDevice(1)
+    try:
+        one, other = answer(pack, plan, reference), answer(pack, plan, cpu)
+    finally:
+        reference.close()
+        cpu.close()
+    assert np.abs(one - other).max() <= 1e-4
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_sweep_reads_what_lies_in_the_file(store: Store, packs: dict[str, Pack]) -> None:
+    manifest = packs[store].manifest
+    plan = make_plan(manifest, ARCHITECTURES["2s"])
+    streamed = [span for span in manifest.spans if not span.resident]
+    assert plan.read_bytes == sum(span.file_length for span in streamed)
+    assert plan.read_bytes < sum(span.length for span in streamed)
+    assert plan.staging_bytes <= plan.ring_bytes
+
+
+def test_a_flipped_bit_is_found_before_it_is_expanded(
+    packs: dict[str, Pack], device: Device
+) -> None:
+    pack = packs["int8"]
+    weights = bytearray(pack.weights_path.read_bytes())
+    last: Span = pack.manifest.spans[-1]
+    weights[last.file_offset + 5] ^= 4
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    with (
+        closing(ReadPool()) as pool,
+        opened(pack, plan, device, pool, MemoryReader(bytes(weights))) as engine,
+        pytest.raises(LoaderError, match=r"checksum"),
+    ):
+        engine.run(INPUTS)
