@@ -1,8 +1,8 @@
 """Bottlenecks in groups of channels: memory of activations and delay, beside the network whole.
 
 All of a pack's bottlenecks run in groups of up to so many channels, in so many bands of rows; no other
-part runs on rows. Weights stay in memory, so all that differs are groups. MB are of the
-arena. Engines take turns; delays are medians.
+part runs on rows. Weights stay in memory, so all that differs are groups. Engines take turns; delays are
+medians.
 
 Run as ``python -m benchmarks.planning.bottlenecks PACK... [--channels 16,32,64] [--bands 1,4,8]
 [--rounds 20] [--json]``. Exit 1 where an answer is further from the whole's than 1e-5 of its largest value.
@@ -36,7 +36,17 @@ from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _MOST_ERROR = 1e-5
-_HEAD = f"{'pack':>24}{'channels':>9}{'bands':>6}{'MB':>10}{'share':>7}{'ms':>8}{'ratio':>7}{'error':>9}"
+_COLUMNS = (
+    ("pack", 24),
+    ("channels", 9),
+    ("bands", 6),
+    ("arena MB", 10),
+    ("share", 7),
+    ("ms", 8),
+    ("ratio", 7),
+    ("error", 9),
+)
+_HEAD = "".join(f"{name:>{width}}" for name, width in _COLUMNS)
 
 
 def main() -> None:

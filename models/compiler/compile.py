@@ -245,6 +245,7 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         source_sizes=metadata.sizes,
+        designed=metadata.memory,
         parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
         store=options.store,

@@ -147,6 +147,12 @@ def window_fault(window: Window, source: int, output: int, lines: str) -> str:
         alone = (window.kernel, window.stride, window.above) == (1, 1, 0)
         whole = output == window.factor * source
         return "" if alone and whole else f"{output} {lines} of {source}"
+    if (window.kernel, window.stride) == (1, 1) and window.above <= 0:
+        # Of a crop only some lines are read.
+        fits = output - window.above <= source
+        return "" if fits else f"{output} {lines} of {source} from {-window.above} on"
+    if window.above < 0:
+        return f"a kernel of {window.kernel} {lines} begins {-window.above} {lines} late"
     if window.above >= window.kernel:
         return f"{window.above} {lines} of padding above a kernel of {window.kernel}"
     last = (output - 1) * window.stride - window.above

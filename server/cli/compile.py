@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -10,6 +10,7 @@ from models.datasets.folders import read_folder
 from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
+from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest, Port, Store
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, named_target
@@ -199,6 +200,7 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
         "bottlenecks": [
             {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
@@ -213,6 +215,10 @@ def _port(port: Port) -> dict[str, Any]:
 def _label_count(manifest: Manifest) -> int:
     named = manifest.detection or manifest.classification
     return len(named.labels) if named else 0
+
+
+def _designed(memory: DesignedMemory) -> dict[str, Any]:
+    return {**memory.model_dump(), "peak": memory.peak.numbers}
 
 
 def _detector(detection: Detection) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from models.packs.designed import DesignedMemory
 from models.packs.manifest import Encoding, Layer, Manifest
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
@@ -24,8 +25,11 @@ from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
 from server.cli.printing.sentences import (
+    DESIGNED,
     bottlenecks,
     counted,
+    designed,
+    designed_layer,
     detector,
     given,
     machine,
@@ -84,6 +88,9 @@ def inspect(
     if layers or device != "cpu":
         say("")
         _print_layers(table)
+        if opened.manifest.designed:
+            say("")
+            _print_designed(opened.manifest.designed)
 
 
 def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -116,6 +123,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
+    if manifest.designed:
+        yield "designed", designed(manifest.designed)
     yield from _how(summary)
     for result in summary["evaluations"]:
         yield f"on {result['dataset']}", evaluated(result)
@@ -229,6 +238,11 @@ def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
 
 def _cpu_line(row: dict[str, Any]) -> str:
     return f"on the CPU, between copies: {row['name']} ({row['operator']}): {row['cpu']}"
+
+
+def _print_designed(memory: DesignedMemory) -> None:
+    columns = ("layer", "numbers", *DESIGNED, "counted by")
+    print_table("Memory as designed", columns, map(designed_layer, memory.layers))
 
 
 def _print_layers(table: list[dict[str, Any]]) -> None:

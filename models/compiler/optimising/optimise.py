@@ -26,6 +26,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.blocked import stay_blocked
 from models.compiler.optimising.bodies import move_out, rename_inner
+from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.dense import as_convolutions
 from models.compiler.optimising.matrices import store_by_row
 from models.compiler.optimising.normalise import (
@@ -94,6 +95,7 @@ def optimise(
     move_out(optimised)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
+    take_crops_apart(optimised)
     placed = _values(optimised, path, folder).placed
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = _values(optimised, path, folder).placed

@@ -27,8 +27,13 @@ def read_network(pack: Pack) -> Network:
     Nodes are in the order of the pack's layers, which keeps less at once than that of the file.
 
     Raises:
-        ExportError: model.onnx or weights.bin is not what the manifest says, or a node has a graph inside.
+        ExportError: model.onnx or weights.bin is not what the manifest says, a node has a graph inside, or
+            weights are stored otherwise than they are computed with.
     """
+    if pack.manifest.expands:
+        raise ExportError(
+            f"{pack.folder}: its weights are stored as {pack.manifest.store}; compile it without --store"
+        )
     model = _model(pack)
     constants = dict(_constants(pack, model))
     nodes = _live(model)

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Array, Manifest, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
@@ -175,6 +176,26 @@ def source(sizes: SourceSizes) -> str:
         f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
         f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
     )
+
+
+#: Bytes of a number by precision, as memory that was designed is shown.
+DESIGNED = {"int8": 1, "fp32": 4}
+
+
+def designed(memory: DesignedMemory) -> str:
+    """Return what a network was designed for, and what it holds at most."""
+    peak = memory.peak
+    sizes = ", ".join(
+        f"{format_size(size * peak.numbers)} of {format_size(size * memory.budget)} as {name}"
+        for name, size in DESIGNED.items()
+    )
+    return f"{sizes}: {peak.name} ({peak.equation})"
+
+
+def designed_layer(layer: DesignedLayer) -> tuple[str, ...]:
+    """Return the cells of a layer: its name, numbers, bytes by precision, the equation."""
+    sizes = (format_size(size * layer.numbers) for size in DESIGNED.values())
+    return (layer.name, f"{layer.numbers:,}", *sizes, layer.equation)
 
 
 def resident(piece: Resident) -> str:

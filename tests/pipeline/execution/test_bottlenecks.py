@@ -153,7 +153,9 @@ def test_groups_on_other_devices(name: str, pool: ReadPool, tmp_path: Path) -> N
     pack = compiled(CASES[name], tmp_path)
     regions = together(pack.manifest, pack.manifest.target.block, _SIDE)
     expected = answer(pack, pool, regions)
-    assert answer(pack, pool, regions, "async").tobytes() == expected.tobytes()  # copied weights
+    with closing(CpuDevice(2)) as device:
+        copied = answer(pack, pool, regions, "async", device)
+    assert copied.tobytes() == expected.tobytes()
     reference = answer(pack, pool, regions, device=ReferenceDevice())
     np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
