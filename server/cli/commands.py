@@ -53,6 +53,11 @@ COMMANDS = {
         "simulate",
     ),
     "run": _Command("Answer one request, an image or tensors.", "run", "run"),
+    "evaluate": _Command(
+        "Answer every picture of a data set and count: accuracy, confusion, average precision, agreement.",
+        "evaluate",
+        "evaluate",
+    ),
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),
@@ -67,12 +72,12 @@ COMMANDS = {
     ),
     "export-c": _Command(
         "Write a pack as one .c and one .h with a static arena: no malloc, C99.",
-        "export_c",
+        "formats.export_c",
         "export",
     ),
     "csdf": _Command(
         "Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers.",
-        "csdf",
+        "formats.csdf",
         "csdf",
     ),
     "device": _Command(

@@ -81,6 +81,25 @@ def pair(operation: Operation) -> None:
     )
 
 
+def power(operation: Operation) -> None:
+    """Pow by two: a product of a value with itself."""
+    exponent = operation.constant(1)
+    if exponent.size != 1 or exponent.reshape(-1)[0] != 2:
+        operation.refuse("an exponent that is not 2")
+    operation.floats(0)
+    made, count = operation.make(operation.shape(0)), items(operation.shape(0))
+    ones = (1,) * (_DIMENSIONS - 1)
+    operation.step(
+        "combine",
+        *(operation.operand(0), operation.operand(0), Value(made)),
+        Record("pairs", {"size": (*ones, count), "first": (*ones, 1), "second": (*ones, 1)}),
+        Named(_PAIRS["Mul"]),
+        in_place=(operation.name(0),),
+        pointwise=True,
+        after=After(),
+    )
+
+
 def _broadcast(operation: Operation) -> Shape:
     try:
         return np.broadcast_shapes(operation.shape(0), operation.shape(1))
@@ -118,4 +137,5 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     **dict.fromkeys(_FUNCTIONS, function),
     **dict.fromkeys((*_PAIRS, *_EXTREMES), pair),
     "Clip": clip,
+    "Pow": power,
 }

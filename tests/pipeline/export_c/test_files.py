@@ -116,6 +116,12 @@ def test_a_small_buffer_says_what_it_takes(tiny_pack: Pack) -> None:
         export_c(tiny_pack, Options(weights="callback", buffer_bytes=2000))
 
 
+def test_packs_without_their_graph_are_refused(tmp_path: Path) -> None:
+    model = parsed("g (float[1,64] x) => (float y) { y = MatMul(x, w) }", {"w": (64, 64)})
+    with pytest.raises(ExportError, match=r"stored as fp16, .* without --store"):
+        export_c(packed(model, tmp_path, store="fp16"), Options())
+
+
 def test_damaged_weights_are_refused(pack_folder: Path, tiny_pack: Pack) -> None:
     file = pack_folder / "weights.bin"
     data = bytearray(file.read_bytes())

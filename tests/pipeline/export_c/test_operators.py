@@ -61,7 +61,8 @@ PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
     c = Mul(x, scale)
     d0 = Div(x, scale)
     d = Clip(d0, low, high)
-    e = Max(x, y)
+    e0 = Max(x, y)
+    e = Pow(e0, two)
     f = Min(x, y)
 }"""
 
@@ -109,7 +110,7 @@ def functions() -> onnx.ModelProto:
 
 
 def pairs() -> onnx.ModelProto:
-    limits = {"low": -1.5, "high": 1.0}
+    limits = {"low": -1.5, "high": 1.0, "two": 2.0}
     return with_constants(parsed(PAIRS, {"scale": (1, 3, 1, 1)}), **limits)
 
 
@@ -155,7 +156,7 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
     for number in range(4):
         apart = draw(st.sampled_from([1, groups, channels]))
         filters = apart * draw(st.integers(1, 40 // apart + 1))
-        kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        kernel = [draw(st.integers(1, 3)) for _ in range(2)]
         steps = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
         pads = [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)]
         dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))

@@ -21,17 +21,8 @@ def test_files_and_figures(tiny_pack: Pack, cli: Cli, tmp_path: Path) -> None:
     assert f"#define NET_ARENA_BYTES {found['arena_bytes']} " in (folder / "net.h").read_text()
     assert found["buffer_bytes"] == 0
     weights = tmp_path / "w"
-    words = (
-        "export-c",
-        tiny_pack.folder,
-        "-o",
-        weights,
-        "--weights",
-        "callback",
-        "--buffer",
-        "8KiB",
-    )
-    said = cli(*words).out
+    options = ("--weights", "callback", "--buffer", "8KiB")
+    said = cli("export-c", tiny_pack.folder, "-o", weights, *options).out
     assert "8.0 KiB for weights" not in said  # of filters, no more than fit
     assert "tiny_run(tiny_read read, void *context, const float *image, float *logits)" in said
     assert f"cc -std=c99 -O2 -c {weights}/tiny.c" in said

@@ -1,0 +1,1 @@
+"""Packs as what other tools take: C, and files of SDF3."""
