@@ -242,7 +242,9 @@ def add(operation: Operation) -> None:
     factors = single(one.one) / single(to.one), single(other.one) / single(to.one)
     # Zero points as they are written: flipped ones would round otherwise.
     zeros = [item.zero - item.flip for item in (one, other, to)]
-    start = single(zeros[2]) - (factors[0] * single(zeros[0]) + factors[1] * single(zeros[1]))
+    # One of the two products is not rounded, in ONNX Runtime as it is compiled for processors with fma.
+    part = float(factors[1] * single(zeros[1]))
+    start = single(zeros[2]) - single(float(factors[0]) * zeros[0] + part)
     made = operation.make(shape, to.dtype)
     fields: dict[str, int | float | tuple[int, ...]] = {
         "n": items(shape),
