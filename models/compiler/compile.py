@@ -5,11 +5,12 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
+from PIL import Image
 
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
@@ -61,7 +62,8 @@ class CompileOptions:
     """What the user decides.
 
     ``batch``: what unknown first dimensions become; None: 1. ``chunk_bytes``: None takes the default for
-    the model's size. ``target``: None is this machine's CPU. ``measure``: what pieces allocate on the
+    the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
+    network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
     what a user should know. ``store``: how weights lie in the file.
     """
@@ -76,6 +78,7 @@ class CompileOptions:
     scores: Scores | None = None
     force: bool = False
     target: Target | None = None
+    calibrate: Callable[[], Iterable[Image.Image]] | None = None
     measure: Measure | None = None
     accept: Accept | None = None
     warn: Warn = lambda text: None
@@ -106,15 +109,46 @@ def compile_onnx(
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
         _check_space(source, _weight_bytes(model), unfinished.work)
-        source_model = _Source(source, name, model, metadata)
+        parameters = count_parameters(model)
+        computed = source
+        if options.calibrate is not None:
+            progress("calibrate")
+            computed = _quantised(source, model, metadata, options, unfinished)
+            model = read_onnx(computed)
+        source_model = _Source(source, name, model, metadata, parameters)
         del model
         _write_pack(source_model, options, unfinished, progress)
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            again = read_onnx(source, options.batch, options.shapes)
+            again = read_onnx(computed, options.batch, options.shapes)
             options.accept(unfinished.pack, write_reference(again, unfinished.work))
     return pack
+
+
+def _quantised(
+    source: Path,
+    model: onnx.ModelProto,
+    metadata: Metadata,
+    options: CompileOptions,
+    unfinished: Unfinished,
+) -> Path:
+    """Return a file with ``model`` in 8-bit integers, beside the unfinished pack.
+
+    Raises:
+        CompileError: the target computes no integers, or as ``quantise``.
+    """
+    from models.compiler.quantising.int8 import quantise  # a second of imports
+
+    assert options.calibrate is not None
+    if options.target is not None and options.target.capability is not None:
+        raise CompileError(
+            f"{source}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack is run"
+        )
+    folder = unfinished.work.with_name("quantised")
+    folder.mkdir()
+    preprocess = options.preprocess or metadata.preprocess
+    return quantise(model, source, preprocess, options.calibrate(), folder)
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
@@ -145,12 +179,13 @@ def _is_model(folder: Path) -> bool:
 
 @dataclass
 class _Source:
-    """What was read; ``model`` is taken by the optimiser."""
+    """What was read; ``model`` is taken by the optimiser. ``parameters``: numbers that were trained."""
 
     path: Path
     name: str
     model: onnx.ModelProto
     metadata: Metadata
+    parameters: int
 
 
 def _write_pack(
@@ -159,7 +194,6 @@ def _write_pack(
     """Write the files of the pack; the work folder is empty again afterwards."""
     target = options.target or host_target()
     folder, path, metadata = unfinished.pack, source.path, source.metadata
-    parameters = count_parameters(source.model)
     defaults = take_defaults(source.model)
     progress("optimise")
     optimised, graph = optimise(source.model, path, unfinished.work, target, progress)
@@ -211,7 +245,8 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         source_sizes=metadata.sizes,
-        parameters=parameters,
+        designed=metadata.memory,
+        parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
         store=options.store,
     )

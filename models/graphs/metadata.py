@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
 from models.images.preprocess import Preprocess
+from models.packs.designed import DesignedMemory
 from models.packs.manifest import SourceSizes
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ DETECTION = "layerstream.detection"
 LABELS = "layerstream.labels"
 #: SourceSizes (models/packs/manifest.py): what the tool that the network comes from counts.
 SIZES = "layerstream.sizes"
+#: DesignedMemory (models/packs/designed.py): what was counted when the network was designed.
+MEMORY = "layerstream.memory"
 
 
 def write_metadata(model: onnx.ModelProto, entries: Mapping[str, Any]) -> None:
@@ -47,6 +50,7 @@ class Metadata:
     detection: Detection | None = None
     labels: tuple[str, ...] = ()
     sizes: SourceSizes | None = None
+    memory: DesignedMemory | None = None
 
 
 def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
@@ -72,4 +76,5 @@ def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
         detection=read(DETECTION, Detection),
         labels=read(LABELS, tuple[str, ...]) or (),
         sizes=read(SIZES, SourceSizes),
+        memory=read(MEMORY, DesignedMemory),
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from models.detection.recipe import head_fault
 from models.errors import PackError
 from models.packs.alternative_checks import check_alternatives
+from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import UNKNOWN, Manifest, Operand, Piece
 from models.packs.row_checks import check_rows
 from models.packs.span_checks import check_spans
@@ -23,6 +24,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     _check_pieces(path, manifest)
     check_alternatives(path, manifest)
     check_rows(path, manifest)
+    check_bottlenecks(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 

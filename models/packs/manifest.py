@@ -25,6 +25,7 @@ from pydantic import (
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.packs.designed import DesignedMemory
 from models.packs.target import Target
 
 #: The newest; and that of packs whose weights lie in the file as kernels read them.
@@ -300,12 +301,12 @@ class Window(_Record):
 
     They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
     each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
-    whole.
+    whole. ``above`` below 0: so many rows of the input come first that are never read.
     """
 
     kernel: PositiveInt = 1
     stride: PositiveInt = 1
-    above: Count = 0
+    above: int = 0
     factor: PositiveInt = 1
     fill: Literal["zero", "lowest"] = "zero"
 
@@ -512,6 +513,7 @@ class Manifest(BaseModel):
     classification: Classification | None = None
     detection: Detection | None = None
     source_sizes: SourceSizes | None = None
+    designed: DesignedMemory | None = None
     parameters: Count
     least_chunk_bytes: Count = 0
     store: Store = "fp32"

@@ -12,7 +12,7 @@ from models.errors import PackError
 from models.packs.manifest import Manifest, Operand, RowInput, RowOperator, RowValue, Window
 
 _DTYPE = "float32"
-_Writers = dict[int, set[int]]
+Writers = dict[int, set[int]]
 
 
 def check_rows(path: Path, manifest: Manifest) -> None:
@@ -23,7 +23,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     """
     if manifest.row_operators and manifest.target.capability is not None:
         raise PackError(f"{path}: row_operators: a GPU runs whole tensors")
-    writers = _writers(manifest)
+    writers = writers_of(manifest)
     for number, value in enumerate(manifest.row_values):
         _check_value(f"{path}: row_values.{number}", manifest, value)
         _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
@@ -31,7 +31,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     end = 0
     for number, operator in enumerate(manifest.row_operators):
         where = f"{path}: row_operators.{number}"
-        _check_pieces(where, manifest, operator.first_piece, operator.end_piece)
+        check_range(where, manifest, operator.first_piece, operator.end_piece)
         before = manifest.row_operators[number - 1] if number else operator
         if _pieces(operator) != _pieces(before) and operator.first_piece < end:
             raise PackError(f"{where}.first_piece: {operator.first_piece}: before {end}")
@@ -58,15 +58,15 @@ def _check_value(where: str, manifest: Manifest, value: RowValue) -> None:
 
 
 def _check_parts(
-    where: str, manifest: Manifest, number: int, value: RowValue, writers: _Writers
+    where: str, manifest: Manifest, number: int, value: RowValue, writers: Writers
 ) -> None:
     """Check that what a value is put together of was there before it, and is like it."""
     pieces = range(value.first_piece, value.end_piece)
     if value.first_piece or value.end_piece:
-        _check_pieces(where, manifest, pieces.start, pieces.stop)
+        check_range(where, manifest, pieces.start, pieces.stop)
         if not value.parts:
             raise PackError(f"{where}.parts: none, but pieces copy them")
-        if not _is_theirs(writers, value.value, pieces):
+        if not is_theirs(writers, value.value, pieces):
             raise PackError(f"{where}: its pieces do not write value {value.value}")
     for position, part in enumerate(value.parts):
         field = f"{where}.parts.{position}"
@@ -82,7 +82,8 @@ def _check_parts(
         raise PackError(f"{where}.parts: {planes} planes, not {value.planes}")
 
 
-def _check_pieces(where: str, manifest: Manifest, first: int, end: int) -> None:
+def check_range(where: str, manifest: Manifest, first: int, end: int) -> None:
+    """Check that the pieces [first, end) are some; raises PackError."""
     if not first < end <= len(manifest.pieces):
         raise PackError(f"{where}: pieces [{first}, {end}) are out of range")
 
@@ -91,16 +92,16 @@ def _pieces(operator: RowOperator) -> tuple[int, int]:
     return operator.first_piece, operator.end_piece
 
 
-def _writers(manifest: Manifest) -> _Writers:
+def writers_of(manifest: Manifest) -> Writers:
     """Return the pieces that write each value; what is only inside a piece is not in it."""
-    found: _Writers = {port.value: set() for port in manifest.inputs}
+    found: Writers = {port.value: set() for port in manifest.inputs}
     for number, piece in enumerate(manifest.pieces):
         for operand in piece.outputs:
             found.setdefault(operand.index, set()).add(number)
     return found
 
 
-def _is_theirs(writers: _Writers, value: int, pieces: range) -> bool:
+def is_theirs(writers: Writers, value: int, pieces: range) -> bool:
     """Return whether ``pieces`` write a value, or it is only inside of one."""
     return value not in writers or not writers[value].isdisjoint(pieces)
 
@@ -116,13 +117,13 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
-        fault = _window_fault(item.window, source.height, output.height, "rows")
+        fault = window_fault(item.window, source.height, output.height, "rows")
         if fault:
             raise PackError(f"{where}.inputs.{position}.window: {fault}")
     if operator.tile_graph is not None:
         _check_tiles(where, manifest, operator, operator.tile_graph)
     for position, operand in enumerate(operator.weights):
-        _check_weights(f"{where}.weights.{position}", manifest, operator, operand)
+        check_weights(f"{where}.weights.{position}", manifest, range(*_pieces(operator)), operand)
     if operator.in_place is not None and not _fits_in_place(manifest, operator):
         raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
 
@@ -133,19 +134,25 @@ def _check_tiles(where: str, manifest: Manifest, operator: RowOperator, graph: i
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
-        fault = _window_fault(item.across, source.shape[3], output.shape[3], "columns")
+        fault = window_fault(item.across, source.shape[3], output.shape[3], "columns")
         if item.across.fill != item.window.fill:
             fault = "they pad with something else than rows"
         if fault:
             raise PackError(f"{where}.inputs.{position}.columns: {fault}")
 
 
-def _window_fault(window: Window, source: int, output: int, lines: str) -> str:
+def window_fault(window: Window, source: int, output: int, lines: str) -> str:
     """Return why so many ``lines`` cannot give ``output``; whether these are rounded is not known."""
     if window.factor > 1:
         alone = (window.kernel, window.stride, window.above) == (1, 1, 0)
         whole = output == window.factor * source
         return "" if alone and whole else f"{output} {lines} of {source}"
+    if (window.kernel, window.stride) == (1, 1) and window.above <= 0:
+        # Of a crop only some lines are read.
+        fits = output - window.above <= source
+        return "" if fits else f"{output} {lines} of {source} from {-window.above} on"
+    if window.above < 0:
+        return f"a kernel of {window.kernel} {lines} begins {-window.above} {lines} late"
     if window.above >= window.kernel:
         return f"{window.above} {lines} of padding above a kernel of {window.kernel}"
     last = (output - 1) * window.stride - window.above
@@ -155,11 +162,11 @@ def _window_fault(window: Window, source: int, output: int, lines: str) -> str:
     return ""
 
 
-def _check_weights(where: str, manifest: Manifest, operator: RowOperator, operand: Operand) -> None:
-    """Check that weights lie in a span that stays, or in those of the operator's pieces, one or several."""
+def check_weights(where: str, manifest: Manifest, pieces: range, operand: Operand) -> None:
+    """Check that weights lie in a span that stays, or in those of ``pieces``, one or several."""
     if operand.kind != "span" or operand.is_loose or operand.index >= len(manifest.spans):
         raise PackError(f"{where}: {operand.kind} {operand.index} is no span")
-    own = [manifest.pieces[piece].span for piece in range(*_pieces(operator))]
+    own = [manifest.pieces[piece].span for piece in pieces]
     spans = [operand.index]
     if not manifest.spans[operand.index].resident:
         if operand.index not in own:
@@ -182,11 +189,11 @@ def _fits_in_place(manifest: Manifest, operator: RowOperator) -> bool:
     return plain and math.prod(source.shape) == math.prod(output.shape)
 
 
-def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: _Writers) -> None:
+def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: Writers) -> None:
     output = manifest.row_values[operator.output]
     if output.parts:
         raise PackError(f"{where}.output: {operator.output} is put together of others")
-    if not _is_theirs(writers, output.value, range(*_pieces(operator))):
+    if not is_theirs(writers, output.value, range(*_pieces(operator))):
         raise PackError(f"{where}.output: its pieces do not write value {output.value}")
 
 

@@ -10,7 +10,7 @@ The account of the layout, and what expands it in NumPy; devices do the same fas
   is, or as one frame of Zstandard where that is shorter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from models.errors import PackError
 from models.packs.manifest import TENSOR_ALIGNMENT, Span, StoredPart
-from models.packs.planes import opened_plane
+from models.packs.planes import OPENER_BYTES, opened_plane
 
 NUMBER_BYTES = 4
 PLANES = 4
@@ -73,6 +73,23 @@ def planes_of(part: StoredPart, source: Bytes) -> list[Bytes]:
         found.append(plane if length == count else opened_plane(plane, count))
         start += length
     return found
+
+
+def opened_bytes(spans: Iterable[Span]) -> int:
+    """Return what planes of one of ``spans`` take while they are opened, at most."""
+    found = (
+        sum(
+            part.length // NUMBER_BYTES
+            for plane in part.planes
+            if NUMBER_BYTES * plane < part.length
+        )
+        for span in spans
+        if span.stored is not None
+        for part in span.stored.parts
+        if part.planes
+    )
+    largest = max(found, default=0)
+    return largest and largest + OPENER_BYTES
 
 
 def expand_part(part: StoredPart, source: Bytes, target: Bytes) -> None:

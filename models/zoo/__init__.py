@@ -4,9 +4,14 @@ They have the geometry of the published networks and serve to measure memory and
 have learnt nothing.
 """
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import onnx
 
 from models.errors import ModelError
 from models.graphs.parameters import count_parameters
@@ -21,6 +26,8 @@ from models.zoo.entry import ZooEntry
 from models.zoo.inception import googlenet, inception_v2
 from models.zoo.mobilenet import mobilenet_v1, mobilenet_v2
 from models.zoo.mobilenet_v3 import mobilenet_v3_large
+from models.zoo.patchnet import OPTIONS as PATCHNET_OPTIONS
+from models.zoo.patchnet import patchnet, patchnet_ssdlite
 from models.zoo.resnet import resnet
 from models.zoo.squeezenet import squeezenet
 from models.zoo.summary import BuiltNetwork, source_sizes
@@ -73,6 +80,13 @@ _ENTRIES = (
     ),
     *(family.entry() for family in FAMILIES),
     *(
+        ZooEntry(name, description, parameters, definition, scaled=True, options=PATCHNET_OPTIONS)
+        for name, description, parameters, definition in (
+            ("patchnet", "patch tunnels in a memory budget", 3_785_435, patchnet),
+            ("patchnet-ssdlite", "a detector of such tunnels", 3_710_115, patchnet_ssdlite),
+        )
+    ),
+    *(
         ZooEntry(
             name,
             f"{description}, COCO detector, any --width",
@@ -119,6 +133,7 @@ def build(
     width: float = 1.0,
     seed: int = 0,
     *,
+    options: Mapping[str, Any] = MappingProxyType({}),
     progress: Progress = silent,
 ) -> BuiltNetwork:
     """Build a network of the zoo with random weights and write it to ``path`` as ONNX.
@@ -131,21 +146,22 @@ def build(
         resolution: side of the input in pixels; the network's own default when None.
         width: factor for all channels, for networks that have one.
         seed: of the weights.
+        options: what else the network takes (`ZooEntry.options`), by name.
         progress: is told of each step.
 
     Raises:
-        ModelError: no such network, resolution or width, or ``path`` cannot be written.
+        ModelError: no such network, resolution, width or option, or ``path`` cannot be written.
     """
     entry = find(name)
     size = entry.checked_resolution(resolution)
-    skeleton = entry.skeleton(size, width)
+    skeleton = entry.skeleton(size, width, options)
     sizes = source_sizes(skeleton)
     if sizes.weight_bytes > _MOST_WEIGHT_BYTES:
         raise ModelError(
             f"zoo: {entry.name}: {sizes.weight_bytes} bytes of weights at resolution {size}"
             f" are more than {_MOST_WEIGHT_BYTES}"
         )
-    small = entry.skeleton(entry.calibration_resolution, width)
+    small = _smaller(entry, width, options)
     biases = entry.biases() if entry.biases else None
     arrays = initialise_small(skeleton, small, seed, biases, progress)
     progress("write")
@@ -162,3 +178,8 @@ def build(
         parameters=count_parameters(skeleton),
         tool=sizes.tool,
     )
+
+
+def _smaller(entry: ZooEntry, width: float, options: Mapping[str, Any]) -> onnx.ModelProto | None:
+    """Return the network at a resolution where its weights are drawn quickly; None: options say it all."""
+    return None if options else entry.skeleton(entry.calibration_resolution, width)

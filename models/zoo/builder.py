@@ -7,8 +7,9 @@ import numpy as np
 import onnx
 
 from models.graphs.metadata import PREPROCESS
+from models.images.placement import Resize
 from models.images.preprocess import Preprocess
-from models.zoo.graph import Tensor
+from models.zoo.graph import Resolution, Tensor
 from models.zoo.operators import Operators
 
 __all__ = ["IMAGENET", "SIGNED", "Builder", "Pixels", "Tensor"]
@@ -31,7 +32,7 @@ SIGNED = Pixels((127.5,), (127.5,))
 class Builder(Operators):
     """Builds one skeleton of layers, with weights and without."""
 
-    def __init__(self, name: str, resolution: int, pixels: Pixels | None = None) -> None:
+    def __init__(self, name: str, resolution: Resolution, pixels: Pixels | None = None) -> None:
         super().__init__(name, resolution)
         self._pixels = pixels
 
@@ -60,9 +61,9 @@ class Builder(Operators):
         size = (1, channels, *window.size(x))
         return self.add_node("Conv", inputs, size, group=groups, **window.attributes())
 
-    def norm(self, x: Tensor, epsilon: float = 1e-5) -> Tensor:
-        """Add a batch norm."""
-        label = self.next_label("BatchNormalization", "norm")
+    def norm(self, x: Tensor, epsilon: float = 1e-5, label: str | None = None) -> Tensor:
+        """Add a batch norm; ``label``: in the names of its weights, instead of its number."""
+        label = label or self.next_label("BatchNormalization", "norm")
         parts = ("weight", "bias", "mean", "var")
         inputs = [x, *(self.weight(f"{label}.{part}", (x.channels,)) for part in parts)]
         return self.add_node("BatchNormalization", inputs, x.shape, epsilon=epsilon)
@@ -120,13 +121,14 @@ class Builder(Operators):
 
     def model(self, output: Tensor) -> onnx.ModelProto:
         """Return the skeleton of a classifier, whose one output is ``output``, called "logits"."""
-        return self.skeleton({"logits": output}, self._recipe())
+        return self.skeleton({"logits": output}, self.recipe("crop"))
 
-    def _recipe(self) -> dict[str, Any]:
+    def recipe(self, resize: Resize) -> dict[str, Any]:
+        """Return how an image becomes the input, as an entry of the metadata; none where nobody said."""
         if self._pixels is None:
             return {}
         size = (self.image.shape[3], self.image.shape[2])
-        recipe = Preprocess(size=size, resize="crop", mean=self._pixels.mean, std=self._pixels.std)
+        recipe = Preprocess(size=size, resize=resize, mean=self._pixels.mean, std=self._pixels.std)
         return {PREPROCESS: recipe.model_dump(mode="json", exclude_defaults=True)}
 
 

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,6 +35,7 @@ class ZooEntry:
         calibration_resolution: where weights are calibrated if they have the same shapes there: small,
             so that it is quick.
         aliases: other names that it is known by.
+        options: what ``definition`` takes besides, by name.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ZooEntry:
     biases: Biases | None = None
     calibration_resolution: int = 128
     aliases: tuple[str, ...] = ()
+    options: frozenset[str] = frozenset()
 
     def is_called(self, name: str) -> bool:
         """Tell whether people mean this network by ``name``.
@@ -72,21 +76,26 @@ class ZooEntry:
             )
         return size
 
-    def skeleton(self, resolution: int, width: float = 1.0) -> onnx.ModelProto:
+    def skeleton(
+        self, resolution: int, width: float = 1.0, options: Mapping[str, Any] = MappingProxyType({})
+    ) -> onnx.ModelProto:
         """Return the network without weights.
 
         Raises:
-            ModelError: it has no such width.
+            ModelError: it has no such width or option, or does not take what one says.
         """
+        for name in options:
+            if name not in self.options:
+                raise ModelError(f"zoo: {self.name} has no option {name}")
         if width == 1:
-            return self.definition(resolution)
+            return self.definition(resolution, **options)
         if not self.scaled:
             raise ModelError(f"zoo: {self.name}: its width is fixed")
         if not _LEAST_WIDTH <= width <= _MOST_WIDTH:
             raise ModelError(
                 f"zoo: {self.name}: width {width:g} is not from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g}"
             )
-        return self.definition(resolution, width)
+        return self.definition(resolution, width, **options)
 
 
 def _spellings(name: str) -> set[str]:

@@ -19,6 +19,8 @@ OPSET = 17
 IR_VERSION = 9
 
 Shape = tuple[int, ...]
+#: Side of a square image, or height and width.
+Resolution = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,14 @@ class Tensor:
 
 
 class Graph:
-    """Nodes in the order of execution, on a single image input "image" [1, 3, resolution, resolution]."""
+    """Nodes in the order of execution, on a single image input "image" [1, 3, height, width]."""
 
-    def __init__(self, name: str, resolution: int) -> None:
+    def __init__(self, name: str, resolution: Resolution) -> None:
         self._name = name
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, TensorProto] = {}
-        self.image = Tensor("image", (1, 3, resolution, resolution))
+        sides = (resolution,) * 2 if isinstance(resolution, int) else resolution
+        self.image = Tensor("image", (1, 3, *sides))
 
     def weight(self, name: str, shape: Shape) -> Tensor:
         """Declare numbers that training would find."""

@@ -96,6 +96,14 @@ class Operators(Graph):
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
         return self.add_node("Gather", [x, where], shape, axis=axis)
 
+    def crop(self, x: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+        """Take rows [top, top + height) and columns [left, left + width) of a feature map."""
+        label = self.next_label("Slice")
+        starts = self.constant(f"{label}.starts", (top, left))
+        ends = self.constant(f"{label}.ends", (top + height, left + width))
+        inputs = [x, starts, ends, self.constant("rows_columns", (2, 3))]
+        return self.add_node("Slice", inputs, (*x.shape[:2], height, width))
+
     def whole_numbers(self, name: str, values: Sequence[int] | np.ndarray) -> Tensor:
         """Add whole numbers of a formula as real ones: a cast, so that they do not count as trained."""
         given = self.constant(name, values)

@@ -25,6 +25,14 @@ class Placed(NamedTuple):
 _Part = tuple[bytes, Sequence[Any], Sequence[Any]]
 
 
+class Part(NamedTuple):
+    """A graph by its number, and where its inputs and its output lie."""
+
+    graph: int
+    inputs: Sequence[Any]
+    output: Any
+
+
 class PackKernels:
     """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
 
@@ -114,9 +122,21 @@ class PackKernels:
             return launch
         return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
 
-    def graph(self, number: int, inputs: Sequence[Any], output: Any) -> Launch:
-        """Return what runs graph ``number``; raises as ``row_operator``."""
-        return self._device.load(self._pack.graphs[number]).bind(inputs, [output])
+    def graphs(self, parts: Sequence[Part]) -> Launch:
+        """Return what runs graphs one after the other, as one kernel where the device can.
+
+        Raises:
+            DeviceError: one cannot be loaded.
+        """
+        graphs = [self._pack.graphs[part.graph] for part in parts]
+        if len(parts) > 1 and all(self._joins_as_it_is(part.graph) for part in parts):
+            inputs = [array for part in parts for array in part.inputs]
+            return self._device.join(graphs).bind(inputs, [part.output for part in parts])
+        launches = [
+            self._device.load(graph).bind(part.inputs, [part.output])
+            for graph, part in zip(graphs, parts, strict=True)
+        ]
+        return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
 
     def kind(self, number: int) -> tuple[str, ...] | None:
         """Return what row operator ``number`` does in one pass; None: what its graph says."""

@@ -4,7 +4,7 @@ A kernel of a few rows takes microseconds: what surrounds it counts. So all is b
 what phases have in common once, and a phase is a loop over what to call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest, RowValue
 from pipeline.devices.base import KernelError, Launch
-from pipeline.devices.pack_kernels import PackKernels
+from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import (
     Action,
@@ -26,6 +26,7 @@ from pipeline.program.regions import (
     InValue,
     Move,
     Place,
+    launches,
 )
 from pipeline.program.steps import RegionSteps, graph_of
 
@@ -48,7 +49,7 @@ class PhaseBinder:
         self._memory = memory
         self._kernels = kernels
         self._name = name
-        self._bound: dict[Action, Launch] = {}
+        self._bound: dict[tuple[Action, ...], Launch] = {}
 
     def bind(self, number: int) -> Launch:
         """Return what runs phase ``number``.
@@ -56,18 +57,19 @@ class PhaseBinder:
         Raises:
             DeviceError: a kernel cannot be loaded.
         """
-        launches = tuple(self._launch(action) for action in self._region.plan.phases[number])
+        bound = tuple(map(self._launch, launches(self._region.plan.phases[number])))
 
         def phase() -> None:
-            for launch in launches:
+            for launch in bound:
                 launch()
 
         return phase
 
-    def _launch(self, action: Action) -> Launch:
-        if action not in self._bound:
-            self._bound[action] = self._made(action)
-        return self._bound[action]
+    def _launch(self, actions: tuple[Action, ...]) -> Launch:
+        if actions not in self._bound:
+            computed = [action for action in actions if isinstance(action, Compute)]
+            self._bound[actions] = self._compute(computed) if computed else self._made(actions[0])
+        return self._bound[actions]
 
     def _made(self, action: Action) -> Launch:
         match action:
@@ -79,10 +81,10 @@ class PhaseBinder:
                 return lambda: rows.fill(number)
             case Call():
                 return self._call(action)
-            case Compute():
-                return self._compute(action)
             case Gather():
                 return self._gather(action)
+            case Compute():
+                return self._compute([action])
 
     def _call(self, call: Call) -> Launch:
         operator = self._manifest.row_operators[call.operator]
@@ -93,14 +95,16 @@ class PhaseBinder:
         launch = self._kernels.row_operator(call.operator, graph, inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
-    def _compute(self, action: Compute) -> Launch:
-        inputs = [self._placed(place) for place in action.inputs]
-        launch = self._kernels.graph(action.graph, inputs, self._placed(action.output))
+    def _compute(self, actions: Sequence[Compute]) -> Launch:
+        parts = [
+            Part(action.graph, list(map(self._placed, action.inputs)), self._placed(action.output))
+            for action in actions
+        ]
         pieces = self._region.plan.region
         return _named(
-            launch,
+            self._kernels.graphs(parts),
             f"{self._name(pieces.first_piece)} to {self._name(pieces.end_piece - 1)}, in groups "
-            f"of {pieces.channels} channels, operator {action.operator}",
+            f"of {pieces.channels} channels",
         )
 
     def _gather(self, action: Gather) -> Launch:

@@ -67,7 +67,7 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
     whole = max(sum(unit.length for unit in units if not unit.in_arena), needed)
     n_bytes = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, whole)
     alone = {number for number, unit in enumerate(units) if unit.in_arena}
-    groups = _groups(units, _read_limit(architecture, choice, n_bytes), alone)
+    groups = _groups(units, _read_limit(architecture, choice, n_bytes, units), alone)
     elsewhere = frozenset(
         number for number, group in enumerate(groups) if group.first_span in alone
     )
@@ -133,10 +133,16 @@ def _places(
     return place_in_slots(groups, slot, architecture.slots)
 
 
-def _read_limit(architecture: Architecture, choice: Choice, ring_bytes: int) -> int:
-    """Return the most bytes of one read: in slots, a chunk is a step of its own as in the paper."""
+def _read_limit(
+    architecture: Architecture, choice: Choice, ring_bytes: int, units: Sequence[Unit]
+) -> int:
+    """Return the most bytes that one read brings, as they are in memory.
+
+    In slots, a chunk is a step of its own as in the paper.
+    """
     if architecture.slots:
         return 0
     if choice.read_bytes is not None:
         return min(choice.read_bytes, ring_bytes)
-    return max(min(READ_BYTES, ring_bytes // READS_IN_RING), PAGE_BYTES)
+    most = int(READ_BYTES / max(staging_share(units), 1 / READS_IN_RING))
+    return max(min(most, ring_bytes // READS_IN_RING), PAGE_BYTES)

@@ -3,6 +3,7 @@
 How they are found: pipeline/program/regions.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -185,6 +186,17 @@ class RegionPlan:
             changes[start] += strip.n_bytes
             changes[end] -= strip.n_bytes
         return max(accumulate(changes))
+
+
+def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:
+    """Return ``phase`` as what is launched at once: kernels of a bottleneck that follow each other are."""
+    found: list[tuple[Action, ...]] = []
+    for action in phase:
+        if found and isinstance(action, Compute) and isinstance(found[-1][-1], Compute):
+            found[-1] = (*found[-1], action)
+        else:
+            found.append((action,))
+    return found
 
 
 class RegionError(Exception):

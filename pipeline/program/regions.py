@@ -30,6 +30,7 @@ from pipeline.program.region_plan import (
     RegionPlan,
     Reuse,
     Strip,
+    launches,
 )
 from pipeline.program.region_rows import RegionRows
 from pipeline.program.region_strips import StripLayout
@@ -53,6 +54,7 @@ __all__ = [
     "RegionPlan",
     "Reuse",
     "Strip",
+    "launches",
     "plan_region",
 ]
 

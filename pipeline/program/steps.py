@@ -12,6 +12,7 @@ from itertools import groupby
 
 from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
+from models.packs.storing import opened_bytes
 from pipeline.program.regions import (
     Action,
     Call,
@@ -21,12 +22,15 @@ from pipeline.program.regions import (
     Move,
     Region,
     RegionPlan,
+    launches,
     plan_region,
 )
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
+#: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
+SESSION_BYTES = 19_000
 # What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
@@ -220,12 +224,31 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     calls = [action for action in actions if isinstance(action, Call)]
     used = {piece.graph for piece in pieces}
     used |= {graph_of(manifest, call) for call in calls}
-    computed = [action for action in actions if isinstance(action, Compute)]
-    used |= {action.graph for action in computed}
+    computed = {
+        launch
+        for region in regions_of(steps)
+        for phase in set(region.plan.phases)
+        for launch in launches(phase)
+        if isinstance(launch[0], Compute)
+    }
+    together = {tuple(graphs_of(launch)) for launch in computed}
+    used |= {graphs[0] for graphs in together if len(graphs) == 1}
     held = sum(manifest.graphs[number].session_bytes for number in used)
     copies = sum(isinstance(action, Move | Fill | Gather) for action in actions)
-    bound = len(pieces) + len(calls) + len(computed)
+    held += sum(_joined_bytes(manifest, graphs) for graphs in together if len(graphs) > 1)
+    bound = len(pieces) + len(calls) + sum(map(len, computed))
     return held + lanes * (BINDING_BYTES * bound + MOVE_BYTES * copies)
+
+
+def _joined_bytes(manifest: Manifest, graphs: Sequence[int]) -> int:
+    """Return what one session of several graphs takes."""
+    held = sum(manifest.graphs[number].session_bytes for number in graphs)
+    return held - SESSION_BYTES * (len(graphs) - 1)
+
+
+def graphs_of(launch: Sequence[Action]) -> list[int]:
+    """Return the graphs of kernels of a bottleneck that are launched at once."""
+    return [action.graph for action in launch if isinstance(action, Compute)]
 
 
 def graph_of(manifest: Manifest, call: Call) -> int:
@@ -240,4 +263,5 @@ def graph_of(manifest: Manifest, call: Call) -> int:
 def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
     records = len(manifest.pieces) + len(manifest.values)
-    return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)
+    own = _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)
+    return own + opened_bytes(manifest.spans)

@@ -53,6 +53,11 @@ COMMANDS = {
         "simulate",
     ),
     "run": _Command("Answer one request, an image or tensors.", "run", "run"),
+    "evaluate": _Command(
+        "Answer every picture of a data set and count: accuracy, confusion, average precision, agreement.",
+        "evaluate",
+        "evaluate",
+    ),
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),

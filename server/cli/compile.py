@@ -2,13 +2,15 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from models.datasets.folders import read_folder
 from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
+from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest, Port, Store
 from models.packs.pack import Pack, read_pack
 from models.packs.target import CPU, named_target
@@ -62,6 +64,18 @@ def compile_(
     ] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
+    precision: Annotated[
+        Literal["none", "int8"],
+        typer.Option(
+            help="int8: computes with 8-bit integers, calibrated on pictures (--calibrate)."
+        ),
+    ] = "none",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="int8: pictures like those to come, of any size; a hundred do."
+        ),
+    ] = None,
     target: Annotated[
         str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
     ] = CPU,
@@ -86,6 +100,9 @@ def compile_(
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
     if store not in STORES:
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
+    if (precision == "int8") != (calibrate is not None):
+        raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
+    pictures = read_folder(calibrate) if calibrate else None
     compiled_for = named_target(target)
     warnings: list[str] = []
     options = CompileOptions(
@@ -99,6 +116,7 @@ def compile_(
         scores=scores,  # type: ignore[arg-type]
         force=force,
         target=compiled_for,
+        calibrate=pictures.pictures if pictures else None,
         measure=device_measure(compiled_for),
         warn=warnings.append,
         store=store,
@@ -182,7 +200,11 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
+        "bottlenecks": [
+            {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
+        ],
     }
 
 
@@ -193,6 +215,10 @@ def _port(port: Port) -> dict[str, Any]:
 def _label_count(manifest: Manifest) -> int:
     named = manifest.detection or manifest.classification
     return len(named.labels) if named else 0
+
+
+def _designed(memory: DesignedMemory) -> dict[str, Any]:
+    return {**memory.model_dump(), "peak": memory.peak.numbers}
 
 
 def _detector(detection: Detection) -> dict[str, Any]:

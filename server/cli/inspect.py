@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from models.packs.designed import DesignedMemory
 from models.packs.manifest import Encoding, Layer, Manifest
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
@@ -14,15 +15,21 @@ from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
+from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
 from server.cli.arguments.options import Json, PackPath
 from server.cli.compile import summary_of
+from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
 from server.cli.printing.sentences import (
+    DESIGNED,
+    bottlenecks,
     counted,
+    designed,
+    designed_layer,
     detector,
     given,
     machine,
@@ -63,6 +70,7 @@ def inspect(
     opened = read_pack(pack)
     summary = summary_of(opened)
     summary["one_pass"] = _one_pass(opened)
+    summary["evaluations"] = read_results(opened.folder)
     table = _table(opened, device)
     on_cpu = [row for row in table if row.get("cpu")]
     if device != "cpu":
@@ -80,6 +88,9 @@ def inspect(
     if layers or device != "cpu":
         say("")
         _print_layers(table)
+        if opened.manifest.designed:
+            say("")
+            _print_designed(opened.manifest.designed)
 
 
 def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -112,7 +123,11 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
+    if manifest.designed:
+        yield "designed", designed(manifest.designed)
     yield from _how(summary)
+    for result in summary["evaluations"]:
+        yield f"on {result['dataset']}", evaluated(result)
 
 
 def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -130,6 +145,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
+    if summary["bottlenecks"]:
+        yield "bottlenecks", bottlenecks(summary["bottlenecks"])
     one_pass = dict(summary["one_pass"])
     alone = one_pass.pop("alone")
     if one_pass["pieces"]:
@@ -221,6 +238,11 @@ def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
 
 def _cpu_line(row: dict[str, Any]) -> str:
     return f"on the CPU, between copies: {row['name']} ({row['operator']}): {row['cpu']}"
+
+
+def _print_designed(memory: DesignedMemory) -> None:
+    columns = ("layer", "numbers", *DESIGNED, "counted by")
+    print_table("Memory as designed", columns, map(designed_layer, memory.layers))
 
 
 def _print_layers(table: list[dict[str, Any]]) -> None:

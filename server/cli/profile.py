@@ -83,8 +83,8 @@ def profile(
     elif pace is not None:
         raise typer.BadParameter("a bound is of the real disk", param_hint="--pace")
     device = open_named(context, device_name, threads, memory_kind, precision)
-    disk = disk_of(pace)
     opened = open_pack(pack, device.target, recompile)
+    disk = disk_of(pace, opened.manifest)
     _check_writable(opened)
     if bound:
         wanted = Wanted(

@@ -3,8 +3,8 @@
 A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these
 channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
 convolution before, a group of them can be made, added to the result, and forgotten. An inverted
-bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend on
-all channels: groups run up to their means first, and again when the factors are there.
+bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend
+on all channels: groups run up to their means first, and again when the factors are there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +25,7 @@ _ALIKE = Window()
 # Of the largest inner tensor: where it is small, or no larger than the result, nothing is saved.
 _LEAST_BYTES = 256 << 10
 _MOST_SIZES = 3
+_IMAGE_DIMENSIONS = 4
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,12 @@ def _is_plain_conv(graph: Graph, index: int) -> bool:
 
 
 def _is_depthwise(graph: Graph, index: int) -> bool:
+    if not _is_conv(graph, index):
+        return False
     node = graph.nodes[index]
     channels = graph.array(node.output[0]).shape[1]
     group = attributes(node).get("group", 1)
-    return _is_conv(graph, index) and group == channels == graph.array(node.input[0]).shape[1]
+    return bool(group == channels == graph.array(node.input[0]).shape[1])
 
 
 def _is_conv(graph: Graph, index: int) -> bool:
@@ -228,9 +231,9 @@ class _Walk:
             return GroupNodes("each", (index,), inputs, name)
         if row is None or node.op_type not in POINTWISE or node.domain == NCHWC_DOMAIN:
             return None
+        if row.weights or len(self.graph.array(name).shape) != _IMAGE_DIMENSIONS:
+            return None  # a chain that does not tell channels apart
         tensors = [source for source, _ in row.inputs]
-        if row.weights:
-            return None
         self.inner.update(tensors)
         sources = tuple(GroupTensor(source, "channels") for source in tensors)
         return GroupNodes("each", (index,), sources, name)

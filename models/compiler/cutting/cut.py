@@ -105,7 +105,7 @@ class _Cutter:
 
     def merge(self, piece: CutPiece, layer: range) -> CutPiece | None:
         """Return ``piece`` with the nodes ``layer`` added, or None where it would not be tiny or safe."""
-        if self._shrinks(piece) or self._conflicts(piece, layer):
+        if self._shrinks(piece) or self._takes_image(layer) or self._conflicts(piece, layer):
             return None
         merged = self.whole(piece.first_node, layer.stop)
         weight_bytes = sum(self._graph.constants[part.name].nbytes for part in merged.weights)
@@ -125,6 +125,12 @@ class _Cutter:
         if not all(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes):
             return False
         return shapes[1][2] < shapes[0][2] or math.prod(shapes[1]) < math.prod(shapes[0])
+
+    def _takes_image(self, layer: range) -> bool:
+        """Return whether ``layer`` reads an image of the request: regions had better begin there."""
+        names = {name for index in layer for name in self._graph.nodes[index].input}
+        shapes = (self._graph.array(name).shape for name in names.intersection(self._graph.inputs))
+        return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)
 
     def _conflicts(self, piece: CutPiece, layer: range) -> bool:
         """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.

@@ -20,16 +20,24 @@ _SHUFFLE = [0, 2, 1, 3, 4]
 
 def sliced(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
     """Return what a Slice along channels takes, by its output; nothing where it takes anything else."""
+    axis, planes = taken(graph, node) or (0, range(0))
+    return (
+        {node.output[0]: ((node.input[0], planes.start, len(planes)),)} if axis == _CHANNELS else {}
+    )
+
+
+def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
+    """Return the axis of a Slice and what it takes there; None of several axes, of none or every other."""
     given = [graph.constants.get(name) for name in node.input[1:]]
     numbers = [int(item.flat[0]) for item in given if item is not None and item.size == 1]
     if len(numbers) != len(given) or not 3 <= len(given) <= 4:
-        return {}
+        return None
     first, end, axis, *steps = numbers
     shape = graph.array(node.input[0]).shape
-    if steps not in ([], [1]) or axis % len(shape) != _CHANNELS:
-        return {}
-    planes = range(shape[_CHANNELS])[first:end]
-    return {node.output[0]: ((node.input[0], planes.start, len(planes)),)} if planes else {}
+    if steps not in ([], [1]):
+        return None
+    places = range(shape[axis])[first:end]
+    return (axis % len(shape), places) if places else None
 
 
 def shuffled(graph: Graph, node: onnx.NodeProto, readers: Sequence[int]) -> Mapping[str, Parts]:

@@ -16,7 +16,7 @@ from onnx import helper
 
 from models.compiler.analysis.alias import IN_PLACE, SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.cutting.row_parts import Parts, shuffled, sliced
+from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
 from models.packs.manifest import Window
@@ -25,7 +25,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
-_CHANNELS = 1
+_CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
 _NO_PADS = [0, 0, 0, 0]
 #: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
 #: bits depend on how many elements there are, and on how threads divide them.
@@ -177,7 +177,8 @@ class _Finder:
         """What runs on rows outside of the blocked layout."""
         source, result = node.input[0], node.output[0]
         if node.op_type == "Slice":
-            return self._planes_of(index, sliced(self._graph, node))
+            planes = self._planes_of(index, sliced(self._graph, node))
+            return planes or self._cropped(index, node)
         if node.op_type == "Transpose":
             readers = self._readers.get(result, [])
             return self._planes_of(index, shuffled(self._graph, node, readers))
@@ -189,6 +190,24 @@ class _Finder:
         down = node.op_type == "SpaceToDepth"
         window = Window(kernel=size, stride=size) if down else Window(factor=size)
         return self._made(index, node, [(source, window)])
+
+    def _cropped(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """Some rows, which are just read, or some columns, which the node takes."""
+        source, result = node.input[0], node.output[0]
+        found = taken(self._graph, node)
+        if found is None or not (self._has_rows(source) and self._has_rows(result)):
+            return None
+        axis, lines = found
+        if axis == _ROWS:
+            node, window = (
+                helper.make_node("Identity", [source], [result]),
+                Window(above=-lines.start),
+            )
+        elif axis == _COLUMNS:
+            window = Window()
+        else:
+            return None
+        return replace(self._made(index, node, [(source, window)]), tile=None, columns=())
 
     def _planes_of(self, index: int, found: Mapping[str, Parts]) -> RowNode | None:
         for result, parts in found.items():

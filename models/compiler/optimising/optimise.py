@@ -26,6 +26,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.blocked import stay_blocked
 from models.compiler.optimising.bodies import move_out, rename_inner
+from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.dense import as_convolutions
 from models.compiler.optimising.matrices import store_by_row
 from models.compiler.optimising.normalise import (
@@ -38,6 +39,7 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
+from models.compiler.optimising.scale_checks import check_scales
 from models.compiler.optimising.softmax import along_rows
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
@@ -77,6 +79,7 @@ def optimise(
     source = folder / "source.onnx"
     _move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
+    check_scales(model, path)
     if for_cpu:
         rewrite(model)
     source.write_bytes(model.SerializeToString())
@@ -92,6 +95,7 @@ def optimise(
     move_out(optimised)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
+    take_crops_apart(optimised)
     placed = _values(optimised, path, folder).placed
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = _values(optimised, path, folder).placed
@@ -139,6 +143,17 @@ def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
             node.name = node.name or next(iter(made(node)), "")
     file.write_bytes(model.SerializeToString())
     return file
+
+
+def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
+    """Return a file in ``folder`` with ``model``, from ``read_onnx``, and what is constant in it folded.
+
+    Raises:
+        OnnxError: as ``optimise``; messages call the model ``path``.
+    """
+    file = write_reference(model, folder)
+    check(model, folder / "checked.onnx", path)
+    return _optimised(file, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
 
 
 def _move_weights(model: onnx.ModelProto, data: Path) -> None:

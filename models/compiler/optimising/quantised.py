@@ -34,6 +34,8 @@ LEAST_PART_BYTES = 256 << 10
 # To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
 # result. Measured with AVX-512 and two threads.
 _PIXELS_A_WEIGHT = 2
+# Which pixels windows have is streamed with the weights, and had better be little beside these.
+_INDEX_PART = 4
 # MLAS multiplies with so many columns at once.
 _COLUMNS_AT_ONCE = 16
 # From here on Pad takes its widths as an input.
@@ -162,7 +164,8 @@ class _Rewriter:
         few = math.prod(after[:-1]) < _PIXELS_A_WEIGHT * math.prod(kernel[1:])
         if len(before) != _IMAGE_RANK or not few:
             return None
-        return windows_of(given, before, kernel[2:], after)
+        windows = windows_of(given, before, kernel[2:], after)
+        return windows if _INDEX_PART * windows.pixels.nbytes <= math.prod(kernel) else None
 
     def _product(self, node: onnx.NodeProto, kernel: Weight, windows: Windows) -> None:
         """Compute ``node`` as the windows of its input times its weights."""

@@ -27,9 +27,13 @@ def read_network(pack: Pack) -> Network:
     Nodes are in the order of the pack's layers, which keeps less at once than that of the file.
 
     Raises:
-        ExportError: model.onnx or weights.bin is not there or not what the manifest says, or a node has a
-            graph inside.
+        ExportError: model.onnx or weights.bin is not what the manifest says, a node has a graph inside, or
+            weights are stored otherwise than they are computed with.
     """
+    if pack.manifest.expands:
+        raise ExportError(
+            f"{pack.folder}: its weights are stored as {pack.manifest.store}; compile it without --store"
+        )
     model = _model(pack)
     constants = dict(_constants(pack, model))
     nodes = _live(model)
@@ -52,11 +56,6 @@ def _given(port: Port) -> Port:
 
 def _model(pack: Pack) -> onnx.ModelProto:
     path = pack.model_path
-    if path.name not in pack.manifest.files:
-        raise ExportError(
-            f"{pack.folder}: weights are stored as {pack.manifest.store}, without the graph that is "
-            "exported: compile again without --store"
-        )
     data = path.read_bytes()
     if checksum(data) != pack.manifest.files[path.name].checksum:
         raise ExportError(f"{path}: damaged: its checksum is not the manifest's")

@@ -13,7 +13,7 @@ from models.packs.choice import BINDING_BYTES, choose_pieces
 from models.packs.manifest import Manifest, Piece
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
-from pipeline.program.steps import Step, session_bytes
+from pipeline.program.steps import SESSION_BYTES, Step, session_bytes
 from pipeline.schedule.schedule import Stage, awaited
 
 # About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
@@ -23,8 +23,6 @@ _MACS_A_SECOND = 30e9
 _BYTES_A_SECOND = 6e9
 # What pieces with values of their own keep until a launch ends.
 _MOST_SCRATCH_BYTES = 64 << 10
-# Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
-_SESSION_BYTES = 19_000
 # Of what could hold weights, the part that joined kernels may take: one in so many.
 _RESERVED = 16
 
@@ -139,12 +137,12 @@ def _joined_bytes(manifest: Manifest, runs: Sequence[Sequence[Piece]], lanes: in
     """Return what sessions and bindings of ``runs`` take at most; equal ones share a session."""
     graphs = {tuple(piece.graph for piece in run) for run in runs}
     nodes = (
-        max(manifest.graphs[number].session_bytes - _SESSION_BYTES, 0)
+        max(manifest.graphs[number].session_bytes - SESSION_BYTES, 0)
         for run in graphs
         for number in run
     )
     bindings = lanes * BINDING_BYTES * sum(map(len, runs))
-    return _SESSION_BYTES * len(graphs) + sum(nodes) + bindings
+    return SESSION_BYTES * len(graphs) + sum(nodes) + bindings
 
 
 def _scratch_bytes(run: Sequence[Piece]) -> int:

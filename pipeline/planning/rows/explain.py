@@ -1,10 +1,12 @@
 """What runs on rows in a plan, in words with figures."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
+from pipeline.program.channels.groups import bottleneck_of, height
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 
 
@@ -25,16 +27,18 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
         for span in range(region.span or 0, (region.span or 0) + region.n_spans)
         if region.span is not None
     )
-    whole = sum(
-        manifest.values[value].n_bytes
-        for value in {manifest.row_values[number].value for number in _inner(region)}
-    )
+    whole = _inner_bytes(manifest, region)
     where = "in the arena" if held.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     kind, size = "rows", f"{held.rows} {_plural('row', held.rows)}"
     if held.columns is not None:
         kind, size = "tiles", f"{size} of {held.columns} {_plural('column', held.columns)}"
+    if held.channels is not None:
+        item = bottleneck_of(manifest, held)
+        kind = "groups of channels"
+        few = held.rows < height(item.operators[-1])
+        size = f"{held.channels} of {item.channels}{f', {size}' if few else ''}"
     return (
         f"on {kind}, {_layers(manifest, held.pieces)}: {size} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
@@ -42,10 +46,14 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
     )
 
 
-def _inner(region: RegionSteps) -> set[int]:
-    """Return the row values that exist as rows only."""
+def _inner_bytes(manifest: Manifest, region: RegionSteps) -> int:
+    """Return the bytes of the values that exist as rows, or as groups of channels, only."""
+    if region.plan.region.channels is not None:
+        operators = bottleneck_of(manifest, region.plan.region).operators
+        return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")
     made = {region.network.operators[number].output for number in region.plan.operators}
-    return made - region.plan.written
+    inner = {manifest.row_values[number].value for number in made - region.plan.written}
+    return sum(manifest.values[value].n_bytes for value in inner)
 
 
 def _layers(manifest: Manifest, pieces: range) -> str:

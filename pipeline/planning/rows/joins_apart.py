@@ -1,4 +1,4 @@
-"""Which joined values had better lie in parts.
+"""Which joined values had better lie in parts, and which inputs with the request.
 
 A value that is joined of others (a concatenation) has its memory from its first part on, though the others
 may come much later. Where all who read it are in regions, which take rows of the parts, its parts may lie
@@ -29,11 +29,7 @@ def worth_apart(manifest: Manifest, network: RowNetwork) -> list[frozenset[int]]
 
 def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
     """Return the joined values that nobody needs whole if all who read them are in regions."""
-    users: dict[int, set[int]] = {}
-    for number, piece in enumerate(manifest.pieces):
-        for operand in piece.inputs:
-            if operand.kind == "value":
-                users.setdefault(operand.index, set()).add(number)
+    users = _users(manifest)
     made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
     made |= {port.value for port in (*manifest.inputs, *manifest.outputs)}
     return frozenset(
@@ -41,6 +37,28 @@ def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
         for whole, parts in joins(manifest).items()
         if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
     )
+
+
+def inputs_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
+    """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
+
+    Then the request may keep them (patches of an image: each region takes its rows), if all are.
+    """
+    users = _users(manifest)
+    inputs = {port.value: users.get(port.value, set()) for port in manifest.inputs}
+    return frozenset(
+        value for value, found in inputs.items() if len(found) > 1 and network.covered >= found
+    )
+
+
+def _users(manifest: Manifest) -> dict[int, set[int]]:
+    """Return the pieces that read each value."""
+    users: dict[int, set[int]] = {}
+    for number, piece in enumerate(manifest.pieces):
+        for operand in piece.inputs:
+            if operand.kind == "value":
+                users.setdefault(operand.index, set()).add(number)
+    return users
 
 
 def _byte_moments(manifest: Manifest, apart: frozenset[int]) -> int:

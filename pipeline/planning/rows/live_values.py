@@ -1,6 +1,7 @@
 """What whole values and weights take around a place, or between two places, of a network."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -13,14 +14,25 @@ from pipeline.program.shared_memory import roots
 
 
 class LiveValues:
-    """Sums over values that live, in bytes; the parts of those in ``apart`` lie anywhere."""
+    """Sums over values that live, in bytes; the parts of those in ``apart`` lie anywhere.
+
+    ``given``: inputs that stay with the request, since only regions read them.
+    """
 
     def __init__(
-        self, manifest: Manifest, network: RowNetwork, apart: frozenset[int] = frozenset()
+        self,
+        manifest: Manifest,
+        network: RowNetwork,
+        apart: frozenset[int] = frozenset(),
+        given: frozenset[int] = frozenset(),
     ) -> None:
         self._manifest = manifest
         self._network = network
-        self._lives = lifetimes(manifest, apart=apart)
+        self._given = given
+        self._lives = tuple(
+            replace(life, n_bytes=0) if value in given else life
+            for value, life in enumerate(lifetimes(manifest, apart=apart))
+        )
         self._roots = [root for root, _ in roots(manifest, apart=apart)]
         self._inputs = {port.value for port in manifest.inputs}
         self._sizes, self._starts, self._ends = (
@@ -68,7 +80,9 @@ class LiveValues:
         whole = {
             self._roots[value]
             for value in values
-            if on_tiles or value not in self._inputs or value in after
+            if on_tiles
+            or value not in self._inputs
+            or (value in after and value not in self._given)
         }
         through = (self._starts < start) & (self._ends > end)
         through[list(whole)] = True

@@ -31,7 +31,7 @@ class RegionEdges:
     """Those between ``places`` that need less than ``most`` bytes of an arena.
 
     ``edges``: by the number of the place where they end. What exists only as its parts, ``apart``, none may
-    have whole.
+    have whole, nor may one on tiles have an input that is ``given`` by rows.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class RegionEdges:
         places: Sequence[int],
         most: int,
         apart: frozenset[int],
+        given: frozenset[int] = frozenset(),
     ) -> None:
         self.edges: dict[int, Edges] = {}
         self._network = network
@@ -49,6 +50,7 @@ class RegionEdges:
         self._numbers = {place: number for number, place in enumerate(places)}
         self._most = most
         self._apart = apart
+        self._given = given
         self._graphs: dict[Region, frozenset[int]] = {}
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
@@ -117,7 +119,7 @@ class RegionEdges:
     def _on_rows(self, found: Iterable[Sketch]) -> Iterator[_Edge]:
         """Yield what of the sketches is worth a thought."""
         for sketch in found:
-            if self._has_apart(sketch.touched):
+            if self._has(self._apart, sketch.touched):
                 continue
             beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
             weights = self._live.weights(sketch.first_piece, sketch.end_piece)
@@ -135,7 +137,7 @@ class RegionEdges:
         if first not in self._numbers or end not in self._numbers:
             return
         n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
-        if n_bytes < self._most and not self._has_apart(item.touched):
+        if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
             yield _Edge(
                 self._numbers[first],
                 item.region.rows,
@@ -146,9 +148,9 @@ class RegionEdges:
                 item,
             )
 
-    def _has_apart(self, touched: frozenset[int]) -> bool:
-        """Return whether one of these row values would have to be there whole, and is not."""
-        return not self._apart.isdisjoint(self._network.values[number].value for number in touched)
+    def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
+        """Return whether one of these row values would have to be there whole, and is ``missing``."""
+        return not missing.isdisjoint(self._network.values[number].value for number in touched)
 
 
 def _stacked(found: Iterable[_Edge]) -> Edges | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.packs.manifest import Manifest
 from pipeline.planning.rows.exact_regions import ExactRegion
-from pipeline.planning.rows.joins_apart import worth_apart
+from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.tilings import Tilings
@@ -77,7 +77,12 @@ def find_variants(
     Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
-    searches = [_Search(manifest, network, piece_seconds, parts) for parts in apart]
+    given = dict.fromkeys((frozenset[int](), inputs_in_parts(manifest, network)))
+    searches = [
+        _Search(manifest, network, piece_seconds, parts, inputs)
+        for inputs in given
+        for parts in apart
+    ]
     # Sketches are many: all take what they need of each before the next ones are made.
     for end, found in searches[0].walk(times, most_steps):
         for search in searches:
@@ -103,7 +108,10 @@ def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
 
 
 class _Search:
-    """Finds ways through a network; what exists only as its parts, ``apart``, none has whole."""
+    """Finds ways through a network; what exists only as its parts, ``apart``, none has whole.
+
+    Nor the inputs ``given``, of which regions take rows from the request.
+    """
 
     def __init__(
         self,
@@ -111,13 +119,14 @@ class _Search:
         network: RowNetwork,
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
+        given: frozenset[int] = frozenset(),
     ) -> None:
         self._manifest = manifest
         self._network = network
         self._places = _places(manifest, network)
-        live = LiveValues(manifest, network, apart)
-        self._whole = WholePieces(manifest, live, self._places, apart, piece_seconds)
-        self.regions = RegionEdges(network, live, self._places, self._whole.most, apart)
+        live = LiveValues(manifest, network, apart, given)
+        self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds)
+        self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
         self._found: dict[Variant, Way] = {}
 
     def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:

@@ -1,7 +1,7 @@
 """Which channels and rows a bottleneck makes at a time, and in which order its operators run."""
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from models.packs.manifest import Bottleneck, GroupOperator, Manifest
 from pipeline.program.region_plan import Region, RegionError
@@ -72,7 +72,9 @@ def height(operator: GroupOperator) -> int:
 
 
 def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
-    """Return, for each band of ``rows`` rows of the result, what each operator makes for it.
+    """Return, for each band of up to ``rows`` rows of the result, what each operator makes for it.
+
+    They are even: a last one of few rows would leave the padding below to the one before.
 
     Raises:
         RegionError: all rows are needed before the first.
@@ -82,7 +84,9 @@ def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
         return [[Rows(0, height(operator)) for operator in item.operators]]
     if any(operator.kind in ("mean", "once") for operator in item.operators):
         raise RegionError("factors of a gate are made of all rows")
-    return [_band(item, Rows(first, min(first + rows, last))) for first in range(0, last, rows)]
+    count = -(-last // rows)
+    ends = [last * number // count for number in range(count + 1)]
+    return [_band(item, Rows(first, end)) for first, end in pairwise(ends)]
 
 
 def _band(item: Bottleneck, result: Rows) -> list[Rows]:

@@ -101,12 +101,14 @@ class _Phases:
     def __init__(self, network: RowNetwork, item: Bottleneck, region: Region) -> None:
         self._network = network
         self._item = item
-        self._rows = min(region.rows, height(item.operators[-1]))
-        self._ranges = bands(item, self._rows)
+        self._ranges = bands(item, region.rows)
+        self._rows = max(len(ranges[-1]) for ranges in self._ranges)
         self._groups = groups(item, region.channels or 0)
+        self._passes = passes(item)
         self.strips = GroupStrips(item, region.channels or 0, self._ranges)
         self._whole = len(self._ranges) == 1
         self._gathered: dict[int, int] = {}
+        self._fetching: dict[int, dict[int, Rows]] = {}
 
     @cached_property
     def sources(self) -> set[int]:
@@ -129,18 +131,16 @@ class _Phases:
     @cached_property
     def _weights(self) -> int:
         """The strip of the weights that add up one group."""
-        last = len(self._item.operators) - 1
         outputs = self._item.operators[-1].shape[1]
         most = max(group.count for group in self._groups)
-        turn = len(passes(self._item)) - 1
-        return self.strips.during(_FLOAT_BYTES * outputs * most, turn, last)
+        return self.strips.during(_FLOAT_BYTES * outputs * most, len(self._passes) - 1)
 
     def all(self) -> Iterator[list[Action]]:
         """Yield what each phase does."""
         for ranges in self._ranges:
             before = [] if self._whole else list(self._fetched(ranges))
-            for turn, numbers in enumerate(passes(self._item)):
-                each = numbers if turn == len(passes(self._item)) - 1 else numbers[:-1]
+            for turn, numbers in enumerate(self._passes):
+                each = numbers if turn == len(self._passes) - 1 else numbers[:-1]
                 for group in self._groups:
                     yield [*before, *self._of_group(turn, each, group, ranges)]
                     before = []
@@ -152,11 +152,15 @@ class _Phases:
     def _of_group(
         self, turn: int, numbers: Sequence[int], group: Group, ranges: Sequence[Rows]
     ) -> Iterator[Action]:
-        for number in numbers:
-            if self._item.operators[number].kind == "sum":
-                yield from self._sum(turn, number, group, ranges)
-            else:
-                yield self._each(turn, number, group, ranges)
+        """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""
+        *made, last = numbers
+        if self._item.operators[last].kind == "sum":
+            part, copies = self._part(self._item.operators[last].inputs[1], group)
+            yield from copies
+            yield from (self._each(turn, number, group, ranges) for number in made)
+            yield self._sum(turn, part, group, ranges)
+        else:
+            yield from (self._each(turn, number, group, ranges) for number in numbers)
 
     def _each(self, turn: int, number: int, group: Group, ranges: Sequence[Rows]) -> Compute:
         operator = self._item.operators[number]
@@ -180,31 +184,24 @@ class _Phases:
         place = InStrip(self.strips.of_operator[turn, number], operator.shape)
         return Compute(number, operator.graphs[0], inputs, place)
 
-    def _sum(
-        self, turn: int, number: int, group: Group, ranges: Sequence[Rows]
-    ) -> Iterator[Action]:
-        operator = self._item.operators[number]
-        made, weights, *others = operator.inputs
-        inputs = [self._input(turn, made, group, ranges)]
-        assert weights.weights is not None  # models/packs/bottleneck_checks.py
-        part, copies = self._part(weights.weights, group)
-        yield from copies
-        inputs.append(part)
+    def _sum(self, turn: int, part: Place, group: Group, ranges: Sequence[Rows]) -> Compute:
+        number = len(self._item.operators) - 1
+        made, _, *others = self._item.operators[number].inputs
+        inputs = [self._input(turn, made, group, ranges), part]
         target = self._target(ranges)
-        first, more, last = operator.graphs
+        first, more, last = self._item.operators[number].graphs
         if group.first:
             graph = last if group is self._groups[-1] else more
-            yield Compute(number, graph, (*inputs, target), target)
-            return
+            return Compute(number, graph, (*inputs, target), target)
         for taken in others:
-            if taken.row_value is not None and not self._whole:
-                inputs.append(target)  # its rows were fetched there
-            else:
-                inputs.append(self._input(turn, taken, group, ranges))
-        yield Compute(number, first, tuple(inputs), target)
+            fetched = taken.row_value is not None and not self._whole
+            inputs.append(target if fetched else self._input(turn, taken, group, ranges))
+        return Compute(number, first, tuple(inputs), target)
 
-    def _part(self, weights: Operand, group: Group) -> tuple[Place, list[Action]]:
+    def _part(self, taken: GroupInput, group: Group) -> tuple[Place, list[Action]]:
         """Return where the weights of a group's inputs lie, and how they come there."""
+        weights = taken.weights
+        assert weights is not None  # models/packs/bottleneck_checks.py
         outputs, inputs = weights.shape[:2]
         block = self._network.manifest.target.block
         shape = (outputs, group.count, 1, 1)
@@ -257,6 +254,12 @@ class _Phases:
         return InStrip(self._gathered[taken.row_value], shape, offset)
 
     def _fetched_rows(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
+        band = ranges[-1].first
+        if band not in self._fetching:
+            self._fetching[band] = self._rows_to_fetch(ranges)
+        return self._fetching[band]
+
+    def _rows_to_fetch(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
         """Return the rows of each source that are gathered for a band.
 
         Raises:

@@ -55,10 +55,10 @@ class GroupStrips:
         """Return a new strip that stays through all phases, of at least so many bytes."""
         return self._add(n_bytes, 0, self.moments, kept=True)
 
-    def during(self, n_bytes: int, turn: int, number: int) -> int:
-        """Return a new strip for while operator ``number`` runs in pass ``turn``."""
-        moment = self.moment[turn, number]
-        return self._add(n_bytes, moment, moment + 1)
+    def during(self, n_bytes: int, turn: int) -> int:
+        """Return a new strip for pass ``turn``."""
+        moments = [moment for (own, _), moment in self.moment.items() if own == turn]
+        return self._add(n_bytes, min(moments), max(moments) + 1)
 
     def _place(self, turn: int, number: int, numbers: Sequence[int]) -> None:
         operator = self.item.operators[number]

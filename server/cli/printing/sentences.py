@@ -1,9 +1,12 @@
 """What packs, networks and budgets are, in words and units, for people."""
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Array, Manifest, Port, Resident, SourceSizes
 from models.packs.pack import Pack
 from models.packs.target import Target
@@ -148,6 +151,17 @@ def operators_on_elements(
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
 
 
+def bottlenecks(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return which bottlenecks can run some of their channels at a time; a plan chooses."""
+    sizes = sorted({size for item in found for size in item["groups"]})
+    channels = [item["channels"] for item in found]
+    widest = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else channels[0]
+    return (
+        f"{len(found)} of {widest} inner channels can run {', '.join(map(str, sizes[:-1]))}"
+        f"{' or ' if len(sizes) > 1 else ''}{sizes[-1]} of them at a time"
+    )
+
+
 def operators_alone(pieces: int) -> str:
     """Return why ``pieces`` of one operator on elements each have no native kernel."""
     return (
@@ -162,6 +176,26 @@ def source(sizes: SourceSizes) -> str:
         f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
         f"{format_size(sizes.largest_layer_bytes)} in the largest layer"
     )
+
+
+#: Bytes of a number by precision, as memory that was designed is shown.
+DESIGNED = {"int8": 1, "fp32": 4}
+
+
+def designed(memory: DesignedMemory) -> str:
+    """Return what a network was designed for, and what it holds at most."""
+    peak = memory.peak
+    sizes = ", ".join(
+        f"{format_size(size * peak.numbers)} of {format_size(size * memory.budget)} as {name}"
+        for name, size in DESIGNED.items()
+    )
+    return f"{sizes}: {peak.name} ({peak.equation})"
+
+
+def designed_layer(layer: DesignedLayer) -> tuple[str, ...]:
+    """Return the cells of a layer: its name, numbers, bytes by precision, the equation."""
+    sizes = (format_size(size * layer.numbers) for size in DESIGNED.values())
+    return (layer.name, f"{layer.numbers:,}", *sizes, layer.equation)
 
 
 def resident(piece: Resident) -> str:

@@ -11,6 +11,7 @@ from onnx.parser import parse_model
 
 from models.compiler import CompileOptions
 from models.compiler.cutting.cut import MERGED_WEIGHT_BYTES
+from models.errors import OnnxError
 from models.packs.manifest import SPAN_ALIGNMENT
 from models.packs.pack import Pack
 from models.runtime.sessions import open_resident
@@ -233,3 +234,24 @@ def test_the_model_beside_a_pack_has_the_layers_as_they_stream(tmp_path: Path) -
     whole = open_resident(str(tmp_path / "m.onnx")).run(None, {"x": image})
     beside = open_resident(str(pack.folder / "model.onnx")).run(None, {"x": image})
     np.testing.assert_array_equal(whole[0], beside[0])
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, np.nan, np.inf])
+def test_scales_that_make_no_integers_are_named(value: float, tmp_path: Path) -> None:
+    model = qdq()
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name == "t")
+    scale.CopyFrom(numpy_helper.from_array(np.array(value, np.float32), "t"))
+    source = written(model, tmp_path / "m.onnx")
+    with pytest.raises(OnnxError, match=r"\(QuantizeLinear\): scale 't' is .*above zero"):
+        compiled(source, tmp_path)
+
+
+def test_channels_without_weights_may_have_scales_of_zero(tmp_path: Path) -> None:
+    attributes, kernel, side = CONVOLUTIONS["product"]
+    model = _convolution(attributes, kernel, side)
+    for tensor in model.graph.initializer:
+        if tensor.name in ("w", "ws"):
+            array = numpy_helper.to_array(tensor).copy()
+            array[:3] = 0
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    _same_bits_in_parts(model, tmp_path)

@@ -197,6 +197,17 @@ CASES = {
         j = Conv<pads=[1,1,1,1]>(i, wc)
         y = Add(j, b)
     """, {"wa": (64, 32, 3, 3), "wb": W3, "wc": W3}),
+    "patches": Case("""
+        a = Slice(x, p0, p1, both)
+        b = Conv<pads=[1,1,1,1], strides=[2,2]>(a, wa)
+        c = Slice(x, p2, p3, both)
+        d = Conv<pads=[1,1,1,1], strides=[2,2]>(c, wb)
+        e = Slice(d, p4, p5, rows)
+        f = Conv<pads=[1,1,1,1]>(e, wc)
+        g = Slice(b, p4, p5, rows)
+        h = Add(f, g)
+        y = Conv<pads=[1,1,1,1]>(h, wd)
+    """, {"wa": (32, 3, 3, 3), "wb": (32, 3, 3, 3), "wc": W3, "wd": W3}, source="1,3,31,33"),
     "rearranged pixels": Case("""
         a = SpaceToDepth<blocksize=2>(x)
         b = Conv<pads=[1,1,1,1]>(a, wa)
@@ -272,6 +283,14 @@ _CONSTANTS: Mapping[str, NDArray[Any]] = {
     "high": np.array(0.4, np.float32),
     "apart": np.array([1, 2, 32, 13, 9]),
     "together": np.array([1, 64, 13, 9]),
+    "p0": np.array([0, 3]),
+    "p1": np.array([20, 21]),
+    "p2": np.array([11, 15]),
+    "p3": np.array([31, 33]),
+    "both": np.array([2, -1]),
+    "p4": np.array([2]),
+    "p5": np.array([-1]),
+    "rows": np.array([2]),
     "first": np.array([-61]),
     "end": np.array([35]),
     "axis": np.array([1]),

@@ -49,7 +49,7 @@ class _Builder:
         kinds = [
             *(self._window, self._window, self._window, self._sum, self._sum, self._chain),
             *(self._upsample, self._join, self._join, self._split, self._whole, self._binary),
-            self._choose,
+            *(self._choose, self._crop),
         ]
         self._random.choice(kinds)()
 
@@ -61,6 +61,16 @@ class _Builder:
     def _window(self) -> None:
         source = self._pick()
         window, height = self._slid(source.height)
+        self._records.operator(
+            source, [RowInput(row_value=source.row_value, window=window)], height
+        )
+
+    def _crop(self) -> None:
+        """Some of the rows, those before and behind them are never read."""
+        source = self._pick()
+        top = self._random.randint(0, source.height - 1)
+        height = self._random.randint(1, source.height - top)
+        window = Window(above=-top)
         self._records.operator(
             source, [RowInput(row_value=source.row_value, window=window)], height
         )

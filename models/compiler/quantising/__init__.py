@@ -1,0 +1,1 @@
+"""Networks of floats as networks of small integers, calibrated on pictures."""

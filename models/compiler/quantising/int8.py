@@ -1,0 +1,104 @@
+"""From floats to 8-bit integers by ONNX Runtime's static quantisation, calibrated on pictures.
+
+Weights become integers with a scale for each output channel, activations unsigned ones between the least
+and the largest number that the pictures make. What is a probability, or takes little time, stays a float.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from PIL import Image
+
+from models.compiler.optimising.optimise import fold
+from models.compiler.quantising.ranges import Ranges, write_quantised
+from models.errors import CompileError
+from models.images.preprocess import Preprocess
+from models.runtime.sessions import reason
+
+_OPERATORS = (
+    *("Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu"),
+    *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
+    *("Squeeze", "Transpose", "Unsqueeze"),
+)
+_CPU_INFO = Path("/proc/cpuinfo")
+_DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
+_FLOATING = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+
+
+def quantise(
+    model: onnx.ModelProto,
+    source: Path,
+    preprocess: Preprocess | None,
+    pictures: Iterable[Image.Image],
+    folder: Path,
+) -> Path:
+    """Return a file in ``folder``, which is empty, with ``model`` in 8-bit integers.
+
+    Args:
+        model: from ``read_onnx``; its weights leave the message.
+        source: its file, for messages.
+        preprocess: makes the input of ``pictures``, which may have any size.
+        pictures: about what the network will see.
+        folder: keeps what the file refers to.
+
+    Raises:
+        CompileError: a weight is not finite, it is not said how a picture becomes the one input, or ONNX
+            Runtime cannot quantise it. Whatever ``pictures`` raises.
+    """
+    name = _input(model, source, preprocess)
+    folded = fold(model, folder, source)
+    _check_finite(folded, source)
+    assert preprocess is not None
+    inputs = ({name: preprocess.apply(picture)} for picture in pictures)
+    ranges = Ranges(folded, _OPERATORS, folder)
+    for tensors in inputs:
+        ranges.add(tensors)
+    result = folder / "int8.onnx"
+    try:
+        write_quantised(folded, ranges, result, saturates(_CPU_INFO.read_text("utf-8", "replace")))
+    except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
+        raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
+    return result
+
+
+def saturates(cpu_info: str) -> bool:
+    """Return whether products of 8-bit integers are added up in 16 bits on the processor, as AVX2 does.
+
+    There weights get 7 bits. ``cpu_info``: /proc/cpuinfo, whose first list of features counts.
+    """
+    for line in cpu_info.splitlines():
+        name, _, features = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return _DOT_PRODUCTS.isdisjoint(features.split())
+    return True
+
+
+def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) -> str:
+    """Return the name of the one input, which ``preprocess`` makes."""
+    if preprocess is None:
+        raise CompileError(
+            f"{source}: --calibrate needs --preprocess: how a picture becomes the input"
+        )
+    given = {tensor.name for tensor in model.graph.initializer}
+    ports = [port for port in model.graph.input if port.name not in given]
+    shapes = [tuple(dim.dim_value for dim in port.type.tensor_type.shape.dim) for port in ports]
+    if shapes != [preprocess.shape]:
+        listed = ", ".join(f"{p.name!r} is {list(s)}" for p, s in zip(ports, shapes, strict=True))
+        raise CompileError(
+            f"{source}: preprocessing makes one input {list(preprocess.shape)}; {listed or 'it has none'}"
+        )
+    return ports[0].name
+
+
+def _check_finite(file: Path, source: Path) -> None:
+    """Refuse weights that no scale can hold."""
+    for tensor in onnx.load(file).graph.initializer:
+        if tensor.data_type in _FLOATING:
+            wrong = int((~np.isfinite(numpy_helper.to_array(tensor))).sum())
+            if wrong:
+                raise CompileError(
+                    f"{source}: weights {tensor.name!r}: {wrong} values are not finite: no scale holds them"
+                )

@@ -1,0 +1,79 @@
+"""ONNX Runtime's static quantisation, in sessions of this process: theirs would have other threads."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnxruntime.quantization import QDQQuantizer, QuantType
+from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCalibrater
+
+from models.runtime.sessions import open_session, session_options
+
+_PER_CHANNEL_OPSET = 13
+
+
+class _Calibrater(MinMaxCalibrater):  # type: ignore[misc]
+    def create_inference_session(self) -> None:
+        options = session_options(optimise=False)
+        self.infer_session = open_session(str(self.augmented_model_path), options)
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    """One sample."""
+
+    def __init__(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._left = [dict(inputs)]
+
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        return self._left.pop() if self._left else None
+
+
+class Ranges:
+    """The least and the largest number of each value of the model in ``file``, over what is added.
+
+    ``operators``: whose operands count. ``folder``: for a file that gives these values.
+    """
+
+    def __init__(self, file: Path, operators: Sequence[str], folder: Path) -> None:
+        self.operators = operators
+        augmented = folder / "ranges.onnx"
+        self._calibrater = _Calibrater(file, operators, augmented, use_external_data_format=True)
+        self._calibrater.augment_graph()
+        self._calibrater.create_inference_session()
+
+    def add(self, inputs: Mapping[str, NDArray[np.float32]]) -> None:
+        """Run the model once and count what comes up."""
+        self._calibrater.collect_data(_Reader(inputs))
+
+    def found(self) -> Any:
+        """Return the ranges as ONNX Runtime's quantiser takes them."""
+        return self._calibrater.compute_data()
+
+
+def write_quantised(file: Path, ranges: Ranges, result: Path, reduced: bool) -> None:
+    """Write the model in ``file`` as ``result``: values of 8 bits between QuantizeLinear and its inverse.
+
+    ``reduced``: weights have 7 bits. Raises what ONNX Runtime's quantiser raises.
+    """
+    model = onnx.load(file)
+    own = next(item for item in model.opset_import if item.domain in ("", "ai.onnx"))
+    if own.version < _PER_CHANNEL_OPSET:
+        model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
+    model = onnx.shape_inference.infer_shapes(model)
+    quantizer = QDQQuantizer(
+        model,
+        True,  # a scale for each output channel
+        reduced,
+        QuantType.QInt8,
+        QuantType.QUInt8,
+        ranges.found(),
+        [],
+        [],
+        list(ranges.operators),
+        {},
+    )
+    quantizer.quantize_model()
+    quantizer.model.save_model_to_file(str(result), True)

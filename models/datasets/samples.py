@@ -1,0 +1,85 @@
+"""One picture of a data set and what is known of it."""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from models.errors import ModelError
+
+#: What the names of pictures end with.
+SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+
+
+class DataError(ModelError):
+    """A data set, or one of its files, cannot be used; the message names it."""
+
+
+class SampleError(DataError):
+    """One sample is broken; others may be whole."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """An object in a picture: class, x_min, y_min, x_max, y_max in pixels, whether it may be missed."""
+
+    name: str
+    edges: tuple[float, float, float, float]
+    difficult: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A picture called ``name``; ``label``: its class, None: unknown. ``objects``: None: unknown.
+
+    ``open``: reads it, RGB; ``marks``: reads its objects. Both raise SampleError.
+    """
+
+    name: str
+    open: Callable[[], Image.Image]
+    label: str | None = None
+    marks: Callable[[], tuple[Marked, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """``samples`` makes them anew, always in the same order. ``classes``: in their order, if known."""
+
+    name: str
+    count: int
+    samples: Callable[[], Iterator[Sample]]
+    classes: tuple[str, ...] = ()
+
+    def pictures(self) -> Iterator[Image.Image]:
+        """Yield the picture of each sample.
+
+        Raises:
+            SampleError: one is broken.
+        """
+        for sample in self.samples():
+            yield sample.open()
+
+
+def picture(name: str, source: Path | bytes) -> Image.Image:
+    """Return the picture in the file or bytes ``source``, RGB, turned as its EXIF orientation says.
+
+    Raises:
+        SampleError: it is none, or is damaged; it is called ``name``.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd files, on standard error
+            opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+            with opened as image:
+                return ImageOps.exif_transpose(image).convert("RGB")
+    except FileNotFoundError as exc:
+        raise SampleError(f"{name}: no such file") from exc
+    except Exception as exc:  # decoders raise whatever their parsing stumbles over
+        reason = str(exc).split(": ", 1)[0] if isinstance(exc, OSError) else type(exc).__name__
+        reason = reason or type(exc).__name__
+        raise SampleError(f"{name}: not a picture that can be read ({reason})") from exc

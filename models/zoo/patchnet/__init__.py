@@ -1,0 +1,65 @@
+"""Networks built from a memory budget: patch tunnels of inverted bottlenecks (seed 004).
+
+``segmentation.py``: an image as patches; ``design.py``: layers that fit; ``network.py``, ``classifier.py``,
+``detector.py``: the graphs.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import onnx
+
+from models.graphs.metadata import MEMORY, write_metadata
+from models.packs.designed import DesignedLayer, DesignedMemory
+from models.zoo.patchnet.classifier import classifier
+from models.zoo.patchnet.design import Design, Options, design
+from models.zoo.patchnet.detector import detector
+
+__all__ = ["OPTIONS", "patchnet", "patchnet_ssdlite"]
+
+CLASSES = 1000
+#: Pascal VOC's.
+BOX_CLASSES = 20
+
+#: What `patchnet` takes by name, and of which type.
+OPTIONS = frozenset({"classes", *(field.name for field in fields(Options))} - {"width"})
+
+
+def patchnet(resolution: int, width: float = 1.0, **given: Any) -> onnx.ModelProto:
+    """Return a classifier; ``given``: ``classes`` and what `Options` has, by name.
+
+    Raises:
+        ModelError: as `design`.
+    """
+    return _built(classifier, CLASSES, resolution, width, given)
+
+
+def patchnet_ssdlite(resolution: int, width: float = 1.0, **given: Any) -> onnx.ModelProto:
+    """Return a detector; see `patchnet`."""
+    return _built(detector, BOX_CLASSES, resolution, width, given)
+
+
+def _built(
+    make: Callable[[Design, int], onnx.ModelProto],
+    classes: int,
+    resolution: int,
+    width: float,
+    given: dict[str, Any],
+) -> onnx.ModelProto:
+    options = Options(image=(resolution, resolution, 3), width=width)
+    classes = given.pop("classes", classes)
+    designed = design(replace(options, **given))
+    skeleton = make(designed, classes)
+    write_metadata(skeleton, {MEMORY: _memory(designed).model_dump()})
+    return skeleton
+
+
+def _memory(designed: Design) -> DesignedMemory:
+    layers = (
+        DesignedLayer(
+            name=layer.name, numbers=layer.peak, equation="Eq. 3" if layer.expansion else "Eq. 2"
+        )
+        for layer in designed.layers
+    )
+    return DesignedMemory(budget=designed.options.budget, layers=tuple(layers))

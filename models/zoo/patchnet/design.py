@@ -1,0 +1,212 @@
+"""A patch tunnel within a memory budget: the channels of each layer (seed 004, Sections 3.2, 3.3).
+
+Everything is counted in numbers, not bytes: what a number takes depends on the precision.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from models.errors import ModelError
+from models.zoo.patchnet.segmentation import Patch, Size, check_count, segment
+
+# Channels and blocks of the stages, each at half the resolution of the one before: about the paper's
+# 3.34 million parameters for 1000 classes.
+_STAGES = ((16, 2), (48, 3), (80, 3), (160, 2))
+# A stage ends the tunnel where the image has become so small.
+_LEAST_SIDE = 3
+# Channels are multiples of this where there are enough: kernels compute so many at once, and only
+# tensors of whole blocks run on rows.
+BLOCK = 16
+_STEM_STRIDES = (1, 2, 4)
+_MOST_EXPANSION = 16
+_MOST_STEM = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for.
+
+    ``budget``: numbers; ``image``: height, width, channels; ``expansion``: t; ``stem``: channels behind the
+    first convolution, the image's own where a patch alone nearly fills the budget. ``whole``: ``patches``
+    tunnels that all see the whole image (what the seed compares with, Table 5); no margin, no central one.
+    ``shared``: all tunnels have the same weights (the seed's Section 5). ``width``: factor for the channels
+    of the stages.
+    """
+
+    budget: int = 64 << 10
+    image: Size = (224, 224, 3)
+    patches: int = 4
+    central: bool = True
+    margin: int = 18
+    expansion: int = 6
+    stem: int = 3
+    whole: bool = False
+    shared: bool = False
+    width: float = 1.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution (``expansion`` 0) or an inverted bottleneck, which halves the image or does not.
+
+    ``inputs``, ``outputs``: height, width, channels.
+    """
+
+    name: str
+    inputs: Size
+    outputs: Size
+    stride: int
+    expansion: int = 0
+
+    @property
+    def expanded(self) -> int:
+        """Return the channels of the depthwise convolution, whole blocks of them: they cost no memory."""
+        return -(-self.expansion * self.inputs[2] // BLOCK) * BLOCK
+
+    @property
+    def peak(self) -> int:
+        """Return the numbers that it holds at once.
+
+        Input and output (Eq. 2); of a bottleneck, whose channels pass through expansion, depthwise and
+        projection one at a time, also one channel in front of the depthwise convolution and one behind it
+        (Eq. 3).
+        """
+        return held(self.inputs, self.outputs, self.expansion > 0)
+
+
+def held(inputs: Size, outputs: Size, bottleneck: bool) -> int:
+    """Return the numbers that a layer from ``inputs`` to ``outputs`` holds; see `Layer.peak`."""
+    (high, wide, _), (rows, columns, _) = inputs, outputs
+    between = high * wide + rows * columns if bottleneck else 0
+    return _numbers(inputs) + between + _numbers(outputs)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Tunnels of the same ``layers``, one for each of ``patches``; their outputs are summed up."""
+
+    options: Options
+    patches: tuple[Patch, ...]
+    layers: tuple[Layer, ...]
+
+    @property
+    def peak(self) -> int:
+        """Return the numbers that are held at most while a tunnel runs."""
+        return max(layer.peak for layer in self.layers)
+
+    @property
+    def features(self) -> Size:
+        """Return what a tunnel makes of its patch."""
+        return self.layers[-1].outputs
+
+
+def design(options: Options) -> Design:
+    """Return the network for ``options``.
+
+    The stem has the smallest stride with which it fits; each stage as many channels as fit, up to its own
+    number. Channels do not depend on the expansion, and so neither does the peak.
+
+    Raises:
+        ModelError: no such patches, expansion or stem; or no network fits: the smallest that does is named.
+    """
+    for name, value, most in (
+        ("expansion", options.expansion, _MOST_EXPANSION),
+        ("stem", options.stem, _MOST_STEM),
+    ):
+        if not 1 <= value <= most:
+            raise ModelError(f"patchnet: {name} {value} is not from 1 to {most}")
+    patches = _patches(options)
+    patch = (patches[0].height, patches[0].width, options.image[2])
+    layers = _tunnel(patch, options)
+    if layers is None:
+        raise ModelError(
+            f"patchnet: no network fits into {options.budget} numbers (one byte each as int8, four as"
+            f" fp32): patches of {patch[0]} x {patch[1]} x {patch[2]} take {_numbers(patch)};"
+            f" the smallest that does takes {_least(patch, options)}"
+        )
+    return Design(options, patches, layers)
+
+
+def _patches(options: Options) -> tuple[Patch, ...]:
+    if options.whole:
+        check_count(options.patches)
+        return (Patch(0, 0, *options.image[:2]),) * options.patches
+    return segment(options.image, options.patches, options.margin, options.central)
+
+
+def _tunnel(patch: Size, options: Options) -> tuple[Layer, ...] | None:
+    stems = (_stem(patch, stride, options) for stride in _STEM_STRIDES)
+    found = (_behind(stem, options) for stem in stems if stem is not None)
+    return next((layers for layers in found if layers is not None), None)
+
+
+def _behind(stem: Layer, options: Options) -> tuple[Layer, ...] | None:
+    """Return ``stem`` and the stages that follow it; None where one of them does not fit."""
+    layers = [stem]
+    for number, stage in enumerate(_STAGES, 1):
+        if number > 1 and min(layers[-1].outputs[:2]) <= _LEAST_SIDE:
+            break
+        found = _stage(number, layers[-1].outputs, stage, options)
+        if found is None:
+            return None
+        layers += found
+    return tuple(layers)
+
+
+def _stem(patch: Size, stride: int, options: Options) -> Layer | None:
+    outputs = (_halved(patch[0], stride), _halved(patch[1], stride), options.stem)
+    stem = Layer("stem", patch, outputs, stride)
+    return stem if stem.peak <= options.budget else None
+
+
+def _stage(
+    number: int, inputs: Size, wanted: tuple[int, int], options: Options
+) -> list[Layer] | None:
+    """Return a bottleneck that halves the image, and some that add to what they read."""
+    rows, columns = _halved(inputs[0], 2), _halved(inputs[1], 2)
+    most, blocks = max(1, int(wanted[0] * options.width)), wanted[1]
+
+    def fits(channels: int) -> bool:
+        outputs = (rows, columns, channels)
+        return all(
+            held(a, b, True) <= options.budget for a, b in pairwise((inputs, outputs, outputs))
+        )
+
+    channels = max((n for n in range(1, most + 1) if fits(n)), default=0)
+    if channels < inputs[2] and channels < most:
+        return None  # less than what comes: the stages before took too much
+    outputs = (rows, columns, _rounded(channels))
+    return [
+        Layer(
+            f"stage{number}.{block}",
+            outputs if block > 1 else inputs,
+            outputs,
+            1 if block > 1 else 2,
+            options.expansion,
+        )
+        for block in range(1, blocks + 1)
+    ]
+
+
+def _least(patch: Size, options: Options) -> int:
+    """Return the smallest budget in which a tunnel for ``patch`` fits."""
+    low, high = _numbers(patch), 1 << 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        given = replace(options, budget=middle)
+        low, high = (low, middle) if _tunnel(patch, given) else (middle, high)
+    return high
+
+
+def _numbers(size: Size) -> int:
+    height, width, channels = size
+    return height * width * channels
+
+
+def _halved(side: int, stride: int) -> int:
+    """Return the side behind a kernel of three with padding of one."""
+    return (side - 1) // stride + 1
+
+
+def _rounded(channels: int) -> int:
+    return channels - channels % BLOCK if channels > BLOCK else channels

@@ -1,0 +1,148 @@
+"""Who counts the answers of which kind of model."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from models.datasets.samples import DataError, Dataset, Sample
+from models.detection.boxes import Box, Limits, find_boxes
+from models.detection.recipe import Detection
+from models.images.placement import Size
+from models.images.preprocess import Preprocess
+from models.packs.manifest import Classification
+from models.packs.pack import Pack
+from pipeline.evaluating.class_names import class_numbers
+from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of, targets_seen
+from pipeline.execution.given import Arrays
+
+# Boxes below count for nothing: VOC's way asks for all, and weak ones change little but the time.
+_LEAST_SCORE = 0.01
+_MOST_BOXES = 300
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Outputs for a picture of this size, and how long the sweep took."""
+
+    outputs: Arrays
+    size: Size
+    seconds: float
+
+
+class Counter(Protocol):
+    """Counts answers of one kind of model."""
+
+    def add(self, sample: Sample, answer: Answer) -> None:
+        """Count ``answer`` beside what is known of ``sample``.
+
+        Raises:
+            SampleError: the sample is broken. DataError: its classes are not the model's.
+        """
+
+    def compare(self, answer: Answer, other: Answer) -> None:
+        """Count ``answer`` beside that of another model."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was counted."""
+
+
+def counter_of(pack: Pack, dataset: Dataset, against: Pack | None = None) -> Counter:
+    """Return what counts the answers of ``pack``, and compares them with those of ``against``.
+
+    Raises:
+        DataError: one of them answers without classes, or they answer differently, or the classes of the
+            data set are not those of the model.
+    """
+    one, other = _recipe(pack), _recipe(against or pack)
+    if isinstance(one, Classification) and isinstance(other, Classification):
+        return _Classifier(pack, dataset, one, other)
+    if isinstance(one, _Sight) and isinstance(other, _Sight):
+        return _Detector(one, other)
+    assert against is not None
+    raise DataError(f"{pack.folder} and {against.folder}: one classifies, the other detects")
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """How a detector sees."""
+
+    detection: Detection
+    preprocess: Preprocess
+
+    def boxes(self, answer: Answer, score: float | None) -> list[Box]:
+        """Return the best boxes of ``score`` or more; None: as the model is set."""
+        limits = Limits(score=score, count=_MOST_BOXES)
+        return find_boxes(answer.outputs, self.detection, self.preprocess, answer.size, limits)
+
+
+def _recipe(pack: Pack) -> Classification | _Sight:
+    manifest = pack.manifest
+    if manifest.preprocess is None:
+        raise DataError(f"{pack.folder}: compiled without --preprocess: it takes no pictures")
+    if manifest.detection is not None:
+        return _Sight(manifest.detection, manifest.preprocess)
+    if manifest.classification is None:
+        raise DataError(
+            f"{pack.folder}: neither classifies nor detects: its answers have no classes"
+        )
+    return manifest.classification
+
+
+class _Classifier:
+    """Counts the answers of a classifier."""
+
+    def __init__(
+        self, pack: Pack, dataset: Dataset, own: Classification, other: Classification
+    ) -> None:
+        self._output, self._other = own.output, other.output
+        port = next(port for port in pack.manifest.outputs if port.name == own.output)
+        count = math.prod(port.shape)
+        self._numbers = class_numbers(dataset.classes, own.labels, count, dataset.classes)
+        named = {number: name for name, number in self._numbers.items()}
+        names = own.labels or [named.get(number, str(number)) for number in range(count)]
+        self._scores = Scores(names)
+        self._agreement = Agreement()
+
+    def add(self, sample: Sample, answer: Answer) -> None:
+        if sample.label is not None:
+            self._scores.add(answer.outputs[self._output], self._numbers[sample.label])
+
+    def compare(self, answer: Answer, other: Answer) -> None:
+        one, two = answer.outputs[self._output].ravel(), other.outputs[self._other].ravel()
+        if one.size != two.size:
+            raise DataError(
+                f"the packs cannot be compared: they give {one.size} and {two.size} scores"
+            )
+        self._agreement.add(one, two)
+
+    def figures(self) -> dict[str, Any]:
+        return _with_agreement(self._scores.figures(), self._agreement.figures())
+
+
+class _Detector:
+    """Counts the boxes of a detector."""
+
+    def __init__(self, own: _Sight, other: _Sight) -> None:
+        self._own, self._other = own, other
+        names = own.detection.labels or tuple(map(str, range(own.detection.classes)))
+        self._marked, self._agreed = Boxes(names), Boxes(names)
+
+    def add(self, sample: Sample, answer: Answer) -> None:
+        if sample.marks is None:
+            return
+        marks, detection = sample.marks(), self._own.detection
+        names = sorted({mark.name for mark in marks})
+        numbers = class_numbers(names, detection.labels, detection.classes)
+        self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(marks, numbers))
+
+    def compare(self, answer: Answer, other: Answer) -> None:
+        """Take what the other one shows to users as what is there."""
+        there = targets_seen(self._other.boxes(other, None))
+        self._agreed.add(self._own.boxes(answer, _LEAST_SCORE), there)
+
+    def figures(self) -> dict[str, Any]:
+        return _with_agreement(self._marked.figures(), self._agreed.figures())
+
+
+def _with_agreement(figures: dict[str, Any], agreement: dict[str, Any]) -> dict[str, Any]:
+    return figures | ({"agreement": agreement} if agreement else {})

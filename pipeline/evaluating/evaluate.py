@@ -1,0 +1,108 @@
+"""Run a pack on a data set and count its answers, beside what is known and beside another pack's."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from models.datasets.samples import DataError, Dataset, SampleError
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.evaluating.counters import Answer, counter_of
+from pipeline.execution.opened import opened
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST
+from pipeline.schedule.architectures import ARCHITECTURES
+
+
+@dataclass
+class Evaluation:
+    """What was found; ``broken``: samples that could not be read, and why. ``seconds``: of each sweep."""
+
+    dataset: str
+    samples: int = 0
+    broken: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it; times in milliseconds."""
+        return {
+            "dataset": self.dataset,
+            "samples": self.samples,
+            "broken": self.broken,
+            "sweep_ms": 1e3 * statistics.median(self.seconds) if self.seconds else None,
+            **self.figures,
+        }
+
+
+def evaluate(
+    pack: Pack,
+    dataset: Dataset,
+    device: Device,
+    against: Pack | None = None,
+    *,
+    skip_broken: bool = True,
+    step: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Answer each sample of ``dataset`` once, with all weights in memory: bits are the same in every plan.
+
+    ``against``: another pack, whose answers are compared. ``skip_broken``: or the first one is an error.
+    ``step``: is told how many samples are behind us, of how many.
+
+    Raises:
+        DataError: the pack takes no pictures, nothing can be counted, classes do not fit, or a sample is
+            broken that may not be skipped.
+    """
+    counter = counter_of(pack, dataset, against)
+    found = Evaluation(dataset.name)
+    with ExitStack() as stack:
+        asked = [
+            stack.enter_context(_asked(each, device))
+            for each in (pack, against)
+            if each is not None
+        ]
+        for done, sample in enumerate(dataset.samples(), 1):
+            try:
+                picture = sample.open()
+                answers = [ask(picture) for ask in asked]
+                counter.add(sample, answers[0])
+            except SampleError as exc:
+                if not skip_broken:
+                    raise
+                found.broken.append(str(exc))
+            else:
+                found.samples += 1
+                found.seconds.append(answers[0].seconds)
+                if against is not None:
+                    counter.compare(*answers)
+            step(done, dataset.count)
+    found.figures = counter.figures()
+    if not found.samples:
+        raise DataError(f"{dataset.name}: not one sample can be read: {found.broken[0]}")
+    if not found.figures:
+        raise DataError(
+            f"{dataset.name}: nothing is known of its pictures: give another pack to agree with"
+        )
+    return found
+
+
+@contextmanager
+def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], Answer]]:
+    """Yield what answers a picture."""
+    manifest = pack.manifest
+    preprocess = manifest.preprocess
+    if preprocess is None:
+        raise DataError(f"{pack.folder}: compiled without --preprocess: it takes no pictures")
+    plan = fit(device.fitted(pack).manifest, ARCHITECTURES["pre"], LEAST).plan
+    with opened(pack, plan, device) as engine:
+
+        def ask(picture: Image.Image) -> Answer:
+            inputs = {manifest.required_inputs[0].name: preprocess.tensor(picture)}
+            outputs, statistics = engine.run(inputs)
+            return Answer(outputs, picture.size, statistics.delay_seconds)
+
+        yield ask

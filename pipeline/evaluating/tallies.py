@@ -1,0 +1,109 @@
+"""Figures of answers, counted sample by sample; no pack, no files."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.datasets.samples import Marked
+from models.detection.boxes import Box
+from models.detection.mean_precision import MeanPrecision, Seen, Target
+
+_BEST = 5
+
+
+class Scores:
+    """Classes that a classifier gives beside those that samples have: accuracy, confusion."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._count = self._first = self._among = 0
+        self._confusion: Counter[tuple[int, int]] = Counter()
+
+    def add(self, scores: NDArray[Any], truth: int) -> None:
+        """Count one answer: the scores of all classes, any shape."""
+        order = np.argsort(-scores.ravel(), kind="stable")[:_BEST].tolist()
+        self._count += 1
+        self._first += order[0] == truth
+        self._among += truth in order
+        self._confusion[truth, order[0]] += 1
+
+    def figures(self) -> dict[str, Any]:
+        """Return accuracies from 0 to 1, and how often each class was taken for which; {} of no answers."""
+        if not self._count:
+            return {}
+        return {
+            "labelled": self._count,
+            "top1": self._first / self._count,
+            **({"top5": self._among / self._count} if len(self._names) > _BEST else {}),
+            "confusion": [
+                {"truth": self._names[truth], "answer": self._names[answer], "count": count}
+                for (truth, answer), count in sorted(self._confusion.items())
+            ],
+        }
+
+
+class Agreement:
+    """Answers of two classifiers: how often their best class is the same, and how far scores are apart."""
+
+    def __init__(self) -> None:
+        self._count = self._same = 0
+        self._largest = 0.0
+
+    def add(self, scores: NDArray[Any], others: NDArray[Any]) -> None:
+        """Count one answer of each."""
+        self._count += 1
+        self._same += int(scores.ravel().argmax()) == int(others.ravel().argmax())
+        apart = np.abs(scores.astype(np.float64) - others.astype(np.float64))
+        self._largest = max(self._largest, float(apart.max(initial=0)))
+
+    def figures(self) -> dict[str, Any]:
+        """Return the part that agrees, and the largest difference of a score."""
+        if not self._count:
+            return {}
+        return {
+            "compared": self._count,
+            "top1": self._same / self._count,
+            "largest_difference": self._largest,
+        }
+
+
+class Boxes:
+    """Boxes of a detector beside objects that are there: average precision at an overlap of a half."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._precision = MeanPrecision()
+        self._pictures = 0
+
+    def add(self, boxes: Sequence[Box], there: Sequence[Target]) -> None:
+        """Count one picture."""
+        self._pictures += 1
+        self._precision.add([Seen(box.index, box.score, box.edges) for box in boxes], there)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the mean over classes, and each class's; {} of no pictures."""
+        if not self._pictures:
+            return {}
+        found = self._precision.by_class()
+        return {
+            "pictures": self._pictures,
+            "map50": self._precision.mean(),
+            "ap50": {self._names[index]: value for index, value in found.items()},
+        }
+
+
+def targets_of(marks: Sequence[Marked], classes: Mapping[str, int]) -> list[Target]:
+    """Return ``marks`` with the numbers of their classes.
+
+    Raises:
+        KeyError: one has a class that is not among ``classes``.
+    """
+    return [Target(classes[mark.name], mark.edges, mark.difficult) for mark in marks]
+
+
+def targets_seen(boxes: Sequence[Box]) -> list[Target]:
+    """Return boxes of another detector as if they were there."""
+    return [Target(box.index, box.edges) for box in boxes]

@@ -1,0 +1,59 @@
+"""What packs scored on data sets, in words and tables."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Result = Mapping[str, Any]
+Table = tuple[str, tuple[str, ...], list[Sequence[str]]]
+
+# Of a thousand classes nobody reads a whole matrix.
+_MIX_UPS = 10
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f} %"
+
+
+def evaluated(result: Result) -> str:
+    """Return a result in one line."""
+    parts = [f"{name} {value}" for name, value in _figures(result)]
+    agreement = result.get("agreement")
+    if agreement:
+        parts.append(f"agreement with {result.get('against')} {_agreed(agreement)}")
+    return ", ".join([*parts, f"{result.get('samples')} samples"])
+
+
+def facts(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield a result line by line."""
+    yield "model", str(result["model"])
+    yield "data set", f"{result['dataset']}, {result['data']}"
+    broken = f", {len(result['broken'])} broken ones passed over" if result["broken"] else ""
+    yield "samples", f"{result['samples']:,}{broken}"
+    yield from _figures(result)
+    if result.get("agreement"):
+        yield "agreement", f"{_agreed(result['agreement'])} with {result['against']}"
+    yield "sweep", f"{result['sweep_ms']:.2f} ms in the middle, all weights in memory"
+
+
+def _figures(result: Result) -> Iterator[tuple[str, str]]:
+    for key, name in (("top1", "top-1"), ("top5", "top-5"), ("map50", "mAP@0.5")):
+        if isinstance(result.get(key), int | float):
+            yield name, _percent(result[key])
+
+
+def _agreed(agreement: Mapping[str, Any]) -> str:
+    if "map50" in agreement:
+        return f"mAP@0.5 {_percent(agreement['map50'])}"
+    return f"top-1 {_percent(agreement['top1'])} of {agreement['compared']:,}"
+
+
+def tables(result: Result) -> Iterator[Table]:
+    """Yield the precision of each class, and the classes that are taken for others most."""
+    if "ap50" in result:
+        rows = [(name, _percent(value)) for name, value in result["ap50"].items()]
+        yield "Average precision at 0.5", ("class", "AP"), list(rows)
+    mixed = [cell for cell in result.get("confusion", ()) if cell["truth"] != cell["answer"]]
+    mixed = sorted(mixed, key=lambda cell: -cell["count"])[:_MIX_UPS]
+    if mixed:
+        cells = [(cell["truth"], cell["answer"], f"{cell['count']:,}") for cell in mixed]
+        yield "Most often mixed up", ("is", "answered", "times"), list(cells)

@@ -1,0 +1,127 @@
+"""Networks of floats that are compiled to 8-bit integers, calibrated on pictures."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from models.compiler import CompileOptions, compile_onnx
+from models.compiler.quantising.int8 import saturates
+from models.datasets.samples import SampleError
+from models.errors import CompileError
+from models.images.preprocess import Preprocess
+from models.packs.pack import Pack, open_pack
+from models.packs.target import named_target
+from models.runtime.sessions import open_resident
+from pipeline.checking.accepting import checker
+from tests.models.nets import parsed, written
+from tests.models.streamed import streamed
+
+RECIPE = Preprocess(size=(16, 16), mean=(128.0,), std=(64.0,))
+EMPTY = 3
+
+
+def _network() -> onnx.ModelProto:
+    """Two convolutions and a layer of scores; a channel of the first has weights of zero."""
+    model = parsed(
+        """g (float[1,3,16,16] x) => (float[1,5] y) {
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            b = Relu(a)
+            c = Conv<pads=[1,1,1,1]>(b, wb)
+            d = GlobalAveragePool(c)
+            e = Flatten(d)
+            y = Gemm<transB=1>(e, wc)
+        }""",
+        {"wa": (16, 3, 3, 3), "wb": (64, 16, 3, 3), "wc": (5, 64)},
+    )
+    array = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    array[EMPTY] = 0
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "wa"))
+    return model
+
+
+def _pictures() -> Iterator[Image.Image]:
+    """Pictures of several sizes: preprocessing makes them fit."""
+    generator = np.random.default_rng(0)
+    for width in (16, 40, 9):
+        yield Image.fromarray(generator.integers(0, 256, (24, width, 3)).astype(np.uint8))
+
+
+def _compiled(
+    model: onnx.ModelProto, folder: Path, pictures: Callable[[], Iterator[Image.Image]] = _pictures
+) -> Pack:
+    source = written(model, folder / "m.onnx")
+    accept = checker(source, named_target("cpu"), lambda _text: None, lambda *_: None)
+    options = CompileOptions(preprocess=RECIPE, calibrate=pictures, accept=accept)
+    return open_pack(compile_onnx(source, folder / "packs" / "m", options))
+
+
+def test_integers_answer_nearly_as_floats(tmp_path: Path) -> None:
+    model = _network()
+    pack = _compiled(model, tmp_path)
+    session = open_resident(str(tmp_path / "m.onnx"))
+    floats = [session.run(None, {"x": RECIPE.apply(picture)})[0] for picture in _pictures()]
+    integers = [streamed(pack, {"x": RECIPE.apply(picture)})["y"] for picture in _pictures()]
+    apart = np.abs(np.array(floats) - np.array(integers)).max()
+    assert 0 < apart < 0.05 * np.abs(floats).max()
+    operators = {layer.operator for layer in pack.manifest.layers}
+    assert operators & {"QLinearConv", "QGemm"}
+    assert not operators & {"Conv", "Gemm"}
+    kept = numpy_helper.to_array(model.graph.initializer[1]).nbytes
+    assert pack.manifest.weight_bytes < 0.5 * kept
+    assert pack.manifest.parameters == sum(np.prod(t.dims) for t in model.graph.initializer)
+    assert pack.manifest.preprocess == RECIPE
+    assert pack.manifest.source.file == "m.onnx"
+    assert list((tmp_path / "packs" / "m").iterdir()) == [pack.folder]  # no working files
+
+
+def test_what_cannot_be_calibrated_is_named(tmp_path: Path) -> None:
+    source = written(_network(), tmp_path / "m.onnx")
+
+    def refused(said: str, **given: object) -> None:
+        options = CompileOptions(**{"preprocess": RECIPE, "calibrate": _pictures, **given})  # type: ignore[arg-type]
+        with pytest.raises(CompileError, match=said):
+            compile_onnx(source, tmp_path / "packs" / "m", options)
+        assert not (tmp_path / "packs" / "m").exists()
+
+    refused("needs --preprocess", preprocess=None)
+    refused(r"makes one input \[1, 3, 8, 8\]; 'x' is", preprocess=Preprocess(size=(8, 8)))
+    refused("for CPUs", target=named_target("cuda-sm72"))
+
+
+def test_a_broken_picture_ends_it(tmp_path: Path) -> None:
+    def pictures() -> Iterator[Image.Image]:
+        yield from _pictures()
+        raise SampleError("cat.png: not a picture")
+
+    with pytest.raises(SampleError, match=r"cat\.png"):
+        _compiled(_network(), tmp_path, pictures)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_named(value: float, tmp_path: Path) -> None:
+    model = _network()
+    array = numpy_helper.to_array(model.graph.initializer[1]).copy()
+    array[0, 0, 0, :2] = value
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(array, "wb"))
+    with pytest.raises(CompileError, match=r"m\.onnx: weights 'wb': 2 values are not finite"):
+        _compiled(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cpu_info", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", False),
+        ("flags\t\t: fpu avx2 avx_vnni\n", False),
+        ("flags\t\t: fpu avx2 avx512f\n", True),
+        ("processor : 0\nFeatures\t: fp asimd asimddp\n", False),
+        ("Features\t: fp asimd\n", True),
+        ("", True),
+    ],
+)
+def test_products_saturate_without_dot_products(cpu_info: str, expected: bool) -> None:
+    assert saturates(cpu_info) == expected

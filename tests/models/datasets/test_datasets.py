@@ -1,0 +1,212 @@
+"""Data sets on disk: what is read of whole ones, and what is said of broken ones."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.datasets.cifar10 import CLASSES, read_cifar10
+from models.datasets.folders import read_folder
+from models.datasets.samples import DataError, SampleError
+from models.datasets.voc import parse_annotation, read_voc
+from models.errors import ModelError
+
+
+def _png(colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (6, 4), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def _annotation(*boxes: tuple[str, int, int, int, int]) -> bytes:
+    objects = "".join(
+        f"<object><name>{name}</name><difficult>{int(name == 'hard')}</difficult><bndbox><xmin>{a}</xmin>"
+        f"<ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
+        for name, a, b, c, d in boxes
+    )
+    return f"<annotation>{objects}</annotation>".encode()
+
+
+def _voc(folder: Path) -> Path:
+    """Two whole pictures, one without a picture, one without an annotation."""
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / "set" / name).mkdir(parents=True)
+    root = folder / "set"
+    (root / "Annotations/a.xml").write_bytes(_annotation(("RBC", 1, 1, 6, 4), ("hard", 2, 1, 3, 2)))
+    (root / "Annotations/b.xml").write_bytes(_annotation())
+    (root / "Annotations/c.xml").write_bytes(_annotation(("RBC", 1, 1, 6, 4)))
+    for name in "abd":
+        (root / f"JPEGImages/{name}.png").write_bytes(_png())
+    (root / "ImageSets/Main/test.txt").write_text("a\nb\nc\nd\n")
+    (root / "ImageSets/Main/train.txt").write_text("b\n")
+    return root
+
+
+def _zipped(root: Path) -> Path:
+    file = root.with_suffix(".zip")
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(root.rglob("*")):
+            archive.write(path, Path("BCCD") / path.relative_to(root))
+    return file
+
+
+def test_folders_are_classes(tmp_path: Path) -> None:
+    for name in ("dog", "cat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.PNG").write_bytes(_png())
+    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+    found = read_folder(tmp_path)
+    assert found.classes == ("cat", "dog")
+    assert [(sample.name, sample.label) for sample in found.samples()] == [
+        ("cat/1.PNG", "cat"),
+        ("dog/1.PNG", "dog"),
+    ]
+    assert next(found.pictures()).size == (6, 4)
+
+
+def test_pictures_alone_have_no_class(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(_png())
+    (sample,) = read_folder(tmp_path).samples()
+    assert sample.label is None
+    assert sample.marks is None
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], "no pictures"),
+        (["readme.txt"], "no pictures"),
+        (["a.png", "cat/b.png"], "beside folders"),
+    ],
+)
+def test_folders_that_are_no_data_set(files: list[str], said: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(_png())
+    with pytest.raises(DataError, match=said):
+        read_folder(tmp_path)
+    with pytest.raises(DataError, match="no such folder"):
+        read_folder(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", _png()[:40]], ids=["empty", "text", "cut"])
+def test_broken_pictures_are_named(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(data)
+    (sample,) = read_folder(tmp_path).samples()
+    with pytest.raises(SampleError, match=r"broken\.png"):
+        sample.open()
+
+
+def test_cifar10_of_both_kinds(tmp_path: Path) -> None:
+    planes = np.arange(3 * 32 * 32, dtype=np.uint8)
+    (tmp_path / "test_batch.bin").write_bytes(b"\x03" + planes.tobytes() + b"\x09" + bytes(3072))
+    found = read_cifar10(tmp_path)
+    samples = list(found.samples())
+    assert [sample.label for sample in samples] == [CLASSES[3], CLASSES[9]]
+    pixels = np.asarray(samples[0].open())
+    np.testing.assert_array_equal(pixels.transpose(2, 0, 1).ravel(), planes)
+
+    files = [_png(), _png((0, 0, 255))]
+    offsets = np.cumsum([0, *map(len, files)])
+    jpeg = np.frombuffer(b"".join(files), np.uint8)
+    np.savez(tmp_path / "c.npz", test_jpeg=jpeg, test_offsets=offsets, test_labels=np.array([1, 0]))
+    samples = list(read_cifar10(tmp_path / "c.npz").samples())
+    assert [sample.label for sample in samples] == [CLASSES[1], CLASSES[0]]
+    assert np.asarray(samples[1].open())[0, 0].tolist() == [0, 0, 255]
+
+
+def test_cifar10_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="pickles"):
+        read_cifar10(tmp_path)
+    (tmp_path / "test_batch.bin").write_bytes(bytes(3074))
+    with pytest.raises(DataError, match="whole records"):
+        read_cifar10(tmp_path)
+    (tmp_path / "test_batch.bin").write_bytes(b"\x0a" + bytes(3072))
+    with pytest.raises(DataError, match="labels"):
+        read_cifar10(tmp_path)
+    arrays: dict[str, Any] = {
+        "test_jpeg": np.zeros(9, np.uint8),
+        "test_labels": np.zeros(2, np.uint8),
+    }
+    for offsets, said in (([0, 4], "fit"), ([0, 9, 4], "ascending"), ([0, 4, 10], "ascending")):
+        np.savez(tmp_path / "c.npz", **arrays, test_offsets=np.array(offsets))
+        with pytest.raises(DataError, match=said):
+            read_cifar10(tmp_path / "c.npz")
+    np.savez(tmp_path / "c.npz", **arrays)
+    with pytest.raises(DataError, match="test_offsets"):
+        read_cifar10(tmp_path / "c.npz")
+    (tmp_path / "c.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"not an \.npz"):
+        read_cifar10(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
+def test_voc_annotations(zipped: bool, tmp_path: Path) -> None:
+    root = _voc(tmp_path)
+    source = _zipped(root) if zipped else root
+    found = read_voc(source)
+    assert found.count == 4
+    samples = {sample.name: sample for sample in found.samples()}
+    marks = samples["a"].marks
+    assert marks is not None
+    red, hard = marks()
+    assert (red.name, red.edges, red.difficult) == ("RBC", (0.0, 0.0, 6.0, 4.0), False)
+    assert hard.difficult
+    assert samples["a"].open().size == (6, 4)
+    with pytest.raises(SampleError, match="no picture c"):
+        samples["c"].open()
+    missing = samples["d"].marks
+    assert missing is not None
+    with pytest.raises(SampleError, match=r"no annotation d\.xml"):
+        missing()
+    assert [sample.name for sample in read_voc(source, "train").samples()] == ["b"]
+    assert [sample.name for sample in read_voc(source, "all").samples()] == ["a", "b", "c"]
+    with pytest.raises(DataError, match="no split 'val'; it has test, train, all"):
+        read_voc(source, "val")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "not XML"),
+        (b"<annotation>", "not XML"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><a/>', "document type"),
+        (_annotation(("a", 5, 1, 4, 2)), "object 0"),
+        (b"<a><object><name>b</name></object></a>", "object 0: bndbox"),
+        (_annotation(("", 1, 1, 2, 2)), "no name"),
+    ],
+)
+def test_broken_annotations_are_named(text: bytes, said: str) -> None:
+    with pytest.raises(SampleError, match=said) as caught:
+        parse_annotation("x.xml", text)
+    assert "x.xml" in str(caught.value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
+def test_any_annotation_is_read_or_refused(junk: bytes, first: int, end: int) -> None:
+    whole = _annotation(("RBC", 1, 1, 6, 4), ("WBC", 2, 2, 3, 3))
+    try:
+        marks = parse_annotation("x.xml", whole[:first] + junk + whole[min(first, end) :])
+    except ModelError:
+        return
+    for mark in marks:
+        assert mark.name
+        assert mark.edges[0] < mark.edges[2]
+        assert mark.edges[1] < mark.edges[3]
+
+
+def test_neither_folder_nor_zip(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"no")
+    with pytest.raises(DataError, match="neither"):
+        read_voc(tmp_path / "x.zip")
+    with pytest.raises(DataError, match="no such"):
+        read_voc(tmp_path / "y.zip")
+    with pytest.raises(DataError, match="Annotations"):
+        read_voc(tmp_path)

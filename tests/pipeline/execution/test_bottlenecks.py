@@ -1,0 +1,246 @@
+"""Bottlenecks in groups of channels: the answers of the whole but for rounding, in less memory."""
+
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from loader.pool.pool import ReadPool
+from loader.readers.in_memory import MemoryReader
+from models.compiler import compile_onnx
+from models.initial import filled
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack, open_pack
+from models.packs.target import host_target
+from models.zoo.builder import Builder
+from models.zoo.graph import Tensor
+from pipeline.devices.base import Device
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.reference import ReferenceDevice
+from pipeline.execution.engine import Engine
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.planning.rows.explain import explain_regions
+from pipeline.planning.rows.in_groups import group_regions
+from pipeline.program.channels.groups import bottleneck_of, groups
+from pipeline.program.partitions import Cuts
+from pipeline.program.regions import Region, RegionError
+from pipeline.program.steps import planned_region
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import inputs_for
+
+pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+
+_SIDE, _NARROW = 56, 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of two inverted bottlenecks: the first adds what it read, unless it has a ``stride``."""
+
+    expansion: int = 4
+    stride: int = 1
+    kernel: int = 3
+    gate: bool = False
+    narrow: int = _NARROW
+
+    def model(self) -> onnx.ModelProto:
+        b = Builder("bottlenecks", 2 * _SIDE)
+        x = b.relu6(b.norm(b.conv(b.image, self.narrow, 3, 2)))
+        for stride in (self.stride, 1):
+            y = self._inner(b, x, stride)
+            y = b.norm(b.conv(y, self.narrow, 1))
+            x = b.add(x, y) if stride == 1 else y
+        return b.model(b.linear(b.flatten(b.global_pool(x)), 10))
+
+    def _inner(self, b: Builder, x: Tensor, stride: int) -> Tensor:
+        act = b.silu if self.gate else b.relu6
+        wide = self.expansion * self.narrow
+        y = act(b.norm(b.conv(x, wide, 1)))
+        y = act(b.norm(b.conv(y, wide, self.kernel, stride, groups=wide)))
+        if not self.gate:
+            return y
+        factors = b.conv(b.global_pool(y), 32, 1, bias=True)
+        factors = b.sigmoid(b.conv(act(factors), wide, 1, bias=True))
+        return b.mul(y, factors)
+
+
+CASES = {
+    "added": Case(),
+    "narrower": Case(stride=2),
+    "large windows": Case(kernel=5, stride=2, expansion=6),
+    "rounded channels": Case(narrow=24, expansion=6),
+    "gate": Case(gate=True),
+    "gate, narrower": Case(gate=True, stride=2, kernel=5),
+}
+
+
+def compiled(case: Case, folder: Path) -> Pack:
+    source = folder / "m.onnx"
+    onnx.save(filled(case.model(), seed=2), source)
+    return open_pack(compile_onnx(source, folder / "m"))
+
+
+@pytest.fixture
+def pool() -> Iterator[ReadPool]:
+    with closing(ReadPool()) as made:
+        yield made
+
+
+def answer(
+    pack: Pack,
+    pool: ReadPool,
+    regions: tuple[Region, ...] = (),
+    architecture: str = "auto",
+    device: Device | None = None,
+) -> np.ndarray:
+    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=Choice(regions=regions))
+    reader = MemoryReader(pack.weights_path.read_bytes())
+    inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
+    with closing(Engine(pack, plan, device or CpuDevice(2), pool, reader)) as engine:
+        engine.open()
+        first, second = (engine.run(inputs)[0]["logits"] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    return first
+
+
+def possible(manifest: Manifest) -> list[Region]:
+    found = []
+    for region in group_regions(manifest):
+        try:
+            planned_region(manifest, region)
+        except RegionError:
+            continue
+        found.append(region)
+    return found
+
+
+def together(manifest: Manifest, channels: int, rows: int) -> tuple[Region, ...]:
+    """Return all bottlenecks in groups of up to so many channels, and on as many rows as are given."""
+    found = []
+    for item in manifest.bottlenecks:
+        size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
+        found.append(Region(item.first_piece, item.end_piece, rows, channels=size))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, tmp_path: Path) -> None:
+    pack = compiled(CASES[name], tmp_path)
+    manifest, block = pack.manifest, pack.manifest.target.block
+    assert manifest.bottlenecks
+    whole = answer(pack, pool)
+    most = np.abs(whole).max()
+    for channels, rows in ((block, _SIDE), (2 * block, 9), (block, 4)):
+        regions = together(manifest, channels, _SIDE if CASES[name].gate else rows)
+        found = answer(pack, pool, regions)
+        assert np.abs(found - whole).max() <= 1e-5 * most, regions
+        assert found.tobytes() == answer(pack, pool, regions, "pre").tobytes()
+        one_thread = answer(pack, pool, regions, device=CpuDevice(1))
+        assert found.tobytes() == one_thread.tobytes()
+
+
+@pytest.mark.parametrize("name", ["added", "gate"])
+def test_groups_on_other_devices(name: str, pool: ReadPool, tmp_path: Path) -> None:
+    pack = compiled(CASES[name], tmp_path)
+    regions = together(pack.manifest, pack.manifest.target.block, _SIDE)
+    expected = answer(pack, pool, regions)
+    with closing(CpuDevice(2)) as device:
+        copied = answer(pack, pool, regions, "async", device)
+    assert copied.tobytes() == expected.tobytes()
+    reference = answer(pack, pool, regions, device=ReferenceDevice())
+    np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_peak_does_not_move_with_the_expansion(tmp_path: Path) -> None:
+    """Seed 004, Table 3."""
+    taken: dict[int, list[int]] = {}
+    for expansion in (2, 4, 6, 8):
+        folder = tmp_path / str(expansion)
+        folder.mkdir()
+        manifest = compiled(Case(expansion=expansion, narrow=32), folder).manifest
+        for rows in (_SIDE, 7):
+            regions = together(manifest, manifest.target.block, rows)
+            plan = make_plan(manifest, ARCHITECTURES["auto"], choice=Choice(regions=regions))
+            taken.setdefault(rows, []).append(plan.arena_bytes)
+    assert all(len(set(arenas)) == 1 for arenas in taken.values()), taken
+    assert taken[7][0] < taken[_SIDE][0]
+
+
+def test_every_channel_is_made_once(tmp_path: Path) -> None:
+    manifest = compiled(Case(narrow=24, expansion=6), tmp_path).manifest
+    for item in manifest.bottlenecks:
+        for size in item.sizes:
+            found = groups(item, size)
+            assert [group.first for group in found] == [
+                sum(group.count for group in found[:number]) for number in range(len(found))
+            ]
+            assert sum(group.count for group in found) == item.channels
+            assert all(group.count in item.sizes for group in found)
+
+
+def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> None:
+    """A gate needs all rows: on rows alone its inner tensors would be whole."""
+    manifest = compiled(CASES["gate"], tmp_path).manifest
+    auto = ARCHITECTURES["auto"]
+    least = fit(manifest, auto, LEAST).plan
+    assert any(region.channels is not None for region in least.choice.regions)
+    without = manifest.model_copy(update={"bottlenecks": ()})
+    assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
+    (line, *_) = explain_regions(manifest, least)
+    inner = manifest.bottlenecks[0].channels
+    assert "on groups of channels" in line
+    assert f" of {inner}" in line
+    roomy = fit(manifest, auto, Wanted(total_bytes=4 * least.total_bytes)).plan
+    assert not any(region.channels is not None for region in roomy.choice.regions)
+
+
+def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
+    manifest = compiled(CASES["gate"], tmp_path).manifest
+    item = manifest.bottlenecks[0]
+    first, end, size = item.first_piece, item.end_piece, item.sizes[0]
+    for region, reason in (
+        (Region(first, end, _SIDE, channels=size + 1), "channels, not of"),
+        (Region(first, end - 1, _SIDE, channels=size), "are no bottleneck"),
+        (Region(first, end, 8, channels=size), "made of all rows"),
+        (Region(first, end, 0, channels=size), "of 0 rows"),
+        (Region(first, end, 8, columns=8, channels=size), "8 columns"),
+    ):
+        with pytest.raises(RegionError, match=reason):
+            planned_region(manifest, region)
+
+
+def test_strips_hold_what_a_group_makes(tmp_path: Path) -> None:
+    """Eq. 3: beside input and result a group of the expansion and one of the depthwise convolution."""
+    manifest = compiled(Case(stride=2), tmp_path).manifest
+    region = together(manifest, manifest.target.block, _SIDE)[0]
+    plan = planned_region(manifest, region)
+    item = bottleneck_of(manifest, region)
+    made = [
+        4 * region.channels * math.prod(operator.shape[2:])
+        for operator in item.operators[:2]
+        if region.channels
+    ]
+    assert sum(made) == plan.live_bytes()
+
+
+def test_partitions_keep_the_bottlenecks_that_they_have_whole(tmp_path: Path) -> None:
+    manifest = compiled(CASES["added"], tmp_path).manifest
+    first, second = manifest.bottlenecks
+    cuts = Cuts(manifest)
+    for place in cuts.places:
+        parts = cuts.parts([place])
+        held = [len(part.bottlenecks) for part in parts]
+        assert held == [
+            (first.end_piece <= place) + (second.end_piece <= place),
+            (place <= first.first_piece) + (place <= second.first_piece),
+        ]
+        for part in parts:
+            assert all(planned_region(part, region) for region in possible(part))

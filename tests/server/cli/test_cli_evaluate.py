@@ -1,0 +1,78 @@
+"""``layerstream compile --precision int8``, ``evaluate``, and what ``inspect`` shows of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.images.preprocess import Preprocess
+from tests.models.compiler.test_int8 import RECIPE
+from tests.models.nets import parsed, written
+from tests.pipeline.evaluating.test_evaluate import COLOURS, colour_folder
+from tests.server.support import BAD, Cli
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    model = parsed(
+        """g (float[1,3,16,16] x) => (float[1,3] y) {
+            a = Conv<pads=[1,1,1,1]>(x, w)
+            p = GlobalAveragePool(a)
+            y = Flatten(p)
+        }""",
+        {"w": (3, 3, 3, 3)},
+    )
+    return written(model, tmp_path / "m.onnx")
+
+
+def _recipe(folder: Path) -> Path:
+    path = folder / "recipe.toml"
+    fields = RECIPE.model_dump(mode="json", exclude_defaults=True)
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()))
+    assert Preprocess.model_validate(fields) == RECIPE
+    return path
+
+
+def test_int8_is_compiled_evaluated_and_shown(source: Path, tmp_path: Path, cli: Cli) -> None:
+    pictures, repository = colour_folder(tmp_path), tmp_path / "packs"
+    (pictures / "green" / "broken.png").unlink()
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(COLOURS))
+    given = (source, "--preprocess", _recipe(tmp_path), "--labels", labels)
+    cli("compile", *given, "-o", repository / "whole")
+    small = ("--precision", "int8", "--calibrate", pictures)
+    cli("compile", *given, "-o", repository / "small", *small)
+    against = ("--against", repository / "whole", "--json")
+    found = json.loads(cli("evaluate", repository / "small", "--dataset", pictures, *against).out)
+    assert found["samples"] == 4
+    assert 0 <= found["top1"] <= 1
+    assert found["agreement"]["compared"] == 4
+    assert found["against"] == "whole"
+    shown = cli("inspect", repository / "small").out
+    assert f"agreement with whole top-1 {100 * found['agreement']['top1']:.2f} % of 4" in shown
+    kept = json.loads(cli("inspect", repository / "small", "--json").out)
+    assert [item["top1"] for item in kept["evaluations"]] == [found["top1"]]
+    assert "Most often mixed up" in cli("evaluate", repository / "small", "--dataset", pictures).out
+
+
+def test_what_cannot_be_evaluated_is_said(source: Path, tmp_path: Path, cli: Cli) -> None:
+    pictures = colour_folder(tmp_path)
+    pack = tmp_path / "packs" / "m"
+    cli("compile", source, "--preprocess", _recipe(tmp_path), "-o", pack)
+    for words, said in (
+        (("--dataset", "cifar10"), "needs --data"),
+        (("--dataset", tmp_path / "none"), "no such folder"),
+        (("--dataset", pictures, "--data", pictures), "--data is where"),
+        (("--dataset", "bccd", "--data", pictures), "Annotations"),
+        (("--dataset", pictures, "--broken", "refuse"), "broken.png"),
+    ):
+        cli("evaluate", pack, *words).refuses(BAD, said)
+
+
+def test_int8_and_calibrate_go_together(source: Path, tmp_path: Path, cli: Cli) -> None:
+    for words in (("--precision", "int8"), ("--calibrate", tmp_path)):
+        refused = cli("compile", source, "-o", tmp_path / "packs" / "m", *words)
+        refused.refuses(BAD, "go together")
+    small = ("--precision", "int8", "--calibrate", tmp_path)
+    refused = cli("compile", source, "-o", tmp_path / "packs" / "m", *small)
+    refused.refuses(BAD, "no pictures in it")
