@@ -126,7 +126,7 @@ def test_every_layer(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.skipif("avx" not in host_target().isa, reason="ONNX Runtime rounds otherwise here")
 def test_sums_of_all_bytes(tmp_path: Path) -> None:
     """All pairs, with scales that do not divide: where products and sums are rounded shows."""
-    g, shape = Graph("uint8", 11), (1, 256, 256)
+    g, shape = Graph("uint8", 0), (1, 256, 256)
     g.add("QuantizeLinear", "q", "x", *g.scaled("q", 1.0))
     names = []
     for number in range(12):
