@@ -8,6 +8,8 @@ import os
 import queue
 import threading
 import time
+import weakref
+from collections.abc import Collection
 
 import numpy as np
 
@@ -29,6 +31,8 @@ class HostDevice(CachingDevice):
         self._copies: queue.SimpleQueue[_Job | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
+        # Of a device that nobody closed: its thread ends with it.
+        weakref.finalize(self, self._copies.put, None)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # engines of several models share the device
 
@@ -43,7 +47,10 @@ class HostDevice(CachingDevice):
         length = source.nbytes if expansion is None else expansion.target_bytes
         with self._lock:
             if self._thread is None:  # a device that copies nothing needs none
-                self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
+                given = (self._copies, self._cores)
+                self._thread = threading.Thread(
+                    target=_work, args=given, name="copier", daemon=True
+                )
                 self._thread.start()
         self._copies.put((source, target.host(offset, length), expansion, done))
 
@@ -55,21 +62,23 @@ class HostDevice(CachingDevice):
             self._copies.put(None)
             thread.join()
 
-    def _work(self) -> None:
-        spread(self._cores)
-        hasten()
-        while (job := self._copies.get()) is not None:
-            source, target, expansion, done = job
-            started = time.perf_counter()
-            error: LoaderError | None = None
-            try:
-                if expansion is not None:
-                    expansion.run(source, target)
-                else:
-                    # NumPy lets other threads run meanwhile; a memoryview does not.
-                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-            except ValueError as exc:
-                error = LoaderError(f"copy failed: {exc}")
-            done(error, time.perf_counter() - started)
-            # Kept while waiting, they would keep a model's buffers.
-            del job, source, target, expansion, done
+
+def _work(copies: queue.SimpleQueue[_Job | None], cores: Collection[int]) -> None:
+    """Copy until there is None."""
+    spread(cores)
+    hasten()
+    while (job := copies.get()) is not None:
+        source, target, expansion, done = job
+        started = time.perf_counter()
+        error: LoaderError | None = None
+        try:
+            if expansion is not None:
+                expansion.run(source, target)
+            else:
+                # NumPy lets other threads run meanwhile; a memoryview does not.
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+        except ValueError as exc:
+            error = LoaderError(f"copy failed: {exc}")
+        done(error, time.perf_counter() - started)
+        # Kept while waiting, they would keep a model's buffers.
+        del job, source, target, expansion, done
