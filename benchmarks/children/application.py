@@ -20,13 +20,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from benchmarks.children.planned import anonymous_bytes, checksums
+from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.applications.ours.at_once import joined
 from pipeline.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.cores import cores_for, pinned
 from pipeline.execution.given import Arrays
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline

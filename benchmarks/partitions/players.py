@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.cores import cores_for, pinned
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.execution.partitions.answering import Answering
 from pipeline.fitting.fit import fit

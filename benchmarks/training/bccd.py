@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from benchmarks.training.average_precision import average_precisions
 from benchmarks.training.matching import box_loss, focal_loss, matched
 from benchmarks.training.module import SkeletonModule
 from models.detection.boxes import Limits, find_boxes
+from models.detection.mean_precision import MeanPrecision, Seen, Target
 from models.graphs.metadata import read_metadata
 from models.zoo.patchnet.design import Options, design
 from models.zoo.patchnet.detector import OUTPUT, Anchors, detector, score_biases
@@ -206,7 +206,7 @@ class Trainer:
         metadata = read_metadata(self.module.skeleton, Path("skeleton"))
         assert metadata.detection is not None
         assert metadata.preprocess is not None
-        found = []
+        counted = MeanPrecision()
         for photograph in self._photographs.test:
             picture = Image.open(io.BytesIO(photograph.jpeg)).convert("RGB")
             with torch.inference_mode():
@@ -215,14 +215,13 @@ class Trainer:
             boxes = find_boxes(
                 outputs, metadata.detection, metadata.preprocess, (1, 1), Limits(_TEST_SCORE)
             )
-            found.append([(box.index, box.score, box.edges) for box in boxes])
-        truth = [
-            (photograph.edges.numpy(), photograph.classes.numpy())
-            for photograph in self._photographs.test
-        ]
-        precision = average_precisions(found, truth, len(LABELS))
-        named = {f"AP {label}": ap for label, ap in zip(LABELS, precision, strict=True)}
-        return {"mAP": float(np.mean(precision)), **named}
+            there = zip(photograph.classes.tolist(), photograph.edges.tolist(), strict=True)
+            counted.add(
+                [Seen(box.index, box.score, box.edges) for box in boxes],
+                [Target(index, edges) for index, edges in there],
+            )
+        named = {f"AP {LABELS[index]}": ap for index, ap in counted.by_class().items()}
+        return {"mAP": counted.mean(), **named}
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:

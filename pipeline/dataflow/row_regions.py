@@ -103,10 +103,13 @@ def region_schedule(manifest: Manifest, pack_cnn: PackCnn, region: Region) -> Re
 def _room(cnn: Cnn, edge: Edge, rows: int) -> int:
     """Return the elements of ``rows`` rows that the engine holds for an edge.
 
-    Rows between two windows are in the channel until the next firing takes them, in the engine nowhere.
+    Rows between two windows are in the channel until the next firing takes them, in the engine nowhere; so
+    are those before and behind a crop.
     """
     window = edge.window or cnn.layers[edge.target].window
-    return (rows + max(window.stride - window.reach, 0)) * row_elements(cnn, edge)
+    skipped = max(window.stride - window.reach, 0)
+    cropped = max(-window.above, 0) + max(-window.below, 0)
+    return (rows + skipped + cropped) * row_elements(cnn, edge)
 
 
 def _part(pack_cnn: PackCnn, operators: range) -> tuple[Cnn, dict[int, int]]:

@@ -8,6 +8,8 @@ import os
 import queue
 import threading
 import time
+import weakref
+from collections.abc import Collection
 
 import numpy as np
 
@@ -42,6 +44,8 @@ class HostDevice(CachingDevice):
         with self._lock:
             if self._copier is None:  # a device that copies nothing needs none
                 self._copier = _Copier(self._cores)
+                # Of a device that nobody closed: its thread ends with it.
+                weakref.finalize(self, self._copier.copies.put, None)
             self._copier.copies.put(job)
 
     def close(self) -> None:
@@ -56,29 +60,32 @@ class HostDevice(CachingDevice):
 class _Copier:
     """A thread and its copies, which end with None; a later thread has a queue of its own."""
 
-    def __init__(self, cores: set[int]) -> None:
-        self._cores = cores
+    def __init__(self, cores: Collection[int]) -> None:
         self.copies: queue.SimpleQueue[_Job | None] = (
             queue.SimpleQueue()  # bounded by the reads that rings hold
         )
-        self.thread = threading.Thread(target=self._work, name="copier", daemon=True)
+        self.thread = threading.Thread(
+            target=_work, args=(self.copies, cores), name="copier", daemon=True
+        )
         self.thread.start()
 
-    def _work(self) -> None:
-        spread(self._cores)
-        hasten()
-        while (job := self.copies.get()) is not None:
-            source, target, expansion, done = job
-            started = time.perf_counter()
-            error: LoaderError | None = None
-            try:
-                if expansion is not None:
-                    expansion.run(source, target)
-                else:
-                    # NumPy lets other threads run meanwhile; a memoryview does not.
-                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-            except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
-                error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
-            done(error, time.perf_counter() - started)
-            # Kept while waiting, they would keep a model's buffers.
-            del job, source, target, expansion, done
+
+def _work(copies: queue.SimpleQueue[_Job | None], cores: Collection[int]) -> None:
+    """Copy until there is None."""
+    spread(cores)
+    hasten()
+    while (job := copies.get()) is not None:
+        source, target, expansion, done = job
+        started = time.perf_counter()
+        error: LoaderError | None = None
+        try:
+            if expansion is not None:
+                expansion.run(source, target)
+            else:
+                # NumPy lets other threads run meanwhile; a memoryview does not.
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+        except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
+            error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
+        done(error, time.perf_counter() - started)
+        # Kept while waiting, they would keep a model's buffers.
+        del job, source, target, expansion, done

@@ -85,7 +85,8 @@ def evaluate(
         raise DataError(f"{dataset.name}: not one sample can be read: {found.broken[0]}")
     if not found.figures:
         raise DataError(
-            f"{dataset.name}: nothing is known of its pictures: give another pack to agree with"
+            f"{dataset.name}: nothing is known of its pictures, or there is nothing in them to find"
+            + ("" if against else ": give another pack to agree with")
         )
     return found
 

@@ -84,10 +84,10 @@ class Boxes:
         self._precision.add([Seen(box.index, box.score, box.edges) for box in boxes], there)
 
     def figures(self) -> dict[str, Any]:
-        """Return the mean over classes, and each class's; {} of no pictures."""
-        if not self._pictures:
-            return {}
+        """Return the mean over classes, and each class's; {} where there was nothing to find."""
         found = self._precision.by_class()
+        if not found:
+            return {}
         return {
             "pictures": self._pictures,
             "map50": self._precision.mean(),

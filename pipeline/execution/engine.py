@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from loader.cores import pinned
 from loader.pool.pool import ReadPool
 from loader.readers.reader import Reader
 from models.packs.pack import Pack
@@ -21,7 +22,6 @@ from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
-from pipeline.execution.cores import pinned
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.given import Expected, Take, Tensors, copies

@@ -9,6 +9,7 @@ from pipeline.export_c.lowering.fusing import fused
 from pipeline.export_c.lowering.lower import lower
 from pipeline.export_c.memory import Memory, plan_memory
 from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.swish import with_swish
 from pipeline.export_c.network.unblocking import plain_network
@@ -77,7 +78,8 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    return with_swish(plain_network(read_network(pack), pack.manifest.target.block))
+    network = with_whole_products(read_network(pack))
+    return with_swish(plain_network(network, pack.manifest.target.block))
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

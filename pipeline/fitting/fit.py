@@ -63,7 +63,7 @@ def _found(
         return Within(manifest, architecture, wanted, profile).least()
     if wanted.delay_seconds is not None:
         return Within(manifest, architecture, wanted, profile).in_time()
-    if wanted.total_bytes is not None:
+    if wanted.total_bytes is not None or wanted.arena_bytes is not None:
         return Within(manifest, architecture, wanted, profile).fastest()
     best = plan_weights(manifest, architecture, wanted.weight_bytes, profile)
     return with_joined(manifest, best, profile)

@@ -60,6 +60,11 @@ def check(manifest: Manifest, fitted: Fitted, wanted: Wanted) -> None:
         PlanError: it takes too much, with what is required and available; or too long.
     """
     check_fits(manifest, fitted.plan, wanted.total_bytes)
+    if not fits_arena(fitted.plan, wanted):
+        raise PlanError(
+            f"{manifest.name}: {sized(wanted.arena_bytes or 0)} of activations are too few; "
+            f"what was found takes {sized(activation_bytes(fitted.plan))} (arena, scratch, tensors)"
+        )
     limit, plan = wanted.weight_bytes, fitted.plan
     if limit is not None and plan.weight_bytes > limit:
         has_ring = wanted.ring_bytes is not None
@@ -71,6 +76,16 @@ def check(manifest: Manifest, fitted: Fitted, wanted: Wanted) -> None:
         )
     if not reaches(fitted, wanted):
         raise PlanError(f"{manifest.name}: {too_late(fitted, wanted)}")
+
+
+def activation_bytes(plan: Plan) -> int:
+    """Return what a plan has beside weights, sessions and objects: arena, scratch, tensors."""
+    return plan.arena_bytes + plan.scratch_bytes + plan.io_bytes
+
+
+def fits_arena(plan: Plan, wanted: Wanted) -> bool:
+    """Return whether activations take no more than is wanted."""
+    return wanted.arena_bytes is None or activation_bytes(plan) <= wanted.arena_bytes
 
 
 def check_fits(manifest: Manifest, plan: Plan, n_bytes: int | None) -> None:

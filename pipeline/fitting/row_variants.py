@@ -31,10 +31,12 @@ def row_variants(
     architecture: Architecture,
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
+    most_arena: int | None = None,
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
-    It is the only one where the profile does not know rows: nobody could say what they take.
+    ``most_arena``: the fastest and smallest of those that need so many bytes of an arena at most.
+    The whole network is the only one where the profile does not know rows: nobody could say what they take.
 
     Raises:
         ProfileError: the profile lacks a kernel.
@@ -42,11 +44,11 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(manifest))
     if architecture.tuned != "auto" or unknown:
         return (_WHOLE,)
-    question = _question(manifest, profile, most_steps)
+    question = _question(manifest, profile, most_steps, most_arena)
     known = _FOUND.get(question)
     if known is None:
         # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(manifest, profile, most_steps) or (_WHOLE,)
+        found = _search(manifest, profile, most_steps, most_arena) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -62,9 +64,11 @@ _MOST_FOUND = 16
 _CHANGING = threading.Lock()
 
 
-def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> str:
+def _question(
+    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+) -> str:
     """Return what variants depend on, in short, the same whatever a device adds to a manifest."""
-    question = sha256(str(most_steps).encode())
+    question = sha256(f"{most_steps} {most_arena}".encode())
     checksums = [record.checksum for record in manifest.files.values()]
     checksums += [span.checksum for span in manifest.spans]
     question.update(str(checksums).encode())
@@ -81,23 +85,20 @@ def _question(manifest: Manifest, profile: Profile | None, most_steps: int) -> s
     return question.hexdigest()
 
 
-def _search(manifest: Manifest, profile: Profile | None, most_steps: int) -> tuple[Variant, ...]:
+def _search(
+    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+) -> tuple[Variant, ...]:
     network = row_network(manifest)
+    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
     if profile is None:
         estimated = _Estimated(network)
         seconds = estimated.pieces()
         groups = list(in_groups(network, estimated))
-        return tuple(
-            find_variants(manifest, network, estimated, seconds, most_steps, in_groups=groups)
-        )
+        return tuple(search(manifest, network, estimated, seconds, in_groups=groups))
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
     tiles = profile.row_times(network, "p95") if profile.has_tile_times(network) else None
     groups = list(in_groups(network, times, partial(profile.knows_groups, manifest=manifest)))
-    return tuple(
-        find_variants(
-            manifest, network, times, seconds, most_steps, tile_times=tiles, in_groups=groups
-        )
-    )
+    return tuple(search(manifest, network, times, seconds, tile_times=tiles, in_groups=groups))
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,18 @@ class Wanted:
     """What the user asks of a plan. The fastest that fits is chosen.
 
     ``total_bytes``: limit of everything that it takes. ``weight_bytes``: limit of its memory for weights.
-    ``ring_bytes``: of each ring; then there is nothing to search. ``delay_seconds``: of a request; as
-    little memory as reaches it. ``guaranteed``: its bound has to reach it, where the profile gives one.
-    ``least``: the smallest plan, however slow. ``thorough``: the search may take its time.
+    ``arena_bytes``: limit of what activations take: arena, scratch, tensors. ``ring_bytes``: of each ring;
+    then there is nothing to search. ``delay_seconds``: of a request; as little memory as reaches it.
+    ``guaranteed``: its bound has to reach it, where the profile gives one. ``least``: the smallest plan,
+    however slow. ``thorough``: the search may take its time.
 
-    Parts of the network run on rows where all memory is limited, or the time; a limit of weights alone is
-    about how they stream, and leaves the network whole.
+    Parts of the network run on rows where all memory is limited, or that of activations, or the time; a
+    limit of weights alone is about how they stream, and leaves the network whole.
     """
 
     total_bytes: int | None = None
     weight_bytes: int | None = None
+    arena_bytes: int | None = None
     ring_bytes: int | None = None
     delay_seconds: float | None = None
     guaranteed: bool = False

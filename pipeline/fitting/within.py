@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.joining import with_joined
-from pipeline.fitting.judge import judged, reaches, seconds_of, too_late
+from pipeline.fitting.judge import fits_arena, judged, reaches, seconds_of, too_late
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
@@ -50,17 +50,20 @@ class Within:
         self._profile = profile
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
-        self._variants = row_variants(manifest, architecture, profile, wanted.steps)
+        self._variants = row_variants(
+            manifest, architecture, profile, wanted.steps, wanted.arena_bytes
+        )
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known."""
         tried = _TRIED[self._wanted.thorough]
         rows, tiles = _kinds(sorted(self._variants, key=lambda item: item.n_bytes))
         likely = rows[:tried] + [item for item in tiles if item.n_bytes < rows[0].n_bytes]
-        plan = min(self._smallest(likely), key=lambda plan: plan.total_bytes)
+        plans = list(self._smallest(likely))
+        plan = min(plans, key=self._excess)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
-        return self._judged(min(plan, again, key=lambda plan: plan.total_bytes))
+        return self._judged(min(plan, again, key=self._excess))
 
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""
@@ -110,6 +113,8 @@ class Within:
         least = next(self._smallest([variant]))
         if least.choice.regions != variant.regions or least.total_bytes > self._room:
             return None
+        if not fits_arena(least, self._wanted):
+            return None
         weights = self._room - (least.total_bytes - least.weight_bytes)
         if self._wanted.weight_bytes is not None:
             weights = min(weights, self._wanted.weight_bytes)
@@ -125,6 +130,8 @@ class Within:
                 )
             except PlanError:
                 break  # a little more than the smallest may be too little for what it chooses
+            if not fits_arena(fitted.plan, self._wanted):
+                break
             excess = fitted.plan.total_bytes - self._room
             if excess <= 0:
                 if in_time:
@@ -145,6 +152,10 @@ class Within:
                 continue
         if not any(not variant.regions for variant in variants):
             yield smallest_plan(self._manifest, self._architecture)
+
+    def _excess(self, plan: Plan) -> tuple[bool, int]:
+        """Return what the smallest plan has least of."""
+        return not fits_arena(plan, self._wanted), plan.total_bytes
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)

@@ -20,7 +20,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import (
     PAGE_BYTES,
     Streaming,
-    needed_staging_bytes,
+    staging_bytes,
     staging_share,
     streaming,
 )
@@ -112,22 +112,24 @@ class Drafts:
 
     def smallest_bytes(self, level: Level) -> int:
         """Return the least weight memory that runs the kernels of ``level``."""
-        staging = needed_staging_bytes(self._architecture, level.units)
-        return level.kept_bytes + level.largest_bytes + staging * self._architecture.copies
+        return level.kept_bytes + self.with_staging(level.largest_bytes, level.units)
 
     def with_staging(self, ring_bytes: int, units: Sequence[Unit]) -> int:
         """Return what a ring of ``ring_bytes`` for ``units`` takes, its staging included."""
-        share = staging_share(units) if self._architecture.copies else 0.0
-        return ring_bytes + int(ring_bytes * share)
+        largest = max((unit.stored for unit in units), default=0)
+        return ring_bytes + staging_bytes(self._architecture, units, ring_bytes, largest)
 
     def largest_ring(self, n_bytes: int, units: Sequence[Unit]) -> int:
         """Return the size of a ring for ``units`` that takes ``n_bytes``, its staging included."""
         if not self._architecture.copies:
             return n_bytes // PAGE_BYTES * PAGE_BYTES
-        share = staging_share(units)
-        # Staging is whole pages, too.
-        spare = 0 if share == 1.0 else PAGE_BYTES
-        return max(int((n_bytes - spare) / (1 + share)), 0) // PAGE_BYTES * PAGE_BYTES
+        beside = n_bytes - max((unit.stored for unit in units), default=0)
+        even = int(n_bytes / (1 + staging_share(units)))
+        ring = max(min(beside, even), 0) // PAGE_BYTES * PAGE_BYTES
+        # Staging is whole pages: a few more may fit.
+        while self.with_staging(ring + PAGE_BYTES, units) <= n_bytes:
+            ring += PAGE_BYTES
+        return ring
 
     def level_of(self, choice: Choice) -> Level:
         """Return the kernels of the chunks that are chosen."""

@@ -72,10 +72,11 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
         number for number, group in enumerate(groups) if group.first_span in alone
     )
     places = _places(architecture, groups, n_bytes, elsewhere)
-    staging_bytes = _staging_bytes(architecture, units, groups, n_bytes)
+    largest_read = max((group.read_bytes for group in groups), default=0)
+    staged_bytes = staging_bytes(architecture, units, n_bytes, largest_read)
     staged = [replace(group, length=group.read_bytes) for group in groups]
     read_places = (
-        _places(architecture, staged, staging_bytes, elsewhere) if architecture.copies else places
+        _places(architecture, staged, staged_bytes, elsewhere) if architecture.copies else places
     )
     ahead = choice.ahead != "never" and architecture.order == "free"
     users = (
@@ -88,7 +89,7 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
         tuple(users),
         (*read_places, *(place_ahead(read_places, elsewhere) if ahead else ())),
         tuple(places if architecture.copies else ()),
-        staging_bytes,
+        staged_bytes,
         elsewhere,
     )
 
@@ -100,21 +101,17 @@ def staging_share(units: Sequence[Unit]) -> float:
     return sum(unit.stored for unit in through) / length if length else 1.0
 
 
-def needed_staging_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
-    """Return the least bytes of staging through which ``units`` can stream."""
-    return (architecture.slots or 1) * max((unit.stored for unit in units), default=0)
-
-
-def _staging_bytes(
-    architecture: Architecture, units: Sequence[Unit], groups: Sequence[Group], ring_bytes: int
+def staging_bytes(
+    architecture: Architecture, units: Sequence[Unit], ring_bytes: int, largest_read: int
 ) -> int:
-    """Return the size of staging: it holds as many weights as the ring does, as they are stored."""
+    """Return the size of staging: it holds as many weights as the ring does, as they are stored.
+
+    At least it holds reads of ``largest_read``.
+    """
     if not architecture.copies:
         return 0
-    even = -(-int(ring_bytes * staging_share(units)) // PAGE_BYTES) * PAGE_BYTES
-    return max(
-        even, (architecture.slots or 1) * max((group.read_bytes for group in groups), default=0)
-    )
+    even = int(ring_bytes * staging_share(units)) // PAGE_BYTES * PAGE_BYTES
+    return max(even, (architecture.slots or 1) * largest_read)
 
 
 def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> list[Group]:

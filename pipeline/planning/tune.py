@@ -43,8 +43,12 @@ ROUNDS = 4
 
 
 def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
-    """Return the least weight memory that can run the model: what always stays, and the largest chunk."""
-    return drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
+    """Return the least weight memory that can run the model: what always stays, and the largest chunk.
+
+    Where weights pass two rings that may be more than all weights in memory.
+    """
+    streamed = drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
+    return min(streamed, sum(span.length for span in manifest.spans))
 
 
 class Tuner:

@@ -27,6 +27,8 @@ from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
 
+# A CPU has no kernels for these: what they save is reading.
+_STORED_AS = {"half": "fp16", "mixed": "int8"}
 #: What --store takes.
 STORES: tuple[Store, ...] = get_args(Store)
 
@@ -65,9 +67,10 @@ def compile_(
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
-        Literal["none", "int8"],
+        Literal["none", "half", "mixed", "int8"],
         typer.Option(
-            help="int8: computes with 8-bit integers, calibrated on pictures (--calibrate)."
+            help="half, mixed: weights of 16-bit floats or 8-bit integers, computed as float32, as --store "
+            "fp16 and int8. int8: computed in 8-bit integers, calibrated on pictures (--calibrate)."
         ),
     ] = "none",
     calibrate: Annotated[
@@ -98,6 +101,10 @@ def compile_(
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    if precision in _STORED_AS:
+        if store != "fp32":
+            raise typer.BadParameter(f"--precision {precision} is --store {_STORED_AS[precision]}")
+        store = _STORED_AS[precision]
     if store not in STORES:
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if (precision == "int8") != (calibrate is not None):

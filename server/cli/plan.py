@@ -17,6 +17,7 @@ from server.cli.arguments import options
 from server.cli.arguments.options import (
     ActivationsOption,
     ArchitectureName,
+    Arena,
     DeviceName,
     Json,
     Recompile,
@@ -53,6 +54,7 @@ def plan(
     ] = None,
     weights: Weights = None,
     ring: Ring = None,
+    arena: Arena = None,
     architecture_name: ArchitectureName = "auto",
     deadline: Annotated[
         list[str] | None,
@@ -85,7 +87,7 @@ def plan(
     chosen = architecture(architecture_name)
     budget_bytes = size(budget, "--budget")
     target = seconds_of(delay)
-    limits = (budget, weights, delay, ring)
+    limits = (budget, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
     _check_options(unlimited, delay is not None and bool(deadline))
     _check_pictures(packs, show_frontier, picture)
@@ -99,6 +101,7 @@ def plan(
         wanted = Wanted(
             weight_bytes=weight_bytes(weights, compiled.manifest),
             ring_bytes=size(ring, "--ring"),
+            arena_bytes=size(arena, "--arena"),
             delay_seconds=deadlines.get(compiled.name, target),
             guaranteed=compiled.name in deadlines,
             thorough=not quick,
@@ -146,7 +149,7 @@ def plan(
 def _check_options(unlimited: bool, twice: bool) -> None:
     if unlimited:
         raise typer.BadParameter(
-            "give --budget, --weights, --ring, --delay, --deadline or --frontier"
+            "give --budget, --weights, --ring, --arena, --delay, --deadline or --frontier"
         )
     if twice:
         raise typer.BadParameter("give --delay or --deadline")

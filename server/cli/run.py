@@ -22,6 +22,7 @@ from pipeline.planning.words import sized
 from pipeline.profiles.profile_file import save_found
 from server.cli.arguments.options import (
     ArchitectureName,
+    Arena,
     DeviceName,
     Json,
     MemoryKind,
@@ -68,6 +69,7 @@ def run(
     architecture_name: ArchitectureName = "auto",
     ring: Ring = None,
     weights: Weights = None,
+    arena: Arena = None,
     budget: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="All memory, the request included: 3MB, 64MiB."),
@@ -127,7 +129,9 @@ def run(
     chosen = architecture(architecture_name)
     total = size(budget, "--budget")
     wanted = Wanted(
-        ring_bytes=size(ring, "--ring"), weight_bytes=weight_bytes(weights, opened.manifest)
+        ring_bytes=size(ring, "--ring"),
+        weight_bytes=weight_bytes(weights, opened.manifest),
+        arena_bytes=size(arena, "--arena"),
     )
     opened, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from functools import partial
 
+from loader.cores import cores_for
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
@@ -11,7 +12,6 @@ from loader.readers.replaceable import ReplaceableReader
 from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
-from pipeline.execution.cores import cores_for
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import Lease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline

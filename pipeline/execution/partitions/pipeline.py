@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from loader.cores import pinned
 from models.packs.pack import Pack
-from pipeline.execution.cores import pinned
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies

@@ -4,13 +4,27 @@ from collections.abc import Callable
 
 from models.packs.manifest import Array
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering import convolution, elementwise, matrix, movement, normalise
+from pipeline.export_c.lowering import (
+    convolution,
+    elementwise,
+    matrix,
+    movement,
+    normalise,
+    quantised,
+)
 from pipeline.export_c.lowering.node import Lowering, Operation
 from pipeline.export_c.lowering.steps import Program
 from pipeline.export_c.network.network import Network
 
+
+def _max_pool(operation: Operation) -> None:
+    of_floats = operation.array(0).dtype == "float32"
+    (convolution.max_pool if of_floats else quantised.max_pool)(operation)
+
+
 OPERATORS: dict[str, Callable[[Operation], None]] = {
     **elementwise.OPERATORS,
+    **quantised.OPERATORS,
     "AveragePool": convolution.average_pool,
     "BatchNormalization": normalise.batch_normalization,
     "Concat": movement.concat,
@@ -22,7 +36,7 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "GlobalMaxPool": convolution.global_max_pool,
     "Identity": movement.identity,
     "MatMul": matrix.matmul,
-    "MaxPool": convolution.max_pool,
+    "MaxPool": _max_pool,
     "Pad": movement.pad,
     "ReduceMean": normalise.mean,
     "Reshape": movement.reshape,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -91,12 +91,12 @@ class Operation:
             return Weight(np.ascontiguousarray(self.constant(position)))
         return Value(self.name(position))
 
-    def window(self, kernel: Sequence[int]) -> Window:
-        """Return where windows of ``kernel`` lie on the first input, in rows and columns."""
+    def window(self, kernel: Sequence[int], size: Shape | None = None) -> Window:
+        """Return where windows of ``kernel`` lie; ``size``: rows and columns, None: of the first input."""
         attributes: Mapping[str, Any] = self.node.attributes
         call = Call((), attributes, self.node.opset, 1, 1)
         try:
-            return window(call, kernel, self.shape(0)[2:])
+            return window(call, kernel, self.shape(0)[2:] if size is None else size)
         except ValueError as exc:
             self.refuse(str(exc))
 
@@ -111,6 +111,14 @@ class Operation:
         name = self.node.outputs[output]
         self._lowering.values[name] = Array(dtype=dtype, shape=tuple(map(int, shape)))
         return name
+
+    def make_other(self, name: str, array: Array) -> None:
+        """Say what ``name`` is, which the node makes beside its outputs."""
+        self._lowering.values[name] = array
+
+    def with_inputs(self, names: Sequence[str]) -> "Operation":
+        """Return the same operation on other inputs."""
+        return Operation(self._lowering, replace(self.node, inputs=tuple(names)))
 
     def fold(self, array: NDArray[Any]) -> None:
         """Make the output a constant."""

@@ -11,7 +11,17 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parents[1] / "kernels"
-_FILES = ("shared", "crc", "functions", "convolution", "matrix", "pooling", "elements", "movement")
+_FILES = (
+    "shared",
+    "crc",
+    "functions",
+    "convolution",
+    "matrix",
+    "pooling",
+    "elements",
+    "movement",
+    "bytes",
+)
 _NAME = re.compile(
     r"^(?:struct (\w+) \{|typedef \w+ \(\*(\w+)\)|static [\w *]*?\b(\w+)\()", re.MULTILINE
 )

@@ -66,6 +66,7 @@ def find_variants(
     piece_seconds: Callable[[int], float],
     most_steps: int = ALL_STEPS,
     *,
+    most_arena: int | None = None,
     tile_times: RowTimes | None = None,
     in_groups: Sequence[ExactRegion] = (),
 ) -> list[Variant]:
@@ -74,12 +75,12 @@ def find_variants(
     Those on rows are there whether or not tiles beat them: a plan decides between two.
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
     hardly exceed, None: nobody measured them. ``in_groups``: bottlenecks in groups of channels.
-    Deterministic.
+    ``most_arena``: only what needs so many bytes of an arena at most. Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
     given = dict.fromkeys((frozenset[int](), inputs_in_parts(manifest, network)))
     searches = [
-        _Search(manifest, network, piece_seconds, parts, inputs)
+        _Search(manifest, network, piece_seconds, parts, inputs, most_arena)
         for inputs in given
         for parts in apart
     ]
@@ -120,6 +121,7 @@ class _Search:
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
+        most_arena: int | None = None,
     ) -> None:
         self._manifest = manifest
         self._network = network
@@ -127,6 +129,7 @@ class _Search:
         live = LiveValues(manifest, network, apart, given)
         self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
+        self._most_arena = self._whole.most if most_arena is None else most_arena
         self._found: dict[Variant, Way] = {}
 
     def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
@@ -201,7 +204,7 @@ class _Search:
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas, each once."""
         levels = np.searchsorted(self._whole.rings, rings, side="right") - 1
-        most = self._whole.most
+        most = min(self._whole.most, self._most_arena)
         limits = [
             (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
             for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)

@@ -29,6 +29,10 @@ Ring = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Ring that weights stream through. Default: what helps."),
 ]
+Arena = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Most memory of activations: arena, scratch, tensors."),
+]
 Budget = Annotated[str | None, _of("budget")]
 RequestMemory = Annotated[str | None, _of("request_memory")]
 ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]

@@ -1,5 +1,6 @@
 """The copy stage of devices that compute in the host's memory."""
 
+import gc
 import threading
 
 from loader.errors import LoaderError
@@ -8,8 +9,9 @@ from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import HostMemory
 
 
-def copiers() -> int:
-    return sum(thread.name == "copier" for thread in threading.enumerate())
+def copiers(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Return the copy stages that are not of ``before``: other tests' devices may end at any time."""
+    return [each for each in set(threading.enumerate()) - before if each.name == "copier"]
 
 
 def copied(
@@ -29,15 +31,25 @@ def copied(
 
 
 def test_it_copies_on_one_thread_that_close_ends() -> None:
-    before, device, target = copiers(), CpuDevice(), HostMemory(4)
-    assert copiers() == before  # none before the first copy
+    before, device, target = set(threading.enumerate()), CpuDevice(), HostMemory(4)
+    assert not copiers(before)  # none before the first copy
     for source in (b"abcd", b"efgh"):
         assert copied(device, source, target) is None
         assert bytes(target.host(0, 4)) == source
-        assert copiers() == before + 1
+        assert len(copiers(before)) == 1
     for _ in range(2):
         device.close()
-        assert copiers() == before
+        assert not copiers(before)
+
+
+def test_the_thread_of_a_device_that_nobody_closed_ends_with_it() -> None:
+    before, device = set(threading.enumerate()), CpuDevice()
+    copied(device, b"abcd", HostMemory(4))
+    (thread,) = copiers(before)
+    del device
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_a_copy_that_cannot_be_made_is_an_error() -> None:

@@ -118,7 +118,7 @@ def test_a_small_buffer_says_what_it_takes(tiny_pack: Pack) -> None:
 
 def test_packs_without_their_graph_are_refused(tmp_path: Path) -> None:
     model = parsed("g (float[1,64] x) => (float y) { y = MatMul(x, w) }", {"w": (64, 64)})
-    with pytest.raises(ExportError, match=r"stored as fp16, .* without --store"):
+    with pytest.raises(ExportError, match="stored as fp16; compile it without --store"):
         export_c(packed(model, tmp_path, store="fp16"), Options())
 
 

@@ -13,13 +13,14 @@ from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
+from pipeline.planning.tune import smallest_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, network, networks
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, manifest, stored
 
 drawn = examples(8, many=150)
 # What the search may miss.
@@ -52,6 +53,25 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     assert other.weight_bytes <= limit
     simple = simulate(other.stages, net.durations(other)).delay_seconds
     assert plan.predicted.delay_seconds <= simple * NEARLY
+
+
+@drawn
+@given(net=networks(), part=st.floats(0, 1), data=st.data())
+def test_weights_that_expand_stay_within_the_limit_with_their_staging(
+    net: Network, part: float, data: st.DataObject
+) -> None:
+    """From the smallest plan there is on; and as much memory is never slower than as little."""
+    count = len(net.manifest.spans)
+    pages = data.draw(st.lists(st.integers(1, 64), min_size=count, max_size=count))
+    net = replace(net, manifest=stored(net.manifest, pages))
+    least = smallest_bytes(net.manifest, Drafts(net.manifest, net.durations))
+    tight = planned(net, least)
+    assert tight.plan.weight_bytes <= least
+    limit = least + int(part * (net.all_bytes - min(least, net.all_bytes)))
+    plan = planned(net, limit)
+    assert plan.plan.weight_bytes <= limit
+    assert plan.predicted.delay_seconds <= tight.predicted.delay_seconds * NEARLY
+    assert plan.plan.read_bytes <= sum(span.file_length for span in net.manifest.spans)
 
 
 @drawn

@@ -1,20 +1,27 @@
 """Variants on rows: sketches against plans of the same regions, and what a search finds."""
 
 import itertools
+from pathlib import Path
 
+import onnx
 import pytest
 
 from models.compiler import compile_onnx
 from models.default import FOLDER
+from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from models.zoo.builder import Builder
 from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.lives import taken_by_rows
 from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import written
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.program.promises import check_sketches
 
@@ -54,6 +61,39 @@ def test_the_search_is_deterministic(manifest: Manifest) -> None:
     first = row_variants(manifest, AUTO, None)
     row_variants.__globals__["_FOUND"].clear()
     assert row_variants(manifest, AUTO, None) == first
+
+
+def test_a_limit_of_activations_is_kept(manifest: Manifest) -> None:
+    def taken(wanted: Wanted) -> int:
+        plan = fit(manifest, AUTO, wanted).plan
+        return plan.arena_bytes + plan.scratch_bytes + plan.io_bytes
+
+    whole = taken(Wanted())
+    for part in (0.9, 0.7):
+        limit = int(part * whole)
+        assert taken(Wanted(arena_bytes=limit)) <= limit
+        assert taken(Wanted(arena_bytes=limit, least=True)) <= limit
+    with pytest.raises(PlanError, match="1000 bytes of activations are too few"):
+        fit(manifest, AUTO, Wanted(arena_bytes=1000))
+
+
+def test_an_image_whose_patches_are_read_by_rows_takes_no_memory(tmp_path: Path) -> None:
+    made = compile_onnx(written(patches(), tmp_path / "patches.onnx"), tmp_path / "patches")
+    found = open_pack(made).manifest
+    (image,) = found.inputs
+    plans = [fit(found, AUTO, wanted).plan for wanted in (Wanted(), Wanted(arena_bytes=190_000))]
+    assert [image.value in taken_by_rows(found, plan.steps) for plan in plans] == [False, True]
+    assert plans[1].arena_bytes < image.n_bytes < plans[0].arena_bytes
+
+
+def patches() -> onnx.ModelProto:
+    """Return two tunnels of two patches of an image."""
+    net = Builder("patches", 128)
+    means = []
+    for top, left in ((0, 0), (56, 50)):
+        x = net.relu(net.conv(net.crop(net.image, top, left, 72, 72), 32, 3, stride=2))
+        means.append(net.global_pool(net.relu(net.conv(x, 16, 3, stride=2))))
+    return filled(net.model(net.linear(net.flatten(net.add(*means)), 4)))
 
 
 def found_anew(manifest: Manifest, most_asks: int) -> tuple[Fitted | None, int]:

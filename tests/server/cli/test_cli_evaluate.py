@@ -76,3 +76,12 @@ def test_int8_and_calibrate_go_together(source: Path, tmp_path: Path, cli: Cli) 
     small = ("--precision", "int8", "--calibrate", tmp_path)
     refused = cli("compile", source, "-o", tmp_path / "packs" / "m", *small)
     refused.refuses(BAD, "no pictures in it")
+
+
+def test_half_and_mixed_are_ways_to_store(source: Path, tmp_path: Path, cli: Cli) -> None:
+    for precision, store in (("half", "fp16"), ("mixed", "int8")):
+        to = ("-o", tmp_path / "packs" / precision)
+        made = cli("compile", source, *to, "--precision", precision, "--json")
+        assert json.loads(made.out)["store"] == store
+        both = cli("compile", source, *to, "--force", "--precision", precision, "--store", "bf16")
+        both.refuses(BAD, f"--store {store}")

@@ -232,7 +232,8 @@ def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None
         *("run", pack, "--input", tmp_path / "x.npy", "--budget", "900KiB"),
         *("--output", tmp_path / "y.npy", "--threads", 1, "--json"),
     ).document["plan"]
-    manifest = open_pack(pack).manifest
+    device = CpuDevice(1)
+    manifest = device.fitted(open_pack(pack)).manifest
     tensors = sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs))
     assert ran["request_bytes"] == tensors
     assert ran["total_bytes"] <= 900 << 10
@@ -240,7 +241,7 @@ def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None
         manifest,
         ARCHITECTURES["auto"],
         Wanted(total_bytes=(900 << 10) - tensors),
-        load_profile(open_pack(pack), this_machine(open_pack(pack).weights_path, CpuDevice(1))),
+        load_profile(open_pack(pack), this_machine(open_pack(pack).weights_path, device)),
     ).plan
     assert ran["total_bytes"] == planned.total_bytes + tensors
     for kind in ("ring", "resident", "arena", "scratch", "sessions"):

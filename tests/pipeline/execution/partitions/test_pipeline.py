@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from loader.cores import allowed_cores, cores_for
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
@@ -25,7 +26,6 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, address
-from pipeline.execution.cores import allowed_cores, cores_for
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan

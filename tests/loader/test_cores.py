@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.execution.cores import allowed_cores, pinned
+from loader.cores import allowed_cores, pinned
 from tests.loader.test_priority import on_a_thread
 
 

@@ -1,0 +1,218 @@
+"""Layers on bytes in C: the same bits as ONNX Runtime's of the pack's own graph."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.packs.pack import Pack
+from models.packs.target import host_target
+from tests.models.nets import answers, inputs_for
+from tests.pipeline.export_c.compiled import Compiled, needs_compiler, packed
+
+pytestmark = needs_compiler
+MICROSOFT = "com.microsoft"
+
+
+class Graph:
+    """Nodes on bytes of one type, each with a scale and a zero point of its own."""
+
+    def __init__(self, dtype: str, seed: int) -> None:
+        self.dtype = dtype
+        self.generator = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.scales: dict[str, tuple[str, str]] = {}
+
+    def constant(self, array: Any) -> str:
+        name = f"k{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def scaled(self, name: str, scale: float | None = None) -> tuple[str, str]:
+        """The scale and the zero point of ``name``, drawn."""
+        limits = np.iinfo(self.dtype)
+        middle = (limits.min + limits.max) // 2
+        zero = self.generator.integers(middle - 9, middle + 9)
+        found = np.float32(scale or self.generator.uniform(0.01, 0.06))
+        self.scales[name] = self.constant(found), self.constant(np.array(zero, self.dtype))
+        return self.scales[name]
+
+    def add(
+        self, operator: str, made: str, *inputs: str, domain: str = "", **attributes: Any
+    ) -> str:
+        self.nodes.append(helper.make_node(operator, inputs, [made], domain=domain, **attributes))
+        return made
+
+    def weights(self, shape: tuple[int, ...], filters: int) -> tuple[str, str, str]:
+        values = self.generator.integers(-64, 65, shape).astype(np.int8)
+        scales = self.generator.uniform(0.001, 0.01, filters).astype(np.float32)
+        return (
+            self.constant(values),
+            self.constant(scales),
+            self.constant(np.zeros(filters, np.int8)),
+        )
+
+    def bias(self, filters: int) -> str:
+        return self.constant(self.generator.integers(-900, 900, filters).astype(np.int32))
+
+    def convolution(
+        self, source: str, made: str, shape: tuple[int, ...], bias: bool = True, **attributes: Any
+    ) -> str:
+        given = (*self.scales[source], *self.weights(shape, shape[0]), *self.scaled(made))
+        last = (self.bias(shape[0]),) if bias else ()
+        return self.add("QLinearConv", made, source, *given, *last, **attributes)
+
+    def model(self, shape: tuple[int, ...], outputs: list[str]) -> onnx.ModelProto:
+        """The graph from the float input x to ``outputs`` as floats."""
+        for name in outputs:
+            self.add("DequantizeLinear", f"{name}_out", name, *self.scales[name])
+        port = helper.make_tensor_value_info
+        results = [helper.make_empty_tensor_value_info(f"{name}_out") for name in outputs]
+        for result in results:
+            result.type.tensor_type.elem_type = TensorProto.FLOAT
+        graph = helper.make_graph(
+            self.nodes, "g", [port("x", TensorProto.FLOAT, shape)], results, self.tensors
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+    def quantized(self, made: str = "q") -> str:
+        return self.add("QuantizeLinear", made, "x", *self.scaled(made))
+
+
+def same_bits(pack: Pack, folder: Path, shape: tuple[int, ...], **options: Any) -> Compiled:
+    compiled = Compiled.of(pack, folder / "c", **options)
+    inputs: dict[str, NDArray[Any]] = {"x": 2 * inputs_for({"x": shape})["x"]}
+    status, outputs = compiled.run(inputs)
+    assert status == 0
+    for name, expected in answers(pack.model_path, inputs, optimise=True).items():
+        np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+    return compiled
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_every_layer(dtype: str, tmp_path: Path) -> None:
+    g, shape = Graph(dtype, 3), (1, 6, 9, 7)
+    first = g.convolution(g.quantized(), "c", (10, 6, 3, 3), pads=[1, 1, 1, 1])
+    deep = g.convolution(first, "d", (10, 1, 3, 3), pads=[1, 1, 1, 1], group=10)
+    one, other = g.scales[first], g.scales[deep]
+    g.add("QLinearAdd", "e", first, *one, deep, *other, *g.scaled("e"), domain=MICROSOFT)
+    g.add("MaxPool", "m", "e", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    g.scales["m"] = g.scales["e"]
+    g.add("QLinearSigmoid", "s", "e", *g.scales["e"], *g.scaled("s", 1 / 256), domain=MICROSOFT)
+    parts = ("e", *g.scales["e"], "s", *g.scales["s"])
+    g.add("QLinearConcat", "k", *g.scaled("k"), *parts, domain=MICROSOFT, axis=1)
+    pooled = (*g.scales["k"], *g.scaled("p"))
+    g.add("QLinearGlobalAveragePool", "p", "k", *pooled, domain=MICROSOFT, channels_last=0)
+    g.add("Flatten", "f", "p")
+    weight = (*g.scales["p"], *g.weights((5, 20), 5), g.bias(5), *g.scaled("y", 0.01))
+    g.add("QGemm", "y", "f", *weight, domain=MICROSOFT, transB=1)
+    pack = packed(g.model(shape, ["m", "k", "y"]), tmp_path)
+    compiled = same_bits(pack, tmp_path, shape)
+    again = same_bits(
+        pack, tmp_path / "b", shape, weights="callback", ports="arena", buffer_bytes=600
+    )
+    assert again.exported.buffer_bytes <= 600
+    assert compiled.exported.weight_bytes == again.exported.weight_bytes
+
+
+@pytest.mark.skipif("avx" not in host_target().isa, reason="ONNX Runtime rounds otherwise here")
+def test_sums_of_all_bytes(tmp_path: Path) -> None:
+    """All pairs, with scales that do not divide: where products and sums are rounded shows."""
+    g, shape = Graph("uint8", 0), (1, 256, 256)
+    g.add("QuantizeLinear", "q", "x", *g.scaled("q", 1.0))
+    names = []
+    for number in range(12):
+        g.add("Transpose", f"t{number}", "q", perm=[0, 2, 1])
+        parts = ("q", *g.scaled("a"), f"t{number}", *g.scaled("b"), *g.scaled(f"s{number}"))
+        names.append(g.add("QLinearAdd", f"s{number}", *parts, domain=MICROSOFT))
+    pack = packed(g.model(shape, names), tmp_path)
+    compiled = Compiled.of(pack, tmp_path / "c")
+    zero = int(numpy_helper.to_array(g.tensors[1]))
+    inputs = {"x": np.tile(np.arange(256, dtype=np.float32) - zero, (1, 256, 1))}
+    _, outputs = compiled.run(inputs)
+    for name, expected in answers(pack.model_path, inputs, optimise=True).items():
+        np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    groups = draw(st.sampled_from([1, 2, 3]))
+    shape = (1, groups * draw(st.integers(1, 5)), draw(st.integers(5, 9)), draw(st.integers(5, 9)))
+    g = Graph(draw(st.sampled_from(["uint8", "int8"])), draw(st.integers(0, 99)))
+    source = g.quantized()
+    names = []
+    for number in range(3):
+        kernel = [draw(st.integers(1, 3)) for _ in range(2)]
+        pads = [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)]
+        strides = [draw(st.integers(1, 3)) for _ in range(2)]
+        dilations = [draw(st.integers(1, 2)) for _ in range(2)]
+        weight = (groups * draw(st.integers(1, 6)), shape[1] // groups, *kernel)
+        bias, made = draw(st.booleans()), f"c{number}"
+        given = {"pads": pads, "group": groups, "strides": strides, "dilations": dilations}
+        names.append(g.convolution(source, made, weight, bias, **given))
+    return g.model(shape, names), shape
+
+
+@settings(max_examples=6)
+@given(convolutions())
+def test_convolutions_of_any_geometry(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[onnx.ModelProto, tuple[int, ...]]
+) -> None:
+    folder = tmp_path_factory.mktemp("c")
+    same_bits(packed(drawn[0], folder), folder, drawn[1])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads", "dilations"),
+    [
+        ((3, 3), (1, 1), (1, 1), (1, 1)),
+        ((3, 2), (2, 1), (1, 0), (1, 2)),
+        ((1, 5), (1, 3), (0, 2), (1, 1)),
+    ],
+)
+def test_products_of_windows_are_convolutions_again(
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int],
+    dilations: tuple[int, int],
+    tmp_path: Path,
+) -> None:
+    """In two parts, which Concat joins; no memory is taken for windows or parts."""
+    g, (height, width, channels), filters = Graph("uint8", 5), (9, 8, 4), 7
+    source, outside = g.quantized(), height * width
+    axes = []
+    for axis, size in enumerate((height, width)):
+        count = (size + 2 * pads[axis] - dilations[axis] * (kernel[axis] - 1) - 1) // strides[
+            axis
+        ] + 1
+        starts = np.arange(count)[:, None] * strides[axis] - pads[axis]
+        axes.append(starts + np.arange(kernel[axis]) * dilations[axis])
+    rows, columns = axes[0][:, None, :, None], axes[1][None, :, None, :]
+    held = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    pixels = np.where(held, rows * width + columns, outside).astype(np.int32)
+    taps = kernel[0] * kernel[1]
+    g.add("Reshape", "pixels", source, g.constant(np.array([outside, channels])))
+    zero = g.scales[source][1]
+    g.add("Pad", "padded", "pixels", g.constant(np.array([0, 0, 1, 0])), zero)
+    g.add("Gather", "found", "padded", g.constant(pixels.reshape(-1)))
+    g.add("Reshape", "windows", "found", g.constant(np.array([-1, taps * channels])))
+    to = g.scaled("y")
+    for name, count in (("left", filters - 2), ("right", 2)):
+        weight = (*g.scales[source], *g.weights((taps * channels, count), count), g.bias(count))
+        g.add("QGemm", name, "windows", *weight, *to, domain=MICROSOFT)
+    g.add("Concat", "rows", "left", "right", axis=1)
+    result = (1, pixels.shape[0], pixels.shape[1], filters)
+    g.add("Reshape", "y", "rows", g.constant(np.array(result)))
+    shape = (1, height, width, channels)
+    compiled = same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape)
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["quantize", "convolve_bytes", "dequantize"]
+    assert compiled.exported.memory.arena_bytes <= outside * channels + int(np.prod(result)) + 128
