@@ -98,7 +98,7 @@ def test_none_fires_for_a_model_that_was_unloaded(served: Path) -> None:
         assert server.post("/v2/repository/models/second/unload", b"") == 200
         with server.under_load(asked, 2) as statuses:
             never(server, WATCHED_SECONDS)
-        assert set(statuses) == {503}
+        assert set(statuses) == {404}
         assert server.fired(2 * WATCHED_SECONDS) == set()
 
 
