@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.training.matching import box_loss, focal_loss, matched
 from benchmarks.training.module import SkeletonModule
+from benchmarks.training.resuming import Resumable
 from models.detection.boxes import Limits, find_boxes
 from models.detection.mean_precision import MeanPrecision, Seen, Target
 from models.graphs.metadata import read_metadata
@@ -111,7 +112,7 @@ class Run:
         return SkeletonModule(detector(made, len(LABELS), ANCHORS, LABELS), self.seed, biases)
 
 
-class Trainer:
+class Trainer(Resumable):
     """AdamW with one learning-rate cycle; focal loss of classes, smooth L1 of boxes (SSD's offsets)."""
 
     def __init__(self, run: Run, data: Data) -> None:
@@ -135,22 +136,6 @@ class Trainer:
         picture = Image.open(io.BytesIO(photograph.jpeg)).convert("RGB")
         pixels = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-
-    def state(self) -> dict[str, object]:
-        """Return all that the next epoch depends on."""
-        return {
-            "module": self.module.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "generator": self._generator.get_state(),
-        }
-
-    def load(self, state: dict[str, object]) -> None:
-        """Go on from ``state``."""
-        self.module.load_state_dict(state["module"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._schedule.load_state_dict(state["schedule"])
-        self._generator.set_state(state["generator"])
 
     def epoch(self) -> dict[str, float]:
         """Train on each photograph once; return the mean losses."""

@@ -11,6 +11,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from benchmarks.training.module import SkeletonModule
+from benchmarks.training.resuming import Resumable
 from models.zoo.patchnet.classifier import classifier
 from models.zoo.patchnet.design import Options, design
 
@@ -82,7 +83,7 @@ class Run:
         return SkeletonModule(classifier(design(self.options), len(LABELS)), self.seed)
 
 
-class Trainer:
+class Trainer(Resumable):
     """SGD with Nesterov momentum and one learning-rate cycle; all that is random comes from the seed."""
 
     def __init__(self, run: Run, data: Data) -> None:
@@ -99,22 +100,6 @@ class Trainer:
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             self._optimiser, run.rate, total_steps=run.epochs * (run.images // _BATCH)
         )
-
-    def state(self) -> dict[str, object]:
-        """Return all that the next epoch depends on."""
-        return {
-            "module": self.module.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "generator": self._generator.get_state(),
-        }
-
-    def load(self, state: dict[str, object]) -> None:
-        """Go on from ``state``."""
-        self.module.load_state_dict(state["module"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._schedule.load_state_dict(state["schedule"])
-        self._generator.set_state(state["generator"])
 
     def epoch(self) -> dict[str, float]:
         """Train on each image once; return the mean loss."""

@@ -49,6 +49,17 @@ def reads(node: onnx.NodeProto) -> list[str]:
     return [name for name in (*node.input, *captured) if name]
 
 
+def live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that an output depends on, in their order: ONNX Runtime keeps others, too."""
+    wanted = {value.name for value in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(reads(node))
+    return kept[::-1]
+
+
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:

@@ -43,7 +43,7 @@ from models.compiler.optimising.scale_checks import check_scales
 from models.compiler.optimising.softmax import along_rows
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
-from models.graphs.nodes import all_graphs, made, reads
+from models.graphs.nodes import all_graphs, live, made
 from models.packs.manifest import Array
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
@@ -107,7 +107,7 @@ def optimise(
     graph = _graph(optimised, constants, path, folder)
     _check_shapes(optimised, graph.values, path)
     store_by_row(optimised, graph.values, constants)
-    return optimised, replace(graph, nodes=tuple(_live(optimised)), tensors=tensors)
+    return optimised, replace(graph, nodes=tuple(live(optimised)), tensors=tensors)
 
 
 def _check_folded(result: Path, path: Path, block: int) -> None:
@@ -128,7 +128,7 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
 def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Path) -> None:
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     shapes |= {name: array.shape for name, array in values.items()}
-    check_agreement(_live(model), shapes, path)
+    check_agreement(live(model), shapes, path)
 
 
 def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
@@ -225,7 +225,7 @@ def _graph(
     types = _values(model, path, folder)
     check_ports(model, types, path)
     return Graph(
-        nodes=tuple(_live(model)),
+        nodes=tuple(live(model)),
         values=types.placed,
         constants=constants,
         inputs=tuple(value.name for value in model.graph.input),
@@ -234,17 +234,6 @@ def _graph(
         loose=types.loose,
         ir_version=model.ir_version,
     )
-
-
-def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes that an output depends on: ONNX Runtime keeps others, too."""
-    wanted = {value.name for value in model.graph.output}
-    kept = []
-    for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(reads(node))
-    return kept[::-1]
 
 
 def _used_opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import attributes, label, made, reads, stable_order
+from models.graphs.nodes import attributes, label, live, made, reads, stable_order
 from models.packs.checksum import checksum
 from models.packs.manifest import Port
 from models.packs.pack import Pack
@@ -36,7 +36,7 @@ def read_network(pack: Pack) -> Network:
         )
     model = _model(pack)
     constants = dict(_constants(pack, model))
-    nodes = _live(model)
+    nodes = live(model)
     opsets = {item.domain: item.version for item in model.opset_import}
     order = _order(nodes, [layer.name for layer in pack.manifest.layers])
     manifest = pack.manifest
@@ -63,16 +63,6 @@ def _model(pack: Pack) -> onnx.ModelProto:
         return onnx.ModelProto.FromString(data)
     except DecodeError as exc:
         raise ExportError(f"{path}: not an ONNX model ({exc})") from exc
-
-
-def _live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    wanted = {value.name for value in model.graph.output}
-    kept = []
-    for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(reads(node))
-    return kept[::-1]
 
 
 def _order(nodes: list[onnx.NodeProto], layers: list[str]) -> list[int]:
