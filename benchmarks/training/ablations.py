@@ -50,7 +50,7 @@ def _then() -> Iterator[tuple[str, Options]]:
 
 #: Resolution, budget in numbers, margin: as much for the patch and the stem as they need.
 _BCCD = ((130, 44_000, 10), (224, 120_000, 18), (300, 216_000, 24))
-BCCD_EPOCHS = 40
+BCCD_EPOCHS = 80
 
 
 def bccd() -> Iterator[tuple[str, cells.Run]]:
