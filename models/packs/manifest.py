@@ -94,6 +94,8 @@ Scores = Literal["probabilities", "logits"]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 #: How numbers are stored; "bytes": as they are.
 Encoding = Literal["bytes", "float16", "bfloat16", "int8", "planes"]
+#: How a plane of bytes is stored: as it is, or as codes of fewer bits.
+PlaneBits = Literal[0, 1, 2, 3, 4, 8]
 #: What ``compile --store`` asks for.
 Store = Literal["fp32", "fp16", "bf16", "int8", "lossless"]
 
@@ -152,11 +154,20 @@ class FileRecord(_Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plane(_Record):
+    """A byte of each of many numbers: as it is, or a code of ``bits`` with ``exceptions`` beside them."""
+
+    bits: Annotated[PlaneBits, _Shared]
+    exceptions: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart(_Record):
     """The bytes [offset, offset + length) of a span in memory, and how they are stored.
 
     ``channels`` and ``block``, of "int8": the numbers are an array [channels / block, -1, block], in which
-    a channel is the first index and the last. ``planes``, of "planes": the stored bytes of each of four.
+    a channel is the first index and the last. ``planes``, of "planes": four; ``kept`` numbers are in them,
+    0: all.
     """
 
     encoding: Annotated[Encoding, _Shared]
@@ -164,7 +175,8 @@ class StoredPart(_Record):
     length: PositiveInt
     channels: Count = 0
     block: Annotated[int, Field(ge=1, le=_MAX_BLOCK), _Shared] = 1
-    planes: tuple[PositiveInt, ...] = ()
+    planes: tuple[Plane, ...] = ()
+    kept: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ The account of the layout, and what expands it in NumPy; devices do the same fas
 - "bytes": as they are.
 - "float16", "bfloat16": half the bytes; every such number is one of float32.
 - "int8": a float32 scale for each channel, then a byte for each number, which is times the scale.
-- "planes": the first bytes of all numbers, then the second ones, and so on; each of the four planes as it
-  is, or as one frame of Zstandard where that is shorter.
+- "planes": without loss, each of their four bytes in as few bits as it takes (models/packs/planes.py).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 
 from models.errors import PackError
 from models.packs.manifest import TENSOR_ALIGNMENT, Span, StoredPart
-from models.packs.planes import MOST_OPENED_BYTES, OPENER_BYTES, opened_plane
+from models.packs.planes import open_planes, planes_bytes, planes_fault
 
 NUMBER_BYTES = 4
-PLANES = 4
 Bytes = NDArray[np.uint8]
 
 
@@ -44,7 +42,7 @@ def stored_bytes(part: StoredPart) -> int:
         case "int8":
             return scale_bytes(part) + numbers
         case "planes":
-            return sum(part.planes)
+            return planes_bytes(numbers, part.kept, part.planes)
     return 2 * numbers
 
 
@@ -61,43 +59,8 @@ def least_length(parts: tuple[StoredPart, ...]) -> int:
     return max((start + stored_bytes(part) for part, start in places(parts)), default=0)
 
 
-def planes_of(part: StoredPart, source: Bytes) -> list[Bytes]:
-    """Return the four planes of a "planes" part, those that are shorter in the file opened.
-
-    Raises:
-        ValueError: one is damaged.
-    """
-    count, start, found = part.length // NUMBER_BYTES, 0, []
-    for length in part.planes:
-        plane = source[start : start + length]
-        found.append(plane if length == count else opened_plane(plane, count))
-        start += length
-    return found
-
-
-def opened_bytes(spans: Iterable[Span]) -> int:
-    """Return what planes of one of ``spans`` take while they are opened, at most."""
-    found = (
-        sum(
-            part.length // NUMBER_BYTES
-            for plane in part.planes
-            if NUMBER_BYTES * plane < part.length
-        )
-        for span in spans
-        if span.stored is not None
-        for part in span.stored.parts
-        if part.planes
-    )
-    largest = max(found, default=0)
-    return largest and largest + OPENER_BYTES
-
-
 def expand_part(part: StoredPart, source: Bytes, target: Bytes) -> None:
-    """Write to ``target``, uint8 [part.length], what ``source``, its stored bytes, stands for.
-
-    Raises:
-        ValueError: they are damaged.
-    """
+    """Write to ``target``, uint8 [part.length], what ``source``, its stored bytes, stands for."""
     match part.encoding:
         case "bytes":
             target[:] = source
@@ -117,17 +80,13 @@ def expand_part(part: StoredPart, source: Bytes, target: Bytes) -> None:
                 dtype=np.float32,
             )
         case "planes":
-            for number, plane in enumerate(planes_of(part, source)):
-                target[number::PLANES] = plane
+            open_planes(source, part.planes, part.kept, target)
 
 
 def expand_span(span: Span, source: Bytes, target: Bytes) -> None:
     """Write to ``target``, uint8 [span.length], what ``source``, all stored bytes of ``span``, stand for.
 
     Bytes that belong to no part are zero.
-
-    Raises:
-        ValueError: they are damaged.
     """
     if span.stored is None:
         target[:] = source
@@ -144,16 +103,15 @@ def read_span(weights: Path, span: Span) -> Bytes:
     """Return the bytes that ``span`` has in memory, read from the file ``weights``; nothing is verified.
 
     Raises:
-        OSError: no access. PackError: the file ends early, or what it has cannot be expanded.
+        OSError: no access. PackError: the file ends early.
     """
     with weights.open("rb") as file:
         file.seek(span.file_offset)
         source = np.frombuffer(file.read(span.file_length), np.uint8)
+    if source.size < span.file_length:
+        raise PackError(f"{weights}: ends at {span.file_offset + source.size}, inside a span")
     target = np.empty(span.length, np.uint8)
-    try:
-        expand_span(span, source, target)
-    except ValueError as exc:
-        raise PackError(f"{weights}: bytes from {span.file_offset} on: {exc}") from exc
+    expand_span(span, source, target)
     return target
 
 
@@ -167,16 +125,7 @@ def part_fault(part: StoredPart) -> str:
     if part.encoding == "int8":
         return _channel_fault(part, numbers)
     if part.encoding == "planes":
-        return _plane_fault(part, numbers)
-    return ""
-
-
-def _plane_fault(part: StoredPart, numbers: int) -> str:
-    planes = list(part.planes)
-    if len(planes) != PLANES or max(planes) > numbers:
-        return f"planes: {planes} are not {PLANES} of at most {numbers} bytes"
-    if min(planes) * MOST_OPENED_BYTES < numbers:
-        return f"planes: no frame of {min(planes)} bytes holds {numbers}"
+        return planes_fault(numbers, part.kept, part.planes)
     return ""
 
 

@@ -13,9 +13,7 @@ from models.packs.storing import (
     Bytes,
     expand_span,
     places,
-    planes_of,
     scale_bytes,
-    stored_bytes,
 )
 from pipeline.devices.elementwise.library import Library, LibraryError, Stretch, find_library
 from pipeline.devices.memory import address
@@ -39,27 +37,24 @@ class Expansion:
         self.target_bytes = sum(span.length for span in spans)
         library = find_library() if library is None else library
         self._library = library if isinstance(library, Library) else None
-        self._calls = list(_calls(self._spans))
+        stretches = list(_stretches(self._spans))
+        self._stretches = (Stretch * len(stretches))(*stretches)
 
     def run(self, source: memoryview, target: memoryview) -> None:
         """Write to ``target`` what ``source`` stands for.
 
         Raises:
-            ValueError: they have other lengths, or the source is damaged.
+            ValueError: they have other lengths.
         """
         if (source.nbytes, target.nbytes) != (self.source_bytes, self.target_bytes):
             raise ValueError(
                 f"{source.nbytes} bytes for {target.nbytes}, not "
                 f"{self.source_bytes} for {self.target_bytes}"
             )
-        brought, made = np.frombuffer(source, np.uint8), np.frombuffer(target, np.uint8)
         if self._library is None:
-            self._in_numpy(brought, made)
-            return
-        for call in self._calls:
-            held = [call.found_planes(brought, *item) for item in call.planes]
-            self._library.expand(call.stretches, address(source), address(target))
-            del held
+            self._in_numpy(np.frombuffer(source, np.uint8), np.frombuffer(target, np.uint8))
+        else:
+            self._library.expand(self._stretches, address(source), address(target))
 
     def _in_numpy(self, source: Bytes, target: Bytes) -> None:
         start = end = 0
@@ -72,67 +67,25 @@ class Expansion:
             start, end = start + span.file_length, end + span.length
 
 
-class _Call:
-    """Stretches that the library expands at once."""
-
-    def __init__(self, made: Sequence["_Made"]) -> None:
-        self.stretches = (Stretch * len(made))(*(stretch for stretch, _, _ in made))
-        #: Parts whose planes are found when they have come: number of the stretch, part, its place.
-        self.planes = [
-            (number, part, start)
-            for number, (_, part, start) in enumerate(made)
-            if part is not None and part.encoding == "planes"
-        ]
-
-    def found_planes(self, source: Bytes, number: int, part: StoredPart, start: int) -> list[Bytes]:
-        """Tell the stretch ``number`` where its planes are; they are there as long as they are held."""
-        planes = planes_of(part, source[start : start + stored_bytes(part)])
-        for place, plane in enumerate(planes):
-            self.stretches[number].planes[place] = plane.ctypes.data
-        return planes
-
-
 def expansion_of(spans: Sequence[Span]) -> Expansion | None:
     """Return what expands ``spans``; None: they are stored as they are used."""
     return Expansion(spans) if any(span.stored is not None for span in spans) else None
 
 
-#: A stretch, with the part that it is, if any, and where that is stored.
-_Made = tuple[Stretch, StoredPart | None, int]
-
-
-def _calls(spans: Sequence[Span]) -> Iterator[_Call]:
-    """Yield the calls that expand ``spans``.
-
-    A span with planes ends one: those of one span are open at a time, which is what plans count.
-    """
-    made: list[_Made] = []
-    for own in _stretches(spans):
-        made += own
-        if any(part is not None and part.encoding == "planes" for _, part, _ in own):
-            yield _Call(made)
-            made = []
-    if made:
-        yield _Call(made)
-
-
-def _stretches(spans: Sequence[Span]) -> Iterator[list[_Made]]:
-    """Yield the stretches of each of ``spans``."""
-    source = target = 0
+def _stretches(spans: Sequence[Span]) -> Iterator[Stretch]:
+    """Yield the stretches of ``spans``, one behind the other."""
+    source = end = target = 0
     for span in spans:
-        made: list[_Made] = []
-        end = target
         parts = _whole(span) if span.stored is None else span.stored.parts
         for part, start in places(parts):
             if target + part.offset > end:
-                zero = Stretch(_ZERO, to=end, length=target + part.offset - end)
-                made.append((zero, None, 0))
-            made.append((_stretch(part, source + start, target), part, source + start))
+                yield Stretch(_ZERO, to=end, length=target + part.offset - end)
+            yield _stretch(part, source + start, target)
             end = target + part.offset + part.length
         source, target = source + span.file_length, target + span.length
         if end < target:
-            made.append((Stretch(_ZERO, to=end, length=target - end), None, 0))
-        yield made
+            yield Stretch(_ZERO, to=end, length=target - end)
+            end = target
 
 
 def _whole(span: Span) -> tuple[StoredPart]:
@@ -148,4 +101,7 @@ def _stretch(part: StoredPart, start: int, target: int) -> Stretch:
         length=part.length,
         start=start + (scale_bytes(part) if part.encoding == "int8" else 0),
         scales=start,
+        kept=part.kept,
+        exceptions=tuple(plane.exceptions for plane in part.planes),
+        bits=tuple(plane.bits for plane in part.planes),
     )

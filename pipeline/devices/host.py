@@ -4,6 +4,7 @@ It is a thread of its own, which does one copy at a time, in order: on a CPU thi
 architectures of seed 003 real; a GPU's copy engine takes its place.
 """
 
+import logging
 import os
 import queue
 import threading
@@ -18,6 +19,8 @@ from loader.priority import hasten, spread
 from pipeline.devices.base import CachingDevice, Done
 from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import Memory
+
+_log = logging.getLogger(__name__)
 
 _Job = tuple[memoryview, memoryview, Expansion | None, Done]
 
@@ -86,6 +89,13 @@ def _work(copies: queue.SimpleQueue[_Job | None], cores: Collection[int]) -> Non
                 np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
         except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
             error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
-        done(error, time.perf_counter() - started)
+        _tell(done, error, time.perf_counter() - started)
         # Kept while waiting, they would keep a model's buffers.
         del job, source, target, expansion, done
+
+
+def _tell(done: Done, error: LoaderError | None, seconds: float) -> None:
+    try:
+        done(error, seconds)
+    except Exception:  # noqa: BLE001  a thread that ends would strand the copies of all models
+        _log.exception("a callback failed; the copier goes on")

@@ -12,7 +12,6 @@ from itertools import groupby
 
 from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
 from models.packs.manifest import Manifest, Piece
-from models.packs.storing import opened_bytes
 from pipeline.program.regions import (
     Action,
     Call,
@@ -263,5 +262,4 @@ def graph_of(manifest: Manifest, call: Call) -> int:
 def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
     records = len(manifest.pieces) + len(manifest.values)
-    own = _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)
-    return own + opened_bytes(manifest.spans)
+    return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)

@@ -103,7 +103,7 @@ def pipeline(
     ring_bytes = size(ring, "--ring")
     if plot is not None:
         check_plotting()
-    disk = disk_of(pace, opened.manifest)
+    disk = disk_of(pace)
     profile = _profile(opened, chosen, device, warn, disk)
     opened = device.fitted(opened)
     wanted = PEERS if with_peers else ()

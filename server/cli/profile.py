@@ -84,7 +84,7 @@ def profile(
         raise typer.BadParameter("a bound is of the real disk", param_hint="--pace")
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
-    disk = disk_of(pace, opened.manifest)
+    disk = disk_of(pace)
     _check_writable(opened)
     if bound:
         wanted = Wanted(

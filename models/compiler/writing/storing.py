@@ -17,10 +17,9 @@ from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
 from models.packs.manifest import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
-from models.packs.planes import closed_plane
+from models.packs.planes import close_planes
 from models.packs.storing import (
     NUMBER_BYTES,
-    PLANES,
     expand_part,
     least_length,
     places,
@@ -105,12 +104,13 @@ class Storing:
     ) -> tuple[tuple[StoredPart, ...], list[Bytes]]:
         """Return the parts of ``span`` and the stored bytes of each."""
         if self._store == "lossless":
-            planes = [closed_plane(content[number::PLANES]) for number in range(PLANES)]
-            lengths = tuple(len(plane) for plane in planes)
-            part = StoredPart(encoding="planes", offset=0, length=span.length, planes=lengths)
-            return (part,), [np.concatenate(planes)]
-        made = list(self._parts(span))
-        return tuple(part for part, _ in made), [data for _, data in made]
+            made = close_planes(content)
+            part = StoredPart(
+                encoding="planes", offset=0, length=span.length, planes=made.planes, kept=made.kept
+            )
+            return (part,), [made.data]
+        parts = list(self._parts(span))
+        return tuple(part for part, _ in parts), [data for _, data in parts]
 
     def _parts(self, span: PlannedSpan) -> Iterator[tuple[StoredPart, Bytes]]:
         for own, offset in sorted(span.parts.items(), key=lambda item: item[1]):

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 #: Of the structures in kernels/chain.h and kernels/expansion.h.
-VERSION = 3
+VERSION = 4
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 

@@ -57,7 +57,9 @@ class Stretch(ctypes.Structure):
         ("length", ctypes.c_size_t),
         ("start", ctypes.c_size_t),
         ("scales", ctypes.c_size_t),
-        ("planes", ctypes.c_void_p * 4),
+        ("kept", ctypes.c_size_t),
+        ("exceptions", ctypes.c_size_t * 4),
+        ("bits", ctypes.c_uint8 * 4),
     )
 
 

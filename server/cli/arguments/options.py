@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
-from models.packs.manifest import Manifest
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
@@ -68,19 +67,14 @@ def size(text: str | None, option: str) -> int | None:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
 
 
-def disk_of(pace: str | None, manifest: Manifest) -> Disk:
-    """Return the disk of ``pace``, as 3.5GB/s, for a pack; the real one of None.
+def disk_of(pace: str | None) -> Disk:
+    """Return the disk of ``pace``, as 3.5GB/s; the real one of None.
 
     Raises:
-        typer.BadParameter: it is not a speed, or the pack cannot run on what such a disk brings: nothing.
+        typer.BadParameter: it is not a speed.
     """
     if pace is None:
         return REAL_DISK
-    if manifest.store == "lossless":
-        raise typer.BadParameter(
-            "a paced disk brings nothing that lossless weights could be expanded from",
-            param_hint="--pace",
-        )
     try:
         return paced_disk(parse_size(pace.removesuffix("/s")))
     except ValueError as exc:

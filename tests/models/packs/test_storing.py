@@ -3,20 +3,16 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.compiler.writing.storing import encoded
 from models.packs.manifest import Encoding, StoredPart
-from models.packs.planes import closed_plane
 from models.packs.storing import (
-    PLANES,
     aligned,
     expand_part,
     least_length,
-    part_fault,
     places,
     stored_bytes,
 )
@@ -66,38 +62,6 @@ def test_bytes_are_within_half_a_step_of_their_channel(
     # Beside half a step what rounding the scale, and a product with it, makes of 127 steps.
     assert (np.abs(found - x) <= most * (0.5 / 127 + 2.0**-22) + 127 * 2.0**-149).all()
     assert not found[np.broadcast_to(most == 0, x.shape)].any()
-
-
-@drawn
-@given(st.binary(min_size=4, max_size=4000), st.booleans())
-def test_planes_give_the_same_bits(content: bytes, is_regular: bool) -> None:
-    data = np.frombuffer(content[: len(content) // 4 * 4] * (30 if is_regular else 1), np.uint8)
-    planes = [closed_plane(data[number::PLANES]) for number in range(PLANES)]
-    part = StoredPart(encoding="planes", offset=0, length=data.size, planes=tuple(map(len, planes)))
-    assert np.array_equal(again(part, np.concatenate(planes)).view(np.uint8), data)
-
-
-def test_planes_of_one_byte_shrink_to_almost_nothing() -> None:
-    assert len(closed_plane(np.zeros(1 << 16, np.uint8))) < 100
-
-
-@pytest.mark.parametrize(("length", "can_be"), [(1 << 20, True), (1 << 21, False)])
-def test_frames_that_cannot_hold_as_much_are_no_part(length: int, can_be: bool) -> None:
-    made = StoredPart(encoding="planes", offset=0, length=4 * length, planes=(1 << 20, 32, 32, 32))
-    assert (part_fault(made) == "") == can_be
-
-
-@pytest.mark.parametrize("change", ["cut", "other length", "flipped"])
-def test_a_damaged_plane_is_an_error(change: str) -> None:
-    frame = closed_plane(np.zeros(1000, np.uint8)).copy()
-    if change == "cut":
-        frame = frame[:-3]
-    if change == "flipped":
-        frame[0] ^= 0xFF
-    length = 4 * (999 if change == "other length" else 1000)
-    part = StoredPart(encoding="planes", offset=0, length=length, planes=(len(frame),) * PLANES)
-    with pytest.raises(ValueError, match="frame"):
-        expand_part(part, np.concatenate([frame] * PLANES), np.empty(length, np.uint8))
 
 
 @st.composite

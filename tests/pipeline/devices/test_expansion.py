@@ -1,16 +1,12 @@
 """Expanding stored weights: the library and NumPy give the same bits, and touch nothing else."""
 
-import weakref
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs import storing
-from models.packs.manifest import Encoding, Span, Stored, StoredPart
-from models.packs.planes import closed_plane, opened_plane
-from models.packs.storing import Bytes, aligned, least_length
+from models.packs.manifest import Encoding, Plane, PlaneBits, Span, Stored, StoredPart
+from models.packs.storing import aligned, least_length
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.devices.expansion import Expansion, expansion_of
 from tests.examples import examples
@@ -18,7 +14,8 @@ from tests.pipeline.devices.elementwise.chains import library, needs_library
 
 PAGE = 4096
 drawn = examples(25, many=1000)
-ENCODINGS: list[Encoding] = ["bytes", "float16", "bfloat16", "int8", "planes"]
+ENCODINGS: list[Encoding] = ["bytes", "float16", "bfloat16", "int8"]
+BITS: list[PlaneBits] = [0, 1, 2, 3, 4, 8]
 
 
 @st.composite
@@ -29,7 +26,7 @@ def spans(draw: st.DrawFn) -> list[Span]:
         parts, end = [], 0
         for _ in range(draw(st.integers(0, 3))):
             end += 4 * draw(st.integers(0, 9))
-            parts.append(draw(stored_parts(end)))
+            parts.append(draw(st.one_of(stored_parts(end), parts_of_planes(end))))
             end += parts[-1].length
         length = -(-max(end, 1) // PAGE) * PAGE
         brought = max(aligned(least_length(tuple(parts))), 64)
@@ -50,7 +47,20 @@ def stored_parts(draw: st.DrawFn, offset: int) -> StoredPart:
         length=4 * numbers,
         channels=channels,
         block=block,
-        planes=(numbers,) * 4,
+    )
+
+
+@st.composite
+def parts_of_planes(draw: st.DrawFn, offset: int) -> StoredPart:
+    """Draw planes, whose bytes may have more exceptions, and more that is kept, than is said here."""
+    blocks = draw(st.integers(1, 4))
+    planes = tuple(
+        Plane(bits=bits, exceptions=0 if bits == 8 else draw(st.integers(0, 255 * blocks)))
+        for bits in draw(st.lists(st.sampled_from(BITS), min_size=4, max_size=4))
+    )
+    kept = 256 * draw(st.integers(0, blocks))
+    return StoredPart(
+        encoding="planes", offset=offset, length=1024 * blocks, planes=planes, kept=kept
     )
 
 
@@ -102,36 +112,3 @@ def test_memory_of_another_size_is_refused(lengths: tuple[int, int]) -> None:
 
 def test_weights_that_lie_as_they_are_need_none() -> None:
     assert expansion_of([Span(offset=0, length=PAGE, checksum="0" * 16)]) is None
-
-
-@needs_library
-def test_planes_of_one_span_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a read of many spans would take more than plans count (opened_bytes)."""
-    frame = closed_plane(np.zeros(PAGE, np.uint8))
-    part = StoredPart(encoding="planes", offset=0, length=4 * PAGE, planes=(len(frame),) * 4)
-    found = [
-        Span(
-            offset=number * 4 * PAGE,
-            length=4 * PAGE,
-            checksum="0" * 16,
-            stored=Stored(offset=number * PAGE, length=PAGE, parts=(part,)),
-        )
-        for number in range(5)
-    ]
-    alive: list[weakref.ref[Bytes]] = []
-    most = 0
-
-    def opened(frame: Bytes, count: int) -> Bytes:
-        nonlocal most
-        made = np.copy(opened_plane(frame, count))
-        alive.append(weakref.ref(made))
-        most = max(most, sum(one() is not None for one in alive))
-        return made
-
-    monkeypatch.setattr(storing, "opened_plane", opened)
-    source = np.zeros((5, PAGE), np.uint8)
-    source[:, : 4 * len(frame)] = np.tile(frame, 4)
-    target = np.full(5 * 4 * PAGE, 7, np.uint8)
-    Expansion(found, library()).run(source.reshape(-1).data, target.data)
-    assert not target.any()
-    assert most == 4

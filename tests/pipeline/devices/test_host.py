@@ -3,6 +3,8 @@
 import gc
 import threading
 
+import pytest
+
 from loader.errors import LoaderError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.expansion import Expansion
@@ -75,6 +77,19 @@ def test_whatever_an_expansion_raises_ends_its_copy_alone() -> None:
         assert copied(device, b"abc", HostMemory(3)) is None
     finally:
         device.close()
+
+
+def test_a_callback_that_fails_ends_no_other_copy(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_error: Exception | None, _seconds: float) -> None:
+        raise RuntimeError("not ready")
+
+    device, target = CpuDevice(), HostMemory(3)
+    try:
+        device.copy(memoryview(b"abc"), target, 0, fail)
+        assert copied(device, b"xyz", target) is None
+    finally:
+        device.close()
+    assert "a callback failed" in caplog.text
 
 
 def test_a_copy_while_it_closes_is_of_another_thread() -> None:

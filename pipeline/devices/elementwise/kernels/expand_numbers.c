@@ -58,17 +58,3 @@ static void NAMED(expand_int8)(float *to, const int8_t *from, const float *scale
         default: expand_blocks(to, from, scales, blocks, block, rows);
     }
 }
-
-static void NAMED(expand_planes)(uint32_t *restrict to, const uint8_t *const *planes, size_t n) {
-    const uint8_t *restrict a = planes[0], *restrict b = planes[1];
-    const uint8_t *restrict c = planes[2], *restrict d = planes[3];
-    for (size_t i = 0; i < n; i++)
-        to[i] = (uint32_t)a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
-}
-
-const struct expansions NAMED(expansions) = {
-    .float16 = NAMED(expand_float16),
-    .bfloat16 = NAMED(expand_bfloat16),
-    .int8 = NAMED(expand_int8),
-    .planes = NAMED(expand_planes),
-};

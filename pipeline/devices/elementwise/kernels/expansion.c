@@ -18,7 +18,7 @@ static void expand(const struct stretch *stretch, const uint8_t *source, uint8_t
             expansions->int8(to, (const int8_t *)from, (const float *)(source + stretch->scales),
                              stretch->channels, stretch->block, numbers);
             break;
-        case PLANES: expansions->planes(to, stretch->planes, numbers); break;
+        case PLANES: expansions->planes(to, from, stretch); break;
         default: break;
     }
 }

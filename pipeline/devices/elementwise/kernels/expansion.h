@@ -17,11 +17,12 @@ enum encoding {
     N_ENCODINGS,
 };
 
-enum { N_PLANES = 4 };
+enum { N_PLANES = 4, BLOCK_NUMBERS = 256, DICTIONARY_BYTES = 16, MOST_BITS = 4 };
 
-// `length` bytes at `to` of the target. Of FLOAT16, BFLOAT16 and BYTES they are made of what is at `from` of
-// the source. Of INT8 of numbers there, [channels / block][..][block], and of `scales` at another place of
-// the source. Of PLANES of `planes`, which lie anywhere.
+// `length` bytes at `to` of the target, made of what is at `from` of the source. Of INT8 these are numbers
+// [channels / block][..][block], with `scales` at another place of the source. Of PLANES whole blocks of
+// numbers: `bits` of a code (8: the byte itself) and `exceptions` of each plane; `kept` of the numbers, those
+// that are not zero (0: all).
 struct stretch {
     int32_t encoding;
     uint32_t block;
@@ -30,14 +31,16 @@ struct stretch {
     size_t length;
     size_t from;
     size_t scales;
-    const uint8_t *planes[N_PLANES];
+    size_t kept;
+    size_t exceptions[N_PLANES];
+    uint8_t bits[N_PLANES];
 };
 
 struct expansions {
     void (*float16)(float *to, const uint16_t *from, size_t n);
     void (*bfloat16)(uint32_t *to, const uint16_t *from, size_t n);
     void (*int8)(float *to, const int8_t *from, const float *scales, size_t channels, size_t block, size_t n);
-    void (*planes)(uint32_t *to, const uint8_t *const *planes, size_t n);
+    void (*planes)(uint32_t *to, const uint8_t *from, const struct stretch *stretch);
 };
 
 #endif

@@ -1,4 +1,4 @@
-// All kernels for one processor (-DTARGET=avx2), and their table in the order of `enum operator`.
+// All kernels for one processor (-DTARGET=avx2), and their tables: operators in the order of `enum operator`.
 #include "chain.h"
 #include "target.h"
 
@@ -6,6 +6,7 @@
 #include "bounded.c"
 #include "error_function.c"
 #include "expand_numbers.c"
+#include "expand_planes.c"
 #include "hyperbolic.c"
 #include "logistic.c"
 #include "mish.c"
@@ -30,4 +31,11 @@ kernel *const NAMED(kernels)[N_OPERATORS] = {
     [MISH] = NAMED(mish),
     [ERF] = NAMED(erf),
     [GELU] = NAMED(gelu),
+};
+
+const struct expansions NAMED(expansions) = {
+    .float16 = NAMED(expand_float16),
+    .bfloat16 = NAMED(expand_bfloat16),
+    .int8 = NAMED(expand_int8),
+    .planes = NAMED(expand_planes),
 };

@@ -53,8 +53,16 @@ def test_what_cannot_be_stored_or_run_so_is_refused(cli: Cli, tmp_path: Path) ->
     cli(*asked, "--store", "int4").refuses(BAD, "--store", "'int4'", "fp16", "lossless")
     cli(*asked, "--store", "int8", "--target", "cuda-sm72").refuses(BAD, "--store int8", "GPU")
     assert cli(*asked, "--store", "lossless").code == 0
-    cli("profile", tmp_path / "net", "--pace", "1GB/s").refuses(BAD, "--pace", "lossless")
     cli("export-c", tmp_path / "net", "-o", tmp_path / "c").refuses(BAD, "stored as lossless")
+
+
+def test_a_paced_disk_brings_nothing_and_lossless_weights_expand_all_the_same(
+    cli: Cli, source: Path, tmp_path: Path
+) -> None:
+    pack = tmp_path / "net"
+    cli("compile", source, "-o", pack, "--store", "lossless")
+    paced = ("--pace", "1GB/s", "--iterations", "5")
+    assert cli("bench", "pipeline", pack, "--architectures", "2s", *paced).code == 0
 
 
 def test_a_profile_measures_what_expands_and_plans_use_it(
