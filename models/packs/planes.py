@@ -74,11 +74,13 @@ def close_planes(content: Bytes) -> Closed:
     """Return the float32 numbers whose bytes are ``content``, whole blocks of them, in the fewest bytes."""
     words = content.view(np.uint32)
     every = _closed(words)
-    some = words[words != 0]
-    if not some.size:
+    zeros = words == 0
+    # A bit for each number must be less than what zeros take.
+    if not words.size // 32 < np.count_nonzero(zeros) < words.size:
         return every
+    some = words[~zeros]
     few = _closed(np.pad(some, (0, -some.size % BLOCK_NUMBERS)))
-    mask = np.packbits(words != 0, bitorder="little")
+    mask = np.packbits(~zeros, bitorder="little")
     if few.data.size + mask.size >= every.data.size:
         return every
     data = np.concatenate([few.data[:_HEADER_BYTES], mask, few.data[_HEADER_BYTES:]])
@@ -121,18 +123,22 @@ def _closed(words: _Words) -> Closed:
 def _close_plane(plane: Bytes) -> tuple[Plane, Bytes, Bytes]:
     """Return how ``plane`` is stored in the fewest bytes, its dictionary and what is stored."""
     counts = np.bincount(plane, minlength=256)
-    common = np.argsort(-counts, kind="stable")[:DICTIONARY_BYTES].astype(np.uint8)
-    best = Plane(bits=WHOLE_BITS)
+    order = np.argsort(-counts, kind="stable").astype(np.uint8)
+    ways = [Plane(bits=WHOLE_BITS)]
     for bits in _CODE_BITS:
-        rest = _exceptional(plane, common[: 1 << bits]).reshape(-1, BLOCK_NUMBERS).sum(axis=1)
-        made = Plane(bits=bits, exceptions=int(rest.sum()))
-        if max(rest) <= _MOST_EXCEPTIONS and _plane_bytes(plane.size, made) < _plane_bytes(
-            plane.size, best
-        ):
-            best = made
-    if best.bits == WHOLE_BITS:
-        return best, np.zeros(DICTIONARY_BYTES, np.uint8), plane
-    return best, common, _coded(plane, common[: 1 << best.bits], best.bits)
+        rest = int(counts[order[1 << bits :]].sum())
+        ways.append(Plane(bits=bits, exceptions=rest))
+    for way in sorted(ways, key=lambda way: _plane_bytes(plane.size, way)):
+        if way.bits == WHOLE_BITS:
+            break
+        dictionary = order[: 1 << way.bits]
+        if _most_of_a_block(_exceptional(plane, dictionary)) <= _MOST_EXCEPTIONS:
+            return way, order[:DICTIONARY_BYTES], _coded(plane, dictionary, way.bits)
+    return Plane(bits=WHOLE_BITS), np.zeros(DICTIONARY_BYTES, np.uint8), plane
+
+
+def _most_of_a_block(chosen: NDArray[np.bool_]) -> int:
+    return int(chosen.reshape(-1, BLOCK_NUMBERS).sum(axis=1).max())
 
 
 def _exceptional(plane: Bytes, dictionary: Bytes) -> NDArray[np.bool_]:

@@ -27,24 +27,35 @@ def load_residents(
     """
     kept = memory.resident
     lengths = {span: manifest.spans[span].file_length for span in plan.resident}
-    if kept.reachable and not plan.architecture.copies and not manifest.expands:
+    largest = max(lengths.values(), default=0)
+    if plan.staging_bytes >= largest:
+        _load(manifest, plan, memory.staging, kept, device, read)
+        return
+    if kept.reachable:
         for span, length in lengths.items():
             _read(span, kept.host(plan.spans[span], length), read)
         return
-    staging = device.allocate("staging", max(lengths.values(), default=0))
+    staging = device.allocate("staging", largest)
     stuck = False
     try:
-        for span, length in lengths.items():
-            staged = staging.host(0, length)
-            _read(span, staged, read)
-            expansion = expansion_of(manifest.spans[span : span + 1])
-            _copy(span, staged, device, kept, plan.spans[span], expansion)
+        _load(manifest, plan, staging, kept, device, read)
     except DrainError:
         stuck = True
         raise
     finally:
         if not stuck:
             staging.close()
+
+
+def _load(
+    manifest: Manifest, plan: Plan, staging: Memory, kept: Memory, device: Device, read: ReadSpan
+) -> None:
+    """Read each resident span to ``staging`` and copy it to ``kept``."""
+    for span in plan.resident:
+        staged = staging.host(0, manifest.spans[span].file_length)
+        _read(span, staged, read)
+        expansion = expansion_of(manifest.spans[span : span + 1])
+        _copy(span, staged, device, kept, plan.spans[span], expansion)
 
 
 def _read(span: int, target: memoryview, read: ReadSpan) -> None:

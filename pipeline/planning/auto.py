@@ -59,7 +59,7 @@ def plan_auto(
         PlanError: the limit is too small for any plan.
     """
     drafts = Drafts(manifest, durations_of, architecture, regions)
-    limit = sum(span.length for span in manifest.spans)
+    limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
     draft = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds).best()

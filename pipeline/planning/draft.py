@@ -20,6 +20,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import (
     PAGE_BYTES,
     Streaming,
+    loading_bytes,
     staging_bytes,
     staging_share,
     streaming,
@@ -100,6 +101,7 @@ class Drafts:
         self._manifest = manifest
         self._durations_of = durations_of
         self._architecture = of_weights(architecture, manifest)
+        self._loading = loading_bytes(manifest, self._architecture)
         self._regions = regions
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
@@ -110,6 +112,11 @@ class Drafts:
         """How a smaller --chunk would help, to end a message with."""
         return chunk_advice(self._manifest, self._architecture)
 
+    @property
+    def all_resident_bytes(self) -> int:
+        """Weight memory where all spans stay."""
+        return self._loading + sum(span.length for span in self._manifest.spans)
+
     def smallest_bytes(self, level: Level) -> int:
         """Return the least weight memory that runs the kernels of ``level``."""
         return level.kept_bytes + self.with_staging(level.largest_bytes, level.units)
@@ -117,13 +124,15 @@ class Drafts:
     def with_staging(self, ring_bytes: int, units: Sequence[Unit]) -> int:
         """Return what a ring of ``ring_bytes`` for ``units`` takes, its staging included."""
         largest = max((unit.stored for unit in units), default=0)
-        return ring_bytes + staging_bytes(self._architecture, units, ring_bytes, largest)
+        return ring_bytes + staging_bytes(
+            self._architecture, units, ring_bytes, largest, self._loading
+        )
 
     def largest_ring(self, n_bytes: int, units: Sequence[Unit]) -> int:
         """Return the size of a ring for ``units`` that takes ``n_bytes``, its staging included."""
         if not self._architecture.copies:
             return n_bytes // PAGE_BYTES * PAGE_BYTES
-        beside = n_bytes - max((unit.stored for unit in units), default=0)
+        beside = n_bytes - max(self._loading, *(unit.stored for unit in units), 0)
         even = int(n_bytes / (1 + staging_share(units)))
         ring = max(min(beside, even), 0) // PAGE_BYTES * PAGE_BYTES
         # Staging is whole pages: a few more may fit.
@@ -160,7 +169,7 @@ class Drafts:
         level = self.level_of(choice)
         kept = set(choice.resident)
         units = [unit for unit in level.units if not kept.issuperset(unit.spans)]
-        stream = streaming(self._architecture, choice, units)
+        stream = streaming(self._architecture, choice, units, self._loading)
         rows, starts = self._rows(level, stream, choice.ahead == "idle")
         ends = [*starts[1:], len(level.until) - 1]
         kernels = tuple(

@@ -9,7 +9,13 @@ from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import plan_arena
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.streaming import PAGE_BYTES, Streaming, needed_bytes, streaming
+from pipeline.planning.streaming import (
+    PAGE_BYTES,
+    Streaming,
+    loading_bytes,
+    needed_bytes,
+    streaming,
+)
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
 from pipeline.program.lives import lifetimes, never_whole, placed
@@ -55,7 +61,8 @@ def make_plan(
     kept = _resident_spans(manifest, architecture, choice, steps)
     streamed = streamed_units(manifest, steps, set(kept))
     _check_ring(manifest, architecture, choice, streamed)
-    stream = streaming(architecture, choice, streamed)
+    loading = loading_bytes(manifest, architecture)
+    stream = streaming(architecture, choice, streamed, loading)
     resident_bytes = sum(manifest.spans[i].length for i in kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
     arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))

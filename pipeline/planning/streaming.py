@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
+from models.packs.manifest import Manifest
 from pipeline.planning.plan import Choice
 from pipeline.planning.units import Unit
 from pipeline.schedule.architectures import Architecture
@@ -56,8 +57,20 @@ def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
     return (architecture.slots or 1) * max(through, default=0)
 
 
-def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit]) -> Streaming:
-    """Return how ``units`` stream as is chosen.
+def loading_bytes(manifest: Manifest, architecture: Architecture) -> int:
+    """Return where the disk writes resident spans to that are copied, one after the other: the largest.
+
+    Of all spans, resident or not, so that it does not depend on which are.
+    """
+    if not (architecture.copies or manifest.expands):
+        return 0
+    return max((span.file_length for span in manifest.spans), default=0)
+
+
+def streaming(
+    architecture: Architecture, choice: Choice, units: Sequence[Unit], loading: int = 0
+) -> Streaming:
+    """Return how ``units`` stream as is chosen; staging is at least ``loading`` bytes.
 
     Raises:
         LoaderError: the ring is smaller than what it must hold.
@@ -73,7 +86,7 @@ def streaming(architecture: Architecture, choice: Choice, units: Sequence[Unit])
     )
     places = _places(architecture, groups, n_bytes, elsewhere)
     largest_read = max((group.read_bytes for group in groups), default=0)
-    staged_bytes = staging_bytes(architecture, units, n_bytes, largest_read)
+    staged_bytes = staging_bytes(architecture, units, n_bytes, largest_read, loading)
     staged = [replace(group, length=group.read_bytes) for group in groups]
     read_places = (
         _places(architecture, staged, staged_bytes, elsewhere) if architecture.copies else places
@@ -102,16 +115,20 @@ def staging_share(units: Sequence[Unit]) -> float:
 
 
 def staging_bytes(
-    architecture: Architecture, units: Sequence[Unit], ring_bytes: int, largest_read: int
+    architecture: Architecture,
+    units: Sequence[Unit],
+    ring_bytes: int,
+    largest_read: int,
+    loading: int,
 ) -> int:
     """Return the size of staging: it holds as many weights as the ring does, as they are stored.
 
-    At least it holds reads of ``largest_read``.
+    At least it holds reads of ``largest_read``, and what it takes while ``loading``.
     """
     if not architecture.copies:
-        return 0
+        return loading
     even = int(ring_bytes * staging_share(units)) // PAGE_BYTES * PAGE_BYTES
-    return max(even, (architecture.slots or 1) * largest_read)
+    return max(even, (architecture.slots or 1) * largest_read, loading)
 
 
 def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> list[Group]:

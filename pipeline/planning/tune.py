@@ -48,7 +48,7 @@ def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
     Where weights pass two rings that may be more than all weights in memory.
     """
     streamed = drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
-    return min(streamed, sum(span.length for span in manifest.spans))
+    return min(streamed, drafts.all_resident_bytes)
 
 
 class Tuner:
@@ -205,7 +205,7 @@ class Tuner:
         everything = tuple(
             index for index, span in enumerate(self._manifest.spans) if not span.resident
         )
-        if sum(span.length for span in self._manifest.spans) <= self._limit:
+        if self._drafts.all_resident_bytes <= self._limit:
             for chunk in self._sizes:
                 yield Choice(0, chunk, PAGE_BYTES, 1, everything, ahead="tail")
 

@@ -20,6 +20,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.memory import Memory, Use
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
@@ -150,6 +151,30 @@ def test_a_sweep_reads_what_lies_in_the_file(store: Store, packs: dict[str, Pack
     assert plan.read_bytes == sum(span.file_length for span in streamed)
     assert plan.read_bytes < sum(span.length for span in streamed)
     assert plan.staging_bytes <= plan.ring_bytes
+
+
+class Counting(CpuDevice):
+    """Adds up what is asked for."""
+
+    asked_bytes = 0
+
+    def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+        self.asked_bytes += n_bytes
+        return super().allocate(use, n_bytes, slots)
+
+
+@pytest.mark.parametrize("architecture", ["pre", "2s"])
+@pytest.mark.parametrize("store", STORES)
+def test_loading_takes_no_memory_beside_the_plan(
+    store: Store, architecture: str, packs: dict[str, Pack]
+) -> None:
+    plan = make_plan(packs[store].manifest, ARCHITECTURES[architecture])
+    device = Counting(1)
+    try:
+        with opened(packs[store], plan, device):
+            assert device.asked_bytes <= plan.weight_bytes + plan.arena_bytes + plan.scratch_bytes
+    finally:
+        device.close()
 
 
 def test_a_flipped_bit_is_found_before_it_is_expanded(

@@ -1,0 +1,1 @@
+"""Weights that are stored in fewer bytes: the same answers, and what expanding them takes."""
