@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Plane, PlaneBits
+from models.packs.records.spans import Plane, PlaneBits
 
 PLANES = 4
 BLOCK_NUMBERS = 256

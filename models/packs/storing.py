@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import PackError
-from models.packs.manifest import TENSOR_ALIGNMENT, Span, StoredPart
 from models.packs.planes import open_planes, planes_bytes, planes_fault
+from models.packs.records.pieces import TENSOR_ALIGNMENT
+from models.packs.records.spans import Span, StoredPart
 
 NUMBER_BYTES = 4
 Bytes = NDArray[np.uint8]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.compiler.writing.storing import encoded
-from models.packs.manifest import Encoding, StoredPart
+from models.packs.records.spans import Encoding, StoredPart
 from models.packs.storing import (
     aligned,
     expand_part,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import Encoding, Plane, PlaneBits, Span, Stored, StoredPart
+from models.packs.records.spans import Encoding, Plane, PlaneBits, Span, Stored, StoredPart
 from models.packs.storing import aligned, least_length
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.devices.expansion import Expansion, expansion_of
