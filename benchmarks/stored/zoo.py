@@ -3,8 +3,10 @@
 Each is built and compiled twice, plain and with ``--store lossless``. Compared are all spans, as they are
 in memory, and an answer: streamed in two stages, against all weights in memory of the plain pack.
 
-Run as ``python -m benchmarks.stored.zoo [NETWORK | F.onnx ...] [--folder DIR]``; prints Markdown. Exit 1
-where a bit differs.
+Of a plain pack that is there already only the spans are compared, which takes a tenth of the time.
+
+Run as ``python -m benchmarks.stored.zoo [NETWORK | F.onnx | PACK ...] [--folder DIR]``; prints Markdown.
+Exit 1 where a bit differs.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import numpy as np
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
+from models.packs.planes import close_planes
+from models.packs.records.spans import SPAN_ALIGNMENT, Stored, StoredPart
 from models.packs.storing import read_span
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.expansion import Expansion
@@ -67,6 +71,8 @@ def main() -> None:
 
 def _gain(name: str, folder: Path) -> Gain:
     source = Path(name)
+    if source.is_dir():
+        return _gain_of_spans(open_pack(source))
     if source.suffix != ".onnx":
         source = folder / f"{name}.onnx"
         zoo.build(name, source)
@@ -87,6 +93,29 @@ def _gain(name: str, folder: Path) -> Gain:
         len(spans),
         next(_faults(plain, lossless), ""),
     )
+
+
+def _gain_of_spans(plain: Pack) -> Gain:
+    """Return what storing the spans of ``plain`` would gain, and whether the same bits come out."""
+    stored_bytes, planes, fault = 0, 0, ""
+    for number, span in enumerate(plain.manifest.spans):
+        content = read_span(plain.weights_path, span)
+        made = close_planes(content)
+        length = -(-made.data.size // SPAN_ALIGNMENT) * SPAN_ALIGNMENT
+        stored_bytes += min(length, span.length)
+        if length >= span.length:
+            continue
+        planes += 1
+        part = StoredPart(
+            encoding="planes", offset=0, length=span.length, planes=made.planes, kept=made.kept
+        )
+        stored = Stored(offset=0, length=made.data.size, parts=(part,))
+        found = np.empty_like(content)
+        Expansion([replace(span, stored=stored)]).run(made.data.data, found.data)
+        if not np.array_equal(content, found):
+            fault = fault or f"span {number}"
+    plain_bytes = plain.weights_path.stat().st_size
+    return Gain(plain.name, plain_bytes, stored_bytes, planes, len(plain.manifest.spans), fault)
 
 
 def _faults(plain: Pack, lossless: Pack) -> Iterator[str]:
