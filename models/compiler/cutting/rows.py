@@ -306,8 +306,8 @@ class _Finder:
         lowest = node.op_type == "MaxPool"
         extent, made = (self._shape(name)[2 + axis] for name in (node.input[0], node.output[0]))
         last = (made - 1) * stride - above
-        if last >= extent:
-            return None  # made of padding alone
+        if above >= kernel or last >= extent:
+            return None  # the first or the last are made of padding alone
         if node.op_type == "AveragePool":
             reached = last + kernel
             counted = given.get("count_include_pad", 0) and reached <= extent + below

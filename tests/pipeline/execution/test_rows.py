@@ -267,6 +267,12 @@ CASES = {
         a = Conv<pads=[1,1,3,1]>(x, wa)
         y = Conv<pads=[1,1,1,1]>(a, wb)
     """, {"wa": W3, "wb": W3}, whole=1),
+    "pads as large as a kernel": Case("""
+        a = Conv<pads=[3,1,1,3]>(x, wa)
+        b = Conv<pads=[1,1,1,1]>(a, wb)
+        c = Conv<pads=[2,2,2,2]>(b, wc)
+        y = Conv<pads=[1,1,1,1]>(c, wd)
+    """, {"wa": W3, "wb": W1, "wc": W5, "wd": W3}, whole=1),
     "one pixel": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         b = Relu(a)
