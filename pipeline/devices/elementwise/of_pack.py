@@ -85,11 +85,14 @@ class PackPrograms:
         )
         whole = next(iter(programs), None)
         rows = steps_of(parts, kept) if whole is not None and len(programs) == 1 else None
-        if rows is None or whole is None or _kinds(rows) != _kinds(whole.steps):
+        divided: dict[int, Program] | None = None
+        if rows is not None and whole is not None and _kinds(rows) == _kinds(whole.steps):
+            divided = _divided(rows, operators)
+        if divided is None:
             self._differing.update(piece.outputs[0].index for piece in pieces)
             self._rows.update(dict.fromkeys(operators))
         else:
-            self._rows.update(_divided(rows, operators))
+            self._rows.update(divided)
 
 
 def _one_pass_already(steps: Sequence[Step]) -> bool:
