@@ -83,7 +83,8 @@ class Piece(Record):
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
-    with others, ``unrolled`` does.
+    with others, ``unrolled`` does. ``by_rows``: its first input may stay with the request, of which it takes
+    rows; the device says so that runs it, never a file.
     """
 
     graph: Count
@@ -94,6 +95,7 @@ class Piece(Record):
     resident: Resident | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    by_rows: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

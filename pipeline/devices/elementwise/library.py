@@ -175,9 +175,9 @@ class Library:
         """Run a task on the threads of the library; return whether there was memory for it."""
         return not self._functions.integers_run(ctypes.byref(task))
 
-    def hand_over(self, task: ctypes.Structure) -> None:
-        """Have the next operator `Job` of this thread's sessions run ``task``."""
-        self._functions.integers_hand_over(ctypes.byref(task))
+    def hand_over(self, task: ctypes.Structure | None) -> None:
+        """Have the next operator `Job` of this thread's sessions run ``task``; None: nothing."""
+        self._functions.integers_hand_over(None if task is None else ctypes.byref(task))
 
     def bind_average(self, average: ctypes.Structure, held: object) -> Launcher:
         """Return what runs ``average``, which points to what is ``held``."""

@@ -84,6 +84,15 @@ def strip_rows(found: QuantisedTask, rectangle: Rectangle) -> tuple[int, int]:
     return rows, most
 
 
+def strip_bytes(found: QuantisedTask) -> int:
+    """Return what rows of a request take, with those that are kept as they move."""
+    if found.rectangle is None:
+        return 0
+    line = _FLOAT_BYTES * found.rectangle.planes[1] * found.rectangle.planes[3]
+    rows, most = strip_rows(found, found.rectangle)
+    return line * (most + max(most - rows, 0))
+
+
 def _most_rows(found: QuantisedTask, rows: int) -> int:
     last = found.layers[-1].rows.made
     bands = (found.given_rows(at, min(at + rows, last)) for at in range(0, last, rows))

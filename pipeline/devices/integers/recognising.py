@@ -196,22 +196,25 @@ class _Reader:
 
     def _product(self, node: Node, image: _Image) -> QuantisedLayer:
         given = node.attributes
-        plain = not given.get("transA", 0) and not given.get("transB", 0)
-        _require(plain and node.number("alpha", 1.0) == 1.0 and len(node.inputs) == 9)
+        plain = not given.get("transA", 0) and node.number("alpha", 1.0) == 1.0
+        _require(plain and len(node.inputs) == 9)
         dtype, weights = self._array(node.inputs[3])
-        _require(dtype in _SIGNED and len(weights) == 2 and weights[0] == image.channels)
+        _require(dtype in _SIGNED and len(weights) == 2)
+        by_inputs = not given.get("transB", 0)
+        filters, channels = weights[::-1] if by_inputs else weights
+        _require(channels == image.channels)
         _require(bool(node.inputs[7] and node.inputs[8]))
         return QuantisedLayer(
             node.inputs[3],
-            self._bias(node.inputs[6], weights[1]),
+            self._bias(node.inputs[6], filters),
             self._scaling(node, 1),
-            self._scaling(node, 4, weights[1]),
+            self._scaling(node, 4, filters),
             self._scaling(node, 7),
-            image.channels,
-            weights[1],
+            channels,
+            filters,
             Window(given=image.height, made=image.height),
             Window(given=image.width, made=image.width),
-            by_inputs=True,
+            by_inputs=by_inputs,
         )
 
     def _bias(self, name: str, filters: int) -> str | None:

@@ -27,10 +27,10 @@ int integers_run(struct task *task) {
     return task->failed;
 }
 
-// Has the next operator `Job` that this thread runs do a task.
+// Has the next operator `Job` that this thread runs do a task; NULL: none.
 void integers_hand_over(struct task *task) {
-    held = job_of(task);
-    is_held = 1;
+    is_held = task != NULL;
+    if (task) held = job_of(task);
 }
 
 size_t integers_fit(struct task *task, size_t most) { return integer_kernels->fit(task, most); }

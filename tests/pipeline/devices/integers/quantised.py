@@ -88,13 +88,13 @@ class Network:
         self.last, self.scaling, self.shape = name, made, (1, *size, filters)
         return self
 
-    def product(self, filters: int) -> "Network":
-        weights = (self.shape[-1], filters)
+    def product(self, filters: int, turned: bool = False) -> "Network":
+        weights = (filters, self.shape[-1]) if turned else (self.shape[-1], filters)
         operands = self._operands(weights, filters)
-        made = self._scaling("p", self.dtype, float(np.sqrt(weights[0])))
+        made = self._scaling("p", self.dtype, float(np.sqrt(self.shape[-1])))
         bias = self._constant(self.random.integers(-999, 999, filters).astype(np.int32))
         inputs = [self.last, *self.scaling, *operands, bias, *made]
-        self.nodes.append(helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft"))
+        self.nodes.append(helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft", transB=int(turned)))
         self.last, self.scaling, self.shape = "p", made, (self.shape[0], filters)
         return self
 

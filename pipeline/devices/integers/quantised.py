@@ -1,0 +1,118 @@
+"""Quantised pieces of packs on the native library, and the memory that they take there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.packs.pack import Pack
+from models.packs.records.pieces import GraphRange, Piece
+from pipeline.devices.elementwise.library import Library
+from pipeline.devices.elementwise.messages import model, node
+from pipeline.devices.elementwise.operator_node import DOMAIN, VERSION
+from pipeline.devices.elementwise.pieces import PieceError, read_graph
+from pipeline.devices.integers.binding import (
+    Places,
+    bind_average,
+    bind_task,
+    fitted,
+    strip_bytes,
+)
+from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
+from pipeline.devices.integers.recognising import Recognised, recognised
+from pipeline.devices.integers.structures import Task
+
+#: What a piece takes instead of a session: its task, and Python's objects around it. Measured 3 KB.
+TASK_BYTES = 4 << 10
+#: A model with the one operator that does what its thread was handed (kernels/custom_operator.c).
+JOB = model([node("Job", DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, VERSION)])
+
+#: Runs the operator `Job`; raises KernelError.
+RunJob = Callable[[], None]
+
+
+class QuantisedLayers:
+    """Quantised pieces with ``threads`` threads: those of ``run_job``, else of ``library``."""
+
+    def __init__(self, library: Library, threads: int, run_job: RunJob | None = None) -> None:
+        self._library = library
+        self._threads = threads
+        self._run_job = run_job
+
+    def runs(self, graph: bytes, piece: Piece) -> bool:
+        """Return whether ``piece``, whose serialised graph is ``graph``, is computed here."""
+        return recognised(graph, piece) is not None
+
+    def bind(
+        self, graph: bytes, piece: Piece, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Callable[[], None] | None:
+        """Return what runs ``piece`` on memory; None: it is not computed here.
+
+        An input that a request holds has ``put_rows`` instead of being an array.
+        """
+        found = recognised(graph, piece)
+        if found is None:
+            return None
+        places = _places(graph, inputs, outputs)
+        if isinstance(found, QuantisedAverage):
+            return bind_average(found, places, self._library)
+        return bind_task(found, places, self._library, self._threads, self._run)
+
+    def fitted(self, pack: Pack) -> Pack:
+        """Return ``pack`` with what its quantised pieces take here, and which of them read by rows."""
+        native: set[int] = set()
+        others: set[int] = set()
+        pieces = []
+        inputs = {port.value for port in pack.manifest.inputs}
+        for piece in pack.manifest.pieces:
+            found = None if piece.resident else recognised(pack.graphs[piece.graph], piece)
+            (others if found is None else native).add(piece.graph)
+            pieces.append(piece if found is None else self._fitted(piece, found, inputs))
+        graphs = tuple(
+            _without_session(graph) if number in native - others else graph
+            for number, graph in enumerate(pack.manifest.graphs)
+        )
+        update = {"pieces": tuple(pieces), "graphs": graphs}
+        return replace(pack, manifest=pack.manifest.model_copy(update=update))
+
+    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int]) -> Piece:
+        if isinstance(found, QuantisedAverage):
+            return replace(piece, scratch_bytes=0, unrolled=None)
+        by_rows = found.rectangle is not None and piece.inputs[0].index in inputs
+        scratch = self._scratch_bytes(found, by_rows)
+        return replace(piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows)
+
+    def _scratch_bytes(self, found: QuantisedTask, by_rows: bool) -> int:
+        """Return what a task allocates while it runs: memory of its parts, and rows of a request."""
+        task = fitted(found, self._library, self._threads)
+        each = int(task.n_bytes)
+        return max(task.n_parts * each, each + strip_bytes(found)) if by_rows else task.n_parts * each
+
+    def _run(self, task: Task) -> None:
+        if task.n_parts > 1 and self._run_job is not None:
+            self._library.hand_over(task)
+            try:
+                self._run_job()
+            finally:
+                self._library.hand_over(None)
+            short = bool(task.failed)
+        else:
+            short = not self._library.run_task(task)
+        if short:
+            raise MemoryError(f"no memory for {task.n_parts} times {task.n_bytes} bytes")
+
+
+def _without_session(graph: GraphRange) -> GraphRange:
+    return replace(graph, session_bytes=TASK_BYTES)
+
+
+def _places(graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Places:
+    """Return where what the nodes of ``graph`` name lies; its constants are held by the result."""
+    try:
+        read = read_graph(graph)
+    except PieceError:  # it was read before
+        return {}
+    ports: Mapping[str, Any] = {
+        **dict(zip(read.inputs, inputs, strict=True)),
+        **dict(zip(read.outputs, outputs, strict=True)),
+    }
+    return {**read.tensors, **ports}
