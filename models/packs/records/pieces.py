@@ -1,16 +1,17 @@
 """What is launched: graphs, the values between them, pieces, how they join, and the layers they are of."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PositiveInt
 
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 
 TENSOR_ALIGNMENT = 64
+T = TypeVar("T", bool, int)
 
 
-def _not_of_a_file(value: bool) -> bool:
+def _not_of_a_file(value: T) -> T:
     if value:
         raise ValueError("a device says so, not a manifest")
     return value
@@ -84,7 +85,8 @@ class Piece(Record):
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does. ``by_rows``: its first input may stay with the request, of which it takes
-    rows; the device says so that runs it, never a file.
+    rows. ``workspace_bytes``: what each thread may take where it can do with more or less. The device says
+    both that runs it, never a file.
     """
 
     graph: Count
@@ -96,6 +98,7 @@ class Piece(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     by_rows: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
+    workspace_bytes: Annotated[int, Field(exclude=True), AfterValidator(_not_of_a_file)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

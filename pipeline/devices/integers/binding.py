@@ -22,8 +22,8 @@ _FLIP = 0x80
 _FLOAT_BYTES = 4
 #: Multiplications of a task from which on several threads are worth it.
 WORTH_SHARING = 1 << 20
-#: Bytes that a part of a task may take whatever it makes, and what part of its tensors beyond that.
-LEAST_BYTES, PART_OF_TENSORS = 12 << 10, 4
+# Bytes that a part of a task may take whatever it makes, and what part of its tensors beyond that.
+_LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 4
 
 #: Runs a task, whose parts may run at once; raises KernelError.
 RunTask = Callable[[Task], None]
@@ -63,33 +63,33 @@ def workspace_bytes(found: QuantisedTask) -> int:
     made = last.rows.made * last.columns.made * last.filters
     if found.rectangle is not None:
         read = 0
-    return max(LEAST_BYTES, (read + made) // PART_OF_TENSORS)
+    return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
 
 
-def fitted(found: QuantisedTask, library: Library, threads: int) -> Task:
-    """Return ``found`` without addresses, with groups and rows for the memory that it may take."""
+def fitted(found: QuantisedTask, library: Library, threads: int, most_bytes: int) -> Task:
+    """Return ``found`` without addresses, with groups and rows for parts of about ``most_bytes``."""
     task = unbound(found, threads)
-    library.fit_task(task, workspace_bytes(found))
+    library.fit_task(task, most_bytes)
     return task
 
 
-def strip_rows(found: QuantisedTask, rectangle: Rectangle) -> tuple[int, int]:
+def strip_rows(found: QuantisedTask, rectangle: Rectangle, most_bytes: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many."""
     last = found.layers[-1].rows.made
     line = _FLOAT_BYTES * rectangle.planes[1] * rectangle.planes[3]
     rows, most = 1, _most_rows(found, 1)
-    while rows < last and line * _most_rows(found, rows + 1) <= workspace_bytes(found):
+    while rows < last and line * _most_rows(found, rows + 1) <= most_bytes:
         rows += 1
         most = _most_rows(found, rows)
     return rows, most
 
 
-def strip_bytes(found: QuantisedTask) -> int:
+def strip_bytes(found: QuantisedTask, most_bytes: int) -> int:
     """Return what rows of a request take, with those that are kept as they move."""
     if found.rectangle is None:
         return 0
     line = _FLOAT_BYTES * found.rectangle.planes[1] * found.rectangle.planes[3]
-    rows, most = strip_rows(found, found.rectangle)
+    rows, most = strip_rows(found, found.rectangle, most_bytes)
     return line * (most + max(most - rows, 0))
 
 
@@ -115,17 +115,20 @@ def bind_average(
 
 
 def bind_task(
-    found: QuantisedTask, places: Places, library: Library, threads: int, run: RunTask
+    found: QuantisedTask, places: Places, task: Task, most_bytes: int, run: RunTask
 ) -> Callable[[], None]:
-    """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``."""
-    task = fitted(found, library, threads)
+    """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``.
+
+    ``task``: from ``fitted``, with ``most_bytes``.
+    """
     _place(task, found, places)
     source = places[found.source]
     if isinstance(source, np.ndarray):
         _point(task, found, source)
         return _Whole(task, run, tuple(places.values()))
     assert found.rectangle is not None, "only images are taken by rows"
-    return _ByRows(found, found.rectangle, task, source, run, tuple(places.values()))
+    rows = strip_rows(found, found.rectangle, most_bytes)
+    return _ByRows(found, rows, task, source, run, tuple(places.values()))
 
 
 class _Whole:
@@ -148,22 +151,22 @@ class _ByRows:
     def __init__(
         self,
         found: QuantisedTask,
-        rectangle: Rectangle,
+        rows: tuple[int, int],
         task: Task,
         source: RowsOfRequest,
         run: RunTask,
         held: Sequence[object],
     ) -> None:
         self._found = found
-        self._planes = rectangle
         self._task = task
         self._source = source
         self._run = run
         self._held = held
-        self._rows, self._most = strip_rows(found, rectangle)
+        self._rows, self._most = rows
 
     def __call__(self) -> None:
-        _, planes, _, columns = self._planes.planes
+        assert self._found.rectangle is not None
+        _, planes, _, columns = self._found.rectangle.planes
         strip = np.empty((planes, self._most, columns), np.float32)
         task, last, have = self._task, self._found.layers[-1].rows.made, (0, 0)
         parts, task.n_parts = task.n_parts, 1

@@ -16,6 +16,7 @@ from pipeline.devices.integers.binding import (
     bind_task,
     fitted,
     strip_bytes,
+    workspace_bytes,
 )
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
 from pipeline.devices.integers.recognising import Recognised, recognised
@@ -55,37 +56,55 @@ class QuantisedLayers:
         places = _places(graph, inputs, outputs)
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, self._library)
-        return bind_task(found, places, self._library, self._threads, self._run)
+        most = piece.workspace_bytes or workspace_bytes(found)
+        task = fitted(found, self._library, self._threads, most)
+        return bind_task(found, places, task, most, self._run)
 
     def fitted(self, pack: Pack) -> Pack:
         """Return ``pack`` with what its quantised pieces take here, and which of them read by rows."""
-        native: set[int] = set()
-        others: set[int] = set()
-        pieces = []
-        inputs = {port.value for port in pack.manifest.inputs}
-        for piece in pack.manifest.pieces:
-            found = None if piece.resident else recognised(pack.graphs[piece.graph], piece)
-            (others if found is None else native).add(piece.graph)
-            pieces.append(piece if found is None else self._fitted(piece, found, inputs))
+        manifest = pack.manifest
+        inputs = {port.value for port in manifest.inputs}
+        known = [
+            None if piece.resident else recognised(pack.graphs[piece.graph], piece)
+            for piece in manifest.pieces
+        ]
+        # Scratch is what any of them takes: all may have what one had better have.
+        tasks = [each for each in known if isinstance(each, QuantisedTask)]
+        most = max(map(workspace_bytes, tasks), default=0)
+        pieces = tuple(
+            piece if found is None else self._fitted(piece, found, inputs, most)
+            for piece, found in zip(manifest.pieces, known, strict=True)
+        )
+        native, others = (
+            {
+                piece.graph
+                for piece, found in zip(manifest.pieces, known, strict=True)
+                if (found is None) == other
+            }
+            for other in (False, True)
+        )
         graphs = tuple(
             _without_session(graph) if number in native - others else graph
-            for number, graph in enumerate(pack.manifest.graphs)
+            for number, graph in enumerate(manifest.graphs)
         )
-        update = {"pieces": tuple(pieces), "graphs": graphs}
+        update = {"pieces": pieces, "graphs": graphs}
         return replace(pack, manifest=pack.manifest.model_copy(update=update))
 
-    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int]) -> Piece:
+    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int], most: int) -> Piece:
         if isinstance(found, QuantisedAverage):
             return replace(piece, scratch_bytes=0, unrolled=None)
         by_rows = found.rectangle is not None and piece.inputs[0].index in inputs
-        scratch = self._scratch_bytes(found, by_rows)
-        return replace(piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows)
+        scratch = self._scratch_bytes(found, by_rows, most)
+        return replace(
+            piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows, workspace_bytes=most
+        )
 
-    def _scratch_bytes(self, found: QuantisedTask, by_rows: bool) -> int:
+    def _scratch_bytes(self, found: QuantisedTask, by_rows: bool, most: int) -> int:
         """Return what a task allocates while it runs: memory of its parts, and rows of a request."""
-        task = fitted(found, self._library, self._threads)
+        task = fitted(found, self._library, self._threads, most)
         each = int(task.n_bytes)
-        return max(task.n_parts * each, each + strip_bytes(found)) if by_rows else task.n_parts * each
+        whole = task.n_parts * each
+        return max(whole, each + strip_bytes(found, most)) if by_rows else whole
 
     def _run(self, task: Task) -> None:
         if task.n_parts > 1 and self._run_job is not None:

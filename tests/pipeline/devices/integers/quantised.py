@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.packs.records.pieces import Operand, Piece
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
-from pipeline.devices.integers.binding import bind_average, bind_task
+from pipeline.devices.integers.binding import bind_average, bind_task, fitted
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.recognising import recognised
 
@@ -150,7 +150,7 @@ class Network:
             outputs=(self.operand(self.last, made),),
         )
 
-    def computed(self, threads: int = 1) -> NDArray[Any]:
+    def computed(self, threads: int = 1, most_bytes: int = 12 << 10) -> NDArray[Any]:
         """Return what the native library makes of it."""
         found = recognised(self.serialised(), self.piece())
         assert found is not None
@@ -160,7 +160,8 @@ class Network:
             bind_average(found, places, native())()
         else:
             library = native()
-            bind_task(found, places, library, threads, lambda task: _run(library, task))()
+            task = fitted(found, library, threads, most_bytes)
+            bind_task(found, places, task, most_bytes, lambda task: _run(library, task))()
         return made
 
     def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

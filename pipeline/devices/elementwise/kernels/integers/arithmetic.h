@@ -102,21 +102,46 @@ struct rounding {
     int32_t zero, flip;
 };
 
-// Writes `n` of sixteen sums as bytes.
-static inline void round_sums(const int32_t *sums, const float *factors, const struct rounding *how, int n,
-                              uint8_t *to) {
-    uint8_t bytes[LANES];
+// Sixteen sums as bytes. Of what is no number the lowest is made.
+static inline void round_all(const int32_t *sums, const float *factors, const struct rounding *how, uint8_t *to) {
+#if defined(__AVX512BW__)
+    __m512 v = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(sums)), _mm512_loadu_ps(factors));
+    v = _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(how->low)), _mm512_set1_ps(how->high));
+    __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(how->zero));
+    whole = _mm512_xor_si512(whole, _mm512_set1_epi32(how->flip));
+    _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(whole));
+#elif defined(__AVX2__)
+    __m256i whole[2];
+    for (int i = 0; i < 2; i++) {
+        const __m256i eight = _mm256_loadu_si256((const void *)(sums + i * LANES / 2));
+        __m256 v = _mm256_mul_ps(_mm256_cvtepi32_ps(eight), _mm256_loadu_ps(factors + i * LANES / 2));
+        v = _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(how->low)), _mm256_set1_ps(how->high));
+        whole[i] = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(how->zero));
+        whole[i] = _mm256_xor_si256(whole[i], _mm256_set1_epi32(how->flip));
+    }
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(whole[0], whole[1]), 0xd8);
+    _mm_storeu_si128((void *)to,
+                     _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+#else
     for (int m = 0; m < LANES; m++) {
         float v = (float)sums[m] * factors[m];
         v = v > how->low ? v : how->low;
         v = v < how->high ? v : how->high;
-        bytes[m] = (uint8_t)(((int32_t)__builtin_rintf(v) + how->zero) ^ how->flip);
+        to[m] = (uint8_t)(((int32_t)__builtin_rintf(v) + how->zero) ^ how->flip);
     }
+#endif
+}
+
+// Writes `n` of sixteen sums as bytes.
+static inline void round_sums(const int32_t *sums, const float *factors, const struct rounding *how, int n,
+                              uint8_t *to) {
     if (n == LANES) {
-        memcpy(to, bytes, LANES);
-    } else {
-        memcpy(to, bytes, (size_t)n);
+        round_all(sums, factors, how, to);
+        return;
     }
+    uint8_t bytes[LANES];
+    round_all(sums, factors, how, bytes);
+    memcpy(to, bytes, (size_t)n);
 }
 
 #endif

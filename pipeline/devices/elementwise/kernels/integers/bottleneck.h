@@ -80,7 +80,7 @@ static void pack_group(struct bottleneck *b, int first, int n) {
     for (int m = 0; m < b->after->filters; m += LANES) {
         tap *panel = b->panels + (size_t)m * (size_t)b->group;
         const int filters = lesser(b->after->filters - m, LANES);
-        pack_panel(b->after, m, filters, first, n, panel);
+        pack_panel(b->after, m, filters, first, n, NULL, panel);
         add_fixed(b->after, m, filters, panel, (size_t)n, b->last_fixed + m);
     }
 }

@@ -7,6 +7,7 @@
 // Filters of a dense layer that are packed.
 struct packed {
     tap *panels;
+    uint8_t *turned;
     int32_t *fixed;
     float *factors;
     int first, n, has_zeros;
@@ -16,6 +17,7 @@ struct packed {
 static struct packed open_packed(const struct layer *of, int most, struct memory *memory) {
     const size_t filters = rounded((size_t)most, LANES), total = taps_of(of) * (size_t)of->channels;
     struct packed found = {.total = total, .panel = rounded(total, TOGETHER) * LANES};
+    found.turned = turned_bytes(of) ? take(memory, turned_bytes(of)) : NULL;
     found.panels = take(memory, found.panel * (filters / LANES) * sizeof *found.panels);
     found.fixed = take(memory, filters * sizeof *found.fixed);
     found.factors = take(memory, filters * sizeof *found.factors);
@@ -31,7 +33,7 @@ static void pack(struct packed *to, const struct layer *of, int first, int n) {
     add_bias(of, first, n, to->fixed);
     for (int m = 0; m < n; m += LANES) {
         tap *panel = to->panels + (size_t)(m / LANES) * to->panel;
-        pack_panel(of, first + m, lesser(n - m, LANES), 0, of->channels, panel);
+        pack_panel(of, first + m, lesser(n - m, LANES), 0, of->channels, to->turned, panel);
         add_fixed(of, first + m, lesser(n - m, LANES), panel, to->total, to->fixed + m);
     }
 }

@@ -44,21 +44,35 @@ static const uint8_t *source_row(struct source *source, int row) {
     return to;
 }
 
+static inline void copy_bytes(const uint8_t *from, int flip, size_t n, pixel *to) {
+    if (sizeof *to == 1 && !flip) {
+        memcpy(to, from, n);
+        return;
+    }
+    for (size_t c = 0; c < n; c++) to[c] = (pixel)(from[c] ^ flip);
+}
+
 // The pixels of the window of result (y, x), of the kernel's rows; what is outside holds the zero point.
 static void gather(struct source *source, const struct layer *of, int y, int x, pixel *to) {
     const size_t channels = (size_t)of->channels, total = taps_of(of) * channels;
     const pixel zero = (pixel)zero_of(&of->given);
     const int flip = source->flip;
+    const int leftmost = x * of->stride_x - of->left;
+    const int beside = of->step_x == 1 && leftmost >= 0 && leftmost + of->kernel_x <= of->width;
     for (int k = 0; k < of->kernel_y; k++) {
         const uint8_t *row = source_row(source, y * of->stride_y + k * of->step_y - of->above);
+        if (row && beside) {
+            copy_bytes(row + (size_t)leftmost * channels, flip, (size_t)of->kernel_x * channels, to);
+            to += (size_t)of->kernel_x * channels;
+            continue;
+        }
         for (int l = 0; l < of->kernel_x; l++, to += channels) {
-            const int column = x * of->stride_x + l * of->step_x - of->left;
+            const int column = leftmost + l * of->step_x;
             if (!row || column < 0 || column >= of->width) {
                 for (size_t c = 0; c < channels; c++) to[c] = zero;
                 continue;
             }
-            const uint8_t *from = row + (size_t)column * channels;
-            for (size_t c = 0; c < channels; c++) to[c] = (pixel)(from[c] ^ flip);
+            copy_bytes(row + (size_t)column * channels, flip, channels, to);
         }
     }
     for (size_t k = total; k < rounded(total, TOGETHER); k++) *to++ = 0;

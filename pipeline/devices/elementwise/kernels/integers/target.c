@@ -33,15 +33,21 @@ static size_t fit_dense(struct task *task, size_t most) {
     return n_bytes;
 }
 
-// What a band of `rows` rows costs in groups of so many channels, for each of its rows: rows of the depthwise
-// layer's input that two bands make, sums that are read and written for each group, weights that are packed.
+// About the nanoseconds of a band, for each of its rows and channels: rows that two bands make, sums that are
+// read and written for each group, weights that are packed for each band. Measured with AVX-512.
 static double cost(const struct task *task) {
-    const struct layer *middle = &task->layers[task->depthwise], *last = &task->layers[task->n_layers - 1];
-    const double rows = task->rows, made = rows * middle->stride_y + middle->kernel_y - middle->stride_y;
-    const double before = task->depthwise ? task->layers[0].channels * (double)taps_of(&task->layers[0]) : 16;
-    const double after = task->n_layers - 1 > task->depthwise ? last->filters : 0;
-    const double each = middle->width * before * made + middle->made_width * rows * (64 + after * (1 + 48.0 / task->group));
-    return (each + 16 * (before + after)) / rows;
+    const struct layer *first = &task->layers[0], *middle = &task->layers[task->depthwise];
+    const struct layer *last = task->n_layers - 1 > task->depthwise ? &task->layers[task->n_layers - 1] : NULL;
+    const double rows = task->rows, group = task->group, panels = group / LANES;
+    const double inputs = task->depthwise ? first->channels * (double)taps_of(first) : 0;
+    const double made = rows * middle->stride_y + middle->kernel_y - middle->stride_y;
+    const double gathered = task->depthwise && !reads_in_place(task) ? 10 + 0.3 * inputs : 0;
+    const double before = made * middle->width * (gathered + panels * (5 + 0.07 * inputs));
+    const double outputs = last ? (double)rounded((size_t)last->filters, LANES) : 0;
+    const double after = outputs / LANES * (3 + 0.07 * group);
+    const double pixels = rows * middle->made_width * (panels * 9 + after);
+    const double packing = panels * 400 + group * 0.06 * (inputs + outputs);
+    return (before + pixels + packing) / (rows * group);
 }
 
 static size_t fit_bottleneck(struct task *task, size_t most) {
