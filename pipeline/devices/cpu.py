@@ -177,7 +177,11 @@ class CpuDevice(HostDevice):
         if self.threads == 1 or not pool_is_shared():
             return QuantisedLayers(library, native_threads or self.threads)
         shares = native_threads is None and why_not_shared(library.path) is None
-        return QuantisedLayers(library, self.threads, self._run_job) if shares else QuantisedLayers(library, 1)
+        return (
+            QuantisedLayers(library, self.threads, self._run_job)
+            if shares
+            else QuantisedLayers(library, 1)
+        )
 
     def _run_job(self) -> None:
         """Run the operator that does what this thread was handed."""

@@ -1,8 +1,8 @@
 """Quantised layers that run as one piece: what is between them never lies in a plan.
 
 An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); and
-what quantises an image, cuts a rectangle out of it and puts channels last, with the layers that read that. A
-device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time, with
+what quantises an image, cuts a rectangle out of it and puts channels last, with the layers that read that.
+A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time, with
 the same bits; ONNX Runtime runs their nodes one after the other.
 """
 
@@ -169,9 +169,13 @@ class _Walk:
         )
 
 
-def kept_whole(groups: Fused, elided: Collection[int], placed: Collection[str], graph: Graph) -> Fused:
-    """Return those of ``groups`` that have a kernel for each node and nothing inside that lies elsewhere."""
-    return {first: group for first, group in groups.items() if _is_whole(group, elided, placed, graph)}
+def kept_whole(
+    groups: Fused, elided: Collection[int], placed: Collection[str], graph: Graph
+) -> Fused:
+    """Return those of ``groups`` with a kernel for each node and nothing inside that lies elsewhere."""
+    return {
+        first: group for first, group in groups.items() if _is_whole(group, elided, placed, graph)
+    }
 
 
 def _is_whole(

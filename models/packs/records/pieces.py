@@ -84,9 +84,10 @@ class Piece(Record):
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
-    with others, ``unrolled`` does. ``by_rows``: its first input may stay with the request, of which it takes
-    rows. ``workspace_bytes``: what each thread may take where it can do with more or less. The device says
-    both that runs it, never a file.
+    with others, ``unrolled`` does.
+
+    What a device says that runs it, never a file: ``by_rows``, whether its first input may stay with the
+    request, of which it takes rows; ``workspace_bytes``, what each thread may take where more or less does.
     """
 
     graph: Count

@@ -1,6 +1,5 @@
 """Quantised pieces bound to memory: structures of addresses, and what runs them."""
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -28,7 +27,7 @@ _LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 4
 #: Runs a task, whose parts may run at once; raises KernelError.
 RunTask = Callable[[Task], None]
 #: By name.
-Places = Mapping[str, NDArray[Any]]
+Places = Mapping[str, Any]
 
 
 class RowsOfRequest(Protocol):
@@ -99,9 +98,7 @@ def _most_rows(found: QuantisedTask, rows: int) -> int:
     return max(end - first for first, end in bands)
 
 
-def bind_average(
-    found: QuantisedAverage, places: Places, library: Library
-) -> Callable[[], None]:
+def bind_average(found: QuantisedAverage, places: Places, library: Library) -> Callable[[], None]:
     """Return what runs ``found`` on ``places``."""
     average = Average(
         given=places[found.source].ctypes.data,

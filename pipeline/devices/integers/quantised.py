@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from models.packs.pack import Pack
 from models.packs.records.pieces import GraphRange, Piece
 from pipeline.devices.elementwise.library import Library
@@ -54,6 +56,8 @@ class QuantisedLayers:
         if found is None:
             return None
         places = _places(graph, inputs, outputs)
+        if not _apart(places, found.result):
+            return None
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, self._library)
         most = piece.workspace_bytes or workspace_bytes(found)
@@ -102,8 +106,8 @@ class QuantisedLayers:
     def _scratch_bytes(self, found: QuantisedTask, by_rows: bool, most: int) -> int:
         """Return what a task allocates while it runs: memory of its parts, and rows of a request."""
         task = fitted(found, self._library, self._threads, most)
-        each = int(task.n_bytes)
-        whole = task.n_parts * each
+        each, parts = int(task.n_bytes), int(task.n_parts)
+        whole = parts * each
         return max(whole, each + strip_bytes(found, most)) if by_rows else whole
 
     def _run(self, task: Task) -> None:
@@ -122,6 +126,15 @@ class QuantisedLayers:
 
 def _without_session(graph: GraphRange) -> GraphRange:
     return replace(graph, session_bytes=TASK_BYTES)
+
+
+def _apart(places: Places, result: str) -> bool:
+    """Return whether what is made lies over nothing that is read: rows are read again."""
+    made = places[result]
+    others = (held for name, held in places.items() if name != result)
+    return not any(
+        np.may_share_memory(made, each) for each in others if isinstance(each, np.ndarray)
+    )
 
 
 def _places(graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Places:

@@ -29,6 +29,17 @@ Recognised = QuantisedTask | QuantisedAverage
 _IMAGE = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
 _SIGNED = {"uint8": False, "int8": True}
+# The operators, and how many inputs each has at least.
+_INPUTS = {
+    "QLinearConv": 8,
+    "QGemm": 9,
+    "QLinearAdd": 8,
+    "QLinearGlobalAveragePool": 5,
+    "QuantizeLinear": 3,
+    "Slice": 4,
+    "Transpose": 1,
+}
+_NAMES = (b"QLinear", b"QGemm")
 
 
 class _OtherError(Exception):
@@ -37,6 +48,8 @@ class _OtherError(Exception):
 
 def recognised(graph: bytes, piece: PackPiece) -> Recognised | None:
     """Return what ``piece``, whose serialised graph is ``graph``, computes; None: something else."""
+    if not any(name in graph for name in _NAMES):  # most pieces of most packs
+        return None
     try:
         read = read_graph(graph)
         return _Reader(read, _arrays(read, piece)).task()
@@ -73,6 +86,9 @@ class _Reader:
     def task(self) -> Recognised:
         """Return what all nodes are; raises _OtherError."""
         _require(len(self._piece.outputs) == 1 and bool(self._nodes))
+        for node in self._nodes:
+            known = node.operator in _INPUTS and len(node.outputs) == 1
+            _require(known and len(node.inputs) >= _INPUTS[node.operator])
         if self._nodes[0].operator == "QLinearGlobalAveragePool":
             return self._average(self._nodes[0])
         source = self._nodes[0].inputs[0]
@@ -171,26 +187,27 @@ class _Reader:
         dtype, weights = self._array(node.inputs[3])
         _require(dtype in _SIGNED and len(weights) == _IMAGE)
         filters, depth, *kernel = weights
+        weight = self._scaling(node, 4, filters)
+        _require(filters > 0 and depth > 0 and weight.signed == _SIGNED[dtype])
         group = given.get("group", 1)
         depthwise = group == filters == image.channels and depth == 1 and filters > 1
         _require(depthwise or (group == 1 and depth == image.channels))
-        strides, steps = _pair(given.get("strides"), 1), _pair(given.get("dilations"), 1)
-        pads = given.get("pads") or (0, 0, 0, 0)
-        _require(isinstance(pads, tuple) and len(pads) == 4)
-        sizes = image.height, image.width
-        windows = [
+        strides, steps = (_numbers(given.get(name), 1, 2) for name in ("strides", "dilations"))
+        pads = _numbers(given.get("pads"), 0, 4)
+        rows, columns = (
             _window(kernel[axis], strides[axis], steps[axis], (pads[axis], pads[axis + 2]), size)
-            for axis, size in enumerate(sizes)
-        ]
+            for axis, size in enumerate((image.height, image.width))
+        )
         return QuantisedLayer(
             node.inputs[3],
             self._bias(node.inputs[8] if len(node.inputs) > 8 else "", filters),
             self._scaling(node, 1),
-            self._scaling(node, 4, filters),
+            weight,
             self._scaling(node, 6),
             image.channels,
             filters,
-            *windows,
+            rows,
+            columns,
             depthwise=depthwise,
         )
 
@@ -202,13 +219,14 @@ class _Reader:
         _require(dtype in _SIGNED and len(weights) == 2)
         by_inputs = not given.get("transB", 0)
         filters, channels = weights[::-1] if by_inputs else weights
-        _require(channels == image.channels)
+        weight = self._scaling(node, 4, filters)
+        _require(0 < channels == image.channels and weight.signed == _SIGNED[dtype])
         _require(bool(node.inputs[7] and node.inputs[8]))
         return QuantisedLayer(
             node.inputs[3],
             self._bias(node.inputs[6], filters),
             self._scaling(node, 1),
-            self._scaling(node, 4, filters),
+            weight,
             self._scaling(node, 7),
             channels,
             filters,
@@ -243,9 +261,7 @@ class _Reader:
         result = self._array(node.outputs[0])
         _require(given.signed == _SIGNED[dtype] and math.prod(result[1]) == shape[-1])
         _require(_SIGNED.get(result[0]) == made.signed)
-        return QuantisedAverage(
-            node.inputs[0], node.outputs[0], given, made, shape[-1], pixels
-        )
+        return QuantisedAverage(node.inputs[0], node.outputs[0], given, made, shape[-1], pixels)
 
     def _scaling(self, node: Node, at: int, filters: int = 1) -> Scaling:
         """Return the scale and zero point of inputs ``at`` and the next: one, or one for each filter."""
@@ -265,18 +281,19 @@ def _require(holds: bool) -> None:
         raise _OtherError
 
 
-def _pair(given: object, default: int) -> tuple[int, int]:
+def _numbers(given: object, default: int, count: int) -> tuple[int, ...]:
+    """Return a list of so many numbers; without ``given`` all are ``default``."""
     if given is None:
-        return default, default
-    _require(isinstance(given, tuple) and len(given) == 2)
-    assert isinstance(given, tuple)
+        return (default,) * count
+    if not isinstance(given, tuple) or len(given) != count:
+        raise _OtherError
     return given
 
 
 def _window(kernel: int, stride: int, step: int, pads: tuple[int, int], given: int) -> Window:
     reach = (kernel - 1) * step + 1
     made = (given + sum(pads) - reach) // stride + 1
-    _require(kernel > 0 and stride > 0 and step > 0 and made > 0 and 0 <= min(pads))
+    _require(kernel > 0 and stride > 0 and step > 0 and made > 0 and min(pads) >= 0)
     return Window(kernel, stride, step, pads[0], given, made)
 
 

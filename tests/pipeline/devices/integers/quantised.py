@@ -62,7 +62,13 @@ class Network:
         return self
 
     def conv(
-        self, filters: int, kernel: int = 1, stride: int = 1, pad: int = 0, step: int = 1, group: int = 1
+        self,
+        filters: int,
+        kernel: int = 1,
+        stride: int = 1,
+        pad: int = 0,
+        step: int = 1,
+        group: int = 1,
     ) -> "Network":
         _, height, width, channels = self.shape
         weights = (filters, channels // group, kernel, kernel)
@@ -94,12 +100,14 @@ class Network:
         made = self._scaling("p", self.dtype, float(np.sqrt(self.shape[-1])))
         bias = self._constant(self.random.integers(-999, 999, filters).astype(np.int32))
         inputs = [self.last, *self.scaling, *operands, bias, *made]
-        self.nodes.append(helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft", transB=int(turned)))
+        self.nodes.append(
+            helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft", transB=int(turned))
+        )
         self.last, self.scaling, self.shape = "p", made, (self.shape[0], filters)
         return self
 
     def plus(self, first: bool) -> "Network":
-        """Add another tensor, of the shape that the newest has; it is the ``first`` operand or the second."""
+        """Add another tensor of the newest one's shape: it is the ``first`` operand, or the second."""
         self.given["z"] = self._bytes(self.dtype, self.shape)
         own, other = [self.last, *self.scaling], ["z", *self._scaling("z", self.dtype)]
         made = self._scaling("s", self.dtype)
