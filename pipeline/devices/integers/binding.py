@@ -21,6 +21,8 @@ _FLIP = 0x80
 _FLOAT_BYTES = 4
 #: Multiplications of a task from which on several threads are worth it.
 WORTH_SHARING = 1 << 20
+# Fewer are made sooner than others have begun.
+_ROWS_A_PART = 4
 # Bytes that a part of a task may take whatever it makes, and what part of its tensors beyond that.
 _LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 4
 
@@ -31,9 +33,11 @@ Places = Mapping[str, Any]
 
 
 class RowsOfRequest(Protocol):
-    """What a request gave, whose rows are taken from it."""
+    """What a request gave, whose rows are taken from it; ``whole``: None where it makes them."""
 
     def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None: ...
+
+    def whole(self) -> NDArray[Any] | None: ...
 
 
 def unbound(found: QuantisedTask, threads: int) -> Task:
@@ -90,6 +94,11 @@ def strip_bytes(found: QuantisedTask, most_bytes: int) -> int:
     line = _FLOAT_BYTES * found.rectangle.planes[1] * found.rectangle.planes[3]
     rows, most = strip_rows(found, found.rectangle, most_bytes)
     return line * (most + max(most - rows, 0))
+
+
+def strip_parts(rows: int, parts: int) -> int:
+    """Return how many parts of a task run at once on a strip, of which ``rows`` rows are made."""
+    return parts if rows >= _ROWS_A_PART * parts else 1
 
 
 def _most_rows(found: QuantisedTask, rows: int) -> int:
@@ -162,11 +171,20 @@ class _ByRows:
         self._rows, self._most = rows
 
     def __call__(self) -> None:
+        whole = self._source.whole()
+        if whole is None or not whole.flags.c_contiguous:
+            self._strip_by_strip()
+            return
+        _point(self._task, self._found, whole)
+        self._task.first_row, self._task.end_row = 0, self._found.layers[-1].rows.made
+        self._run(self._task)
+
+    def _strip_by_strip(self) -> None:
         assert self._found.rectangle is not None
         _, planes, _, columns = self._found.rectangle.planes
         strip = np.empty((planes, self._most, columns), np.float32)
         task, last, have = self._task, self._found.layers[-1].rows.made, (0, 0)
-        parts, task.n_parts = task.n_parts, 1
+        parts, task.n_parts = task.n_parts, strip_parts(self._rows, task.n_parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)
             wanted = self._found.given_rows(first, end)

@@ -18,6 +18,8 @@ from pipeline.devices.integers.binding import (
     bind_task,
     fitted,
     strip_bytes,
+    strip_parts,
+    strip_rows,
     workspace_bytes,
 )
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
@@ -108,7 +110,10 @@ class QuantisedLayers:
         task = fitted(found, self._library, self._threads, most)
         each, parts = int(task.n_bytes), int(task.n_parts)
         whole = parts * each
-        return max(whole, each + strip_bytes(found, most)) if by_rows else whole
+        if not by_rows or found.rectangle is None:
+            return whole
+        rows, _ = strip_rows(found, found.rectangle, most)
+        return max(whole, strip_parts(rows, parts) * each + strip_bytes(found, most))
 
     def _run(self, task: Task) -> None:
         if task.n_parts > 1 and self._run_job is not None:
