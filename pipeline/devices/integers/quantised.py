@@ -69,6 +69,8 @@ class QuantisedLayers:
     def fitted(self, pack: Pack) -> Pack:
         """Return ``pack`` with what its quantised pieces take here, and which of them read by rows."""
         manifest = pack.manifest
+        if manifest.target.capability is not None:
+            return pack  # what a GPU does not run has sessions
         inputs = {port.value for port in manifest.inputs}
         known = [
             None if piece.resident else recognised(pack.graphs[piece.graph], piece)
@@ -81,16 +83,14 @@ class QuantisedLayers:
             piece if found is None else self._fitted(piece, found, inputs, most)
             for piece, found in zip(manifest.pieces, known, strict=True)
         )
-        native, others = (
-            {
-                piece.graph
-                for piece, found in zip(manifest.pieces, known, strict=True)
-                if (found is None) == other
-            }
-            for other in (False, True)
-        )
+        others = {
+            piece.graph
+            for piece, found in zip(manifest.pieces, known, strict=True)
+            if found is None
+        }
+        native = {piece.graph for piece in manifest.pieces} - others
         graphs = tuple(
-            _without_session(graph) if number in native - others else graph
+            _without_session(graph) if number in native else graph
             for number, graph in enumerate(manifest.graphs)
         )
         update = {"pieces": pieces, "graphs": graphs}

@@ -31,7 +31,8 @@ RECIPE = Preprocess(size=(SIZE, SIZE), mean=(128.0,), std=(64.0,))
 def _network(expansion: int) -> onnx.ModelProto:
     """Two tunnels on two patches that overlap, each a stem and two bottlenecks, the second with a sum."""
     inner = 16 * expansion
-    text, weights = "", {"wg": (5, 16)}
+    text = ""
+    weights: dict[str, tuple[int, ...]] = {"wg": (5, 16)}
     for at in range(2):
         text += f"""
             p{at} = Slice(x, start{at}, end{at}, axes)
