@@ -87,7 +87,7 @@ class Piece(Record):
     with others, ``unrolled`` does.
 
     What a device says that runs it, never a file: ``by_rows``, whether its first input may stay with the
-    request, of which it takes rows; ``workspace_bytes``, what each thread may take where more or less does.
+    request, of which it takes rows; ``workspace_bytes``, what it may take where more or less does.
     """
 
     graph: Count

@@ -21,10 +21,13 @@ _FLIP = 0x80
 _FLOAT_BYTES = 4
 #: Multiplications of a task from which on several threads are worth it.
 WORTH_SHARING = 1 << 20
+# Nanoseconds to hand parts to other threads and wait for them.
+_SHARING = 10_000
 # Fewer are made sooner than others have begun.
 _ROWS_A_PART = 4
-# Bytes that a part of a task may take whatever it makes, and what part of its tensors beyond that.
-_LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 4
+# Bytes of each part of a task at least; those of all parts whatever it makes, and what part of its tensors
+# beyond that.
+_PART_BYTES, _LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 24 << 10, 2
 
 #: Runs a task, whose parts may run at once; raises KernelError.
 RunTask = Callable[[Task], None]
@@ -40,9 +43,45 @@ class RowsOfRequest(Protocol):
     def whole(self) -> NDArray[Any] | None: ...
 
 
-def unbound(found: QuantisedTask, threads: int) -> Task:
-    """Return ``found`` without addresses; as many parts as are worth it, of up to ``threads``."""
-    parts = threads if sum(layer.macs for layer in found.layers) >= WORTH_SHARING else 1
+def workspace_bytes(found: QuantisedTask) -> int:
+    """Return about how many bytes a task may take: little beside what it reads and makes."""
+    first, last = found.layers[0], found.layers[-1]
+    read = first.rows.given * first.columns.given * first.channels
+    made = last.rows.made * last.columns.made * last.filters
+    if found.rectangle is not None:
+        read = 0
+    return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
+
+
+def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int) -> Task:
+    """Return ``found`` without addresses, with parts, groups and rows for about ``workspace`` bytes.
+
+    Fewer parts than threads are faster where each has room for more rows.
+    """
+    workspace = _beside_strip(found, workspace)
+    most = min(threads, max(workspace // _PART_BYTES, 1))
+    counts = {1, most} if sum(layer.macs for layer in found.layers) >= WORTH_SHARING else {1}
+    tasks = []
+    for parts in sorted(counts, reverse=True):
+        task = _unbound(found, parts)
+        library.fit_task(task, workspace // parts)
+        tasks.append(task)
+    return min(tasks, key=_nanoseconds)
+
+
+def _beside_strip(found: QuantisedTask, workspace: int) -> int:
+    """Return how much of its workspace a task has itself: half, where the rest holds rows of an image."""
+    return workspace if found.rectangle is None else workspace // 2
+
+
+def _nanoseconds(task: Task) -> float:
+    """Return about what a task takes, ns; of a bottleneck the part with most rows ends last."""
+    rows, parts = int(task.end_row), int(task.n_parts)
+    alone = 1 / parts if task.depthwise < 0 else -(-rows // parts) / rows
+    return float(task.cost) * alone + _SHARING * (parts > 1)
+
+
+def _unbound(found: QuantisedTask, parts: int) -> Task:
     last = found.layers[-1]
     task = Task(
         n_layers=len(found.layers),
@@ -59,40 +98,23 @@ def unbound(found: QuantisedTask, threads: int) -> Task:
     return task
 
 
-def workspace_bytes(found: QuantisedTask) -> int:
-    """Return about how many bytes a part of a task may take: little beside what it reads and makes."""
-    first, last = found.layers[0], found.layers[-1]
-    read = first.rows.given * first.columns.given * first.channels
-    made = last.rows.made * last.columns.made * last.filters
-    if found.rectangle is not None:
-        read = 0
-    return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
-
-
-def fitted(found: QuantisedTask, library: Library, threads: int, most_bytes: int) -> Task:
-    """Return ``found`` without addresses, with groups and rows for parts of about ``most_bytes``."""
-    task = unbound(found, threads)
-    library.fit_task(task, most_bytes)
-    return task
-
-
-def strip_rows(found: QuantisedTask, rectangle: Rectangle, most_bytes: int) -> tuple[int, int]:
+def strip_rows(found: QuantisedTask, rectangle: Rectangle, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many."""
     last = found.layers[-1].rows.made
     line = _FLOAT_BYTES * rectangle.planes[1] * rectangle.planes[3]
     rows, most = 1, _most_rows(found, 1)
-    while rows < last and line * _most_rows(found, rows + 1) <= most_bytes:
+    while rows < last and line * _most_rows(found, rows + 1) <= workspace // 2:
         rows += 1
         most = _most_rows(found, rows)
     return rows, most
 
 
-def strip_bytes(found: QuantisedTask, most_bytes: int) -> int:
+def strip_bytes(found: QuantisedTask, workspace: int) -> int:
     """Return what rows of a request take, with those that are kept as they move."""
     if found.rectangle is None:
         return 0
     line = _FLOAT_BYTES * found.rectangle.planes[1] * found.rectangle.planes[3]
-    rows, most = strip_rows(found, found.rectangle, most_bytes)
+    rows, most = strip_rows(found, found.rectangle, workspace)
     return line * (most + max(most - rows, 0))
 
 
@@ -121,11 +143,11 @@ def bind_average(found: QuantisedAverage, places: Places, library: Library) -> C
 
 
 def bind_task(
-    found: QuantisedTask, places: Places, task: Task, most_bytes: int, run: RunTask
+    found: QuantisedTask, places: Places, task: Task, workspace: int, run: RunTask
 ) -> Callable[[], None]:
     """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``.
 
-    ``task``: from ``fitted``, with ``most_bytes``.
+    ``task``: from ``fitted``, with ``workspace``.
     """
     _place(task, found, places)
     source = places[found.source]
@@ -133,7 +155,7 @@ def bind_task(
         _point(task, found, source)
         return _Whole(task, run, tuple(places.values()))
     assert found.rectangle is not None, "only images are taken by rows"
-    rows = strip_rows(found, found.rectangle, most_bytes)
+    rows = strip_rows(found, found.rectangle, workspace)
     return _ByRows(found, rows, task, source, run, tuple(places.values()))
 
 

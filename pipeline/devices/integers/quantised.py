@@ -62,9 +62,9 @@ class QuantisedLayers:
             return None
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, self._library)
-        most = piece.workspace_bytes or workspace_bytes(found)
-        task = fitted(found, self._library, self._threads, most)
-        return bind_task(found, places, task, most, self._run)
+        workspace = piece.workspace_bytes or workspace_bytes(found)
+        task = fitted(found, self._library, self._threads, workspace)
+        return bind_task(found, places, task, workspace, self._run)
 
     def fitted(self, pack: Pack) -> Pack:
         """Return ``pack`` with what its quantised pieces take here, and which of them read by rows."""
@@ -78,9 +78,9 @@ class QuantisedLayers:
         ]
         # Scratch is what any of them takes: all may have what one had better have.
         tasks = [each for each in known if isinstance(each, QuantisedTask)]
-        most = max(map(workspace_bytes, tasks), default=0)
+        workspace = max(map(workspace_bytes, tasks), default=0)
         pieces = tuple(
-            piece if found is None else self._fitted(piece, found, inputs, most)
+            piece if found is None else self._fitted(piece, found, inputs, workspace)
             for piece, found in zip(manifest.pieces, known, strict=True)
         )
         others = {
@@ -96,24 +96,24 @@ class QuantisedLayers:
         update = {"pieces": pieces, "graphs": graphs}
         return replace(pack, manifest=pack.manifest.model_copy(update=update))
 
-    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int], most: int) -> Piece:
+    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int], workspace: int) -> Piece:
         if isinstance(found, QuantisedAverage):
             return replace(piece, scratch_bytes=0, unrolled=None)
         by_rows = found.rectangle is not None and piece.inputs[0].index in inputs
-        scratch = self._scratch_bytes(found, by_rows, most)
+        scratch = self._scratch_bytes(found, by_rows, workspace)
         return replace(
-            piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows, workspace_bytes=most
+            piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows, workspace_bytes=workspace
         )
 
-    def _scratch_bytes(self, found: QuantisedTask, by_rows: bool, most: int) -> int:
+    def _scratch_bytes(self, found: QuantisedTask, by_rows: bool, workspace: int) -> int:
         """Return what a task allocates while it runs: memory of its parts, and rows of a request."""
-        task = fitted(found, self._library, self._threads, most)
+        task = fitted(found, self._library, self._threads, workspace)
         each, parts = int(task.n_bytes), int(task.n_parts)
         whole = parts * each
         if not by_rows or found.rectangle is None:
             return whole
-        rows, _ = strip_rows(found, found.rectangle, most)
-        return max(whole, strip_parts(rows, parts) * each + strip_bytes(found, most))
+        rows, _ = strip_rows(found, found.rectangle, workspace)
+        return max(whole, strip_parts(rows, parts) * each + strip_bytes(found, workspace))
 
     def _run(self, task: Task) -> None:
         if task.n_parts > 1 and self._run_job is not None:

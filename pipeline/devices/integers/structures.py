@@ -85,6 +85,7 @@ class Task(ctypes.Structure):
         ("n_parts", ctypes.c_int32),
         ("failed", ctypes.c_int32),
         ("n_bytes", ctypes.c_size_t),
+        ("cost", ctypes.c_double),
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
         ("picture", Picture),

@@ -158,7 +158,7 @@ class Network:
             outputs=(self.operand(self.last, made),),
         )
 
-    def computed(self, threads: int = 1, most_bytes: int = 12 << 10) -> NDArray[Any]:
+    def computed(self, threads: int = 1, workspace: int = 12 << 10) -> NDArray[Any]:
         """Return what the native library makes of it."""
         found = recognised(self.serialised(), self.piece())
         assert found is not None
@@ -168,8 +168,8 @@ class Network:
             bind_average(found, places, native())()
         else:
             library = native()
-            task = fitted(found, library, threads, most_bytes)
-            bind_task(found, places, task, most_bytes, lambda task: _run(library, task))()
+            task = fitted(found, library, threads, workspace)
+            bind_task(found, places, task, workspace, lambda task: _run(library, task))()
         return made
 
     def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

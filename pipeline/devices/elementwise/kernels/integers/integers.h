@@ -53,7 +53,7 @@ enum { MOST_LAYERS = 3 };
 // last one at a time (`rows`), whose sums are in memory of the task.
 //
 // Rows [first_row, end_row) of the last layer are made. `n_parts` may run at once, each with memory of
-// `n_bytes`, which integers_fit says.
+// `n_bytes`; that and `cost`, about the nanoseconds of one part alone, says integers_fit.
 struct task {
     int32_t n_layers, depthwise;  // which of the layers is; -1: none
     int32_t group, rows;
@@ -61,6 +61,7 @@ struct task {
     int32_t n_parts;
     int32_t failed;
     size_t n_bytes;
+    double cost;
     const uint8_t *given;
     uint8_t *made;
     struct picture picture;
