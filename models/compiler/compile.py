@@ -15,6 +15,7 @@ from PIL import Image
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
+from models.compiler.cutting.quantised_groups import grouped, quantised_groups
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.optimise import optimise, write_reference
 from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
@@ -201,7 +202,8 @@ def _write_pack(
     chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
     if target.capability is None:
         part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
-        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work)
+        kept = grouped(graph, quantised_groups(graph, part_bytes))
+        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work, kept)
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces
