@@ -87,7 +87,7 @@ def _sizes(channels: int, block: int) -> tuple[int, ...]:
 
 
 def _is_worth_it(graph: Graph, found: FoundBottleneck, least: float) -> bool:
-    """Return whether an inner tensor has ``least`` bytes, and more than the result: else nothing is saved."""
+    """Return whether an inner tensor has ``least`` bytes, and more than the result."""
     inner = max(
         (graph.array(item.output).n_bytes for item in found.operators if item.kind == "each"),
         default=0,
