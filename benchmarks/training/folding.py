@@ -50,9 +50,13 @@ def _names(weight: str, norm: onnx.NodeProto) -> tuple[str, str]:
     return f"{weight}.{norm.input[1]}", f"{weight}.{norm.input[2]}"
 
 
-def _values(conv: onnx.NodeProto, norm: onnx.NodeProto, arrays: Arrays) -> tuple[NDArray[np.float32], ...]:
+def _values(
+    conv: onnx.NodeProto, norm: onnx.NodeProto, arrays: Arrays
+) -> tuple[NDArray[np.float32], ...]:
     epsilon = next((item.f for item in norm.attribute if item.name == "epsilon"), 1e-5)
-    scale, bias, mean, variance = (arrays[name].astype(np.float64) for name in norm.input[_CONSTANTS])
+    scale, bias, mean, variance = (
+        arrays[name].astype(np.float64) for name in norm.input[_CONSTANTS]
+    )
     before = arrays[conv.input[2]] if len(conv.input) > 2 else 0.0
     factor = scale / np.sqrt(variance + epsilon)
     weight = arrays[conv.input[1]] * factor[:, None, None, None]

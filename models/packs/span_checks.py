@@ -28,11 +28,11 @@ def check_spans(path: Path, manifest: Manifest) -> None:
         if span.resident and number and not manifest.spans[number - 1].resident:
             raise PackError(f"{where}: resident, after one that is not")
         end = span.offset + span.length
-        if span.stored is not None:
-            if span.at is not None:
-                raise PackError(f"{where}.at: {span.at}, of a span that is stored")
-            _check_stored(f"{where}.stored", span, span.stored)
+        if span.stored is not None and span.at is not None:
+            raise PackError(f"{where}.at: {span.at}, of a span that is stored")
         _check_in_file(where, span, written.setdefault(span.file_offset, span), file_end)
+        if span.stored is not None:
+            _check_stored(f"{where}.stored", span, span.stored)
         file_end = max(file_end, span.file_end)
         if file_end > size:
             raise PackError(
