@@ -1,6 +1,7 @@
-"""Fold batch norms into convolutions: ``python -m benchmarks.training.folding TRAINED.onnx SHIPPED.onnx``.
+"""Make a trained network small: ``python -m benchmarks.training.folding TRAINED.onnx SHIPPED.onnx``.
 
-What layers share they still share afterwards, which is what ONNX Runtime's own folding undoes.
+Batch norms are folded into convolutions: what layers share they still share afterwards, which is what ONNX
+Runtime's own folding undoes. Whole numbers that become floats anyway get as few bytes as hold them.
 """
 
 import sys
@@ -14,6 +15,7 @@ from onnx import numpy_helper
 
 Arrays = dict[str, NDArray[np.float32]]
 _CONSTANTS = slice(1, 5)  # of a batch norm's inputs: scale, bias, mean, variance
+_WHOLE = (np.uint8, np.int16, np.int32)
 
 
 def fold(model: onnx.ModelProto) -> None:
@@ -47,7 +49,9 @@ def fold(model: onnx.ModelProto) -> None:
 
 def _names(weight: str, norm: onnx.NodeProto) -> tuple[str, str]:
     """Return names that are the same for the same weights and the same batch norm."""
-    return f"{weight}.{norm.input[1]}", f"{weight}.{norm.input[2]}"
+    stem, own = weight.removesuffix(".weight"), norm.input[1].removesuffix(".norm.weight")
+    named = stem if stem == own else f"{stem}.{own}"
+    return f"{named}.weight", f"{named}.bias"
 
 
 def _values(
@@ -63,11 +67,24 @@ def _values(
     return weight.astype(np.float32), ((before - mean) * factor + bias).astype(np.float32)
 
 
+def shorten(model: onnx.ModelProto) -> None:
+    """Give whole numbers that are only cast to floats as few bytes as hold them."""
+    nodes = model.graph.node
+    cast = {node.input[0] for node in nodes if node.op_type == "Cast"}
+    cast -= {name for node in nodes if node.op_type != "Cast" for name in node.input}
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if tensor.name in cast and array.dtype == np.int64:
+            held = next(kind for kind in (*_WHOLE, np.int64) if (array == array.astype(kind)).all())
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(held), tensor.name))
+
+
 def main() -> None:
-    """Fold what the first file has into the second."""
+    """Make the second file of the first."""
     source, target = map(Path, sys.argv[1:])
     model = onnx.load(source)
     fold(model)
+    shorten(model)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, target)
 
