@@ -212,7 +212,7 @@ def _write_pack(
     storing = None if options.store == "fp32" else Storing(graph, target, options.store)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
     if storing is None:
-        write_model(optimised, graph, layout, folder / "model.onnx")
+        write_model(optimised, graph, layout, spans, folder / "model.onnx")
     else:
         _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
@@ -224,7 +224,9 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
-        format_version=PLAIN_VERSION if storing is None else FORMAT_VERSION,
+        format_version=FORMAT_VERSION
+        if any(span.is_elsewhere for span in spans)
+        else PLAIN_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),

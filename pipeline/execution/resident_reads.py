@@ -26,10 +26,20 @@ def load_residents(
             disk may still write to its memory.
     """
     kept = memory.resident
-    lengths = {span: manifest.spans[span].file_length for span in plan.resident}
+    # Those that are the same lie in one place, and are read once.
+    places = {plan.spans[span]: span for span in reversed(plan.resident)}
+    lengths = {span: manifest.spans[span].file_length for span in sorted(places.values())}
     largest = max(lengths.values(), default=0)
+
+    def load_through(staging: Memory) -> None:
+        for span, length in lengths.items():
+            staged = staging.host(0, length)
+            _read(span, staged, read)
+            expansion = expansion_of(manifest.spans[span : span + 1])
+            _copy(span, staged, device, kept, plan.spans[span], expansion)
+
     if plan.staging_bytes >= largest:
-        _load(manifest, plan, memory.staging, kept, device, read)
+        load_through(memory.staging)
         return
     if kept.reachable:
         for span, length in lengths.items():
@@ -38,24 +48,13 @@ def load_residents(
     staging = device.allocate("staging", largest)
     stuck = False
     try:
-        _load(manifest, plan, staging, kept, device, read)
+        load_through(staging)
     except DrainError:
         stuck = True
         raise
     finally:
         if not stuck:
             staging.close()
-
-
-def _load(
-    manifest: Manifest, plan: Plan, staging: Memory, kept: Memory, device: Device, read: ReadSpan
-) -> None:
-    """Read each resident span to ``staging`` and copy it to ``kept``."""
-    for span in plan.resident:
-        staged = staging.host(0, manifest.spans[span].file_length)
-        _read(span, staged, read)
-        expansion = expansion_of(manifest.spans[span : span + 1])
-        _copy(span, staged, device, kept, plan.spans[span], expansion)
 
 
 def _read(span: int, target: memoryview, read: ReadSpan) -> None:

@@ -1,7 +1,8 @@
 """From floats to 8-bit integers by ONNX Runtime's static quantisation, calibrated on pictures.
 
 Weights become integers with a scale for each output channel, activations unsigned ones between the least
-and the largest number that the pictures make. What is a probability, or takes little time, stays a float.
+and the largest number that the pictures make. What is a probability, or takes little time, stays a float;
+so does what is made of the last layers' answers (a detector's boxes).
 """
 
 from collections.abc import Iterable
@@ -22,6 +23,12 @@ _OPERATORS = (
     *("Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu"),
     *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
     *("Squeeze", "Transpose", "Unsqueeze"),
+)
+#: Behind the last of them there is nothing but what their answers mean.
+_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+#: What is still a part of the last layer, or makes its answer larger or smaller.
+_OF_THE_LAST = frozenset(
+    ("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize")
 )
 _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
@@ -58,10 +65,28 @@ def quantise(
         ranges.add(tensors)
     result = folder / "int8.onnx"
     try:
-        write_quantised(folded, ranges, result, saturates(_CPU_INFO.read_text("utf-8", "replace")))
+        reduced = saturates(_CPU_INFO.read_text("utf-8", "replace"))
+        write_quantised(folded, ranges, result, reduced, _answers(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
     return result
+
+
+def _answers(file: Path) -> list[str]:
+    """Return the nodes that make something of what the last layers say; they stay floats.
+
+    There numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
+    scale cannot hold, and little is computed.
+    """
+    nodes = onnx.load(file, load_external_data=False).graph.node
+    before = set[str]()  # what layers are made of
+    found = []
+    for node in reversed(nodes):
+        if node.op_type in _LAYERS or not before.isdisjoint(node.output):
+            before.update(node.input)
+        elif node.name and node.op_type not in _OF_THE_LAST:
+            found.append(node.name)
+    return found
 
 
 def saturates(cpu_info: str) -> bool:

@@ -113,7 +113,7 @@ class Storing:
         return tuple(part for part, _ in parts), [data for _, data in parts]
 
     def _parts(self, span: PlannedSpan) -> Iterator[tuple[StoredPart, Bytes]]:
-        for own, offset in sorted(span.parts.items(), key=lambda item: item[1]):
+        for offset, own in sorted({offset: own for own, offset in span.parts.items()}.items()):
             raw = slice_bytes(self._graph, own)
             channels = self._weights.get(own.name)
             made = None

@@ -111,8 +111,8 @@ def _constants(pack: Pack, model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
 def _check_weights(pack: Pack, path: Path) -> None:
     with path.open("rb") as file:
         for number, span in enumerate(pack.manifest.spans):
-            file.seek(span.offset)
-            if checksum(file.read(span.length)) != span.checksum:
+            file.seek(span.file_offset)
+            if checksum(file.read(span.file_length)) != span.checksum:
                 raise ExportError(
                     f"{path}: span {number}: damaged: its checksum is not the manifest's"
                 )

@@ -54,7 +54,7 @@ def network_size(
 def stored(manifest: Manifest) -> str:
     """Return how weights lie in the file: what was asked for, bytes there, and what has stayed as it is."""
     spans = [span for span in manifest.spans if span.stored is not None]
-    in_file = sum(span.file_length for span in spans)
+    in_file = manifest.files["weights.bin"].n_bytes
     parts = [part for span in spans if span.stored is not None for part in span.stored.parts]
     kept = sum(part.length for part in parts if part.encoding == "bytes")
     whole = sum(span.length for span in spans)
