@@ -22,7 +22,7 @@ from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, size
 from server.cli.printing.output import print_json, say, suggest, warn
-from server.cli.printing.sentences import counted, serving, typed
+from server.cli.printing.sentences import counted, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
@@ -153,9 +153,9 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
 
 
 def _stored(summary: dict[str, Any]) -> str:
-    if summary["store"] == "fp32":
+    if not summary["expands"]:
         return ""
-    return f", {format_size(summary['file_bytes'])} in the file as {summary['store']},"
+    return f", {format_size(summary['file_bytes'])} in the file {stored_as(summary['store'])},"
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
@@ -185,6 +185,7 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
         "store": manifest.store,
+        "expands": manifest.expands,
         "file_bytes": sum(span.file_length for span in manifest.spans),
         "expanded_bytes": sum(span.length for span in manifest.spans),
         "largest_layer_bytes": manifest.largest_layer_bytes,
