@@ -40,16 +40,11 @@ from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
-from models.packs.manifest import (
-    FORMAT_VERSION,
-    PLAIN_VERSION,
-    Manifest,
-    Scores,
-    Store,
-    write_manifest,
-)
+from models.packs.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, write_manifest
 from models.packs.names import is_model_name
 from models.packs.pack import read_pack, versions
+from models.packs.records.ports import Scores
+from models.packs.records.spans import Store
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 

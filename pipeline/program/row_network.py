@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.manifest import Manifest, RowOperator, RowValue
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowOperator, RowValue
 from pipeline.program.shared_memory import SharedMemory
 
 

@@ -19,7 +19,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
-from models.packs.manifest import Window
+from models.packs.records.rows import Window
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")

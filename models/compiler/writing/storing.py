@@ -17,8 +17,8 @@ from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.compiler.writing.whole_numbers import whole_numbers
 from models.errors import CompileError
-from models.packs.manifest import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.planes import closed_plane
+from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
     PLANES,

@@ -7,7 +7,9 @@ has the same bits whole and on rows.
 from collections.abc import Sequence
 from itertools import groupby
 
-from models.packs.manifest import Manifest, Piece, RowOperator
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
+from models.packs.records.rows import RowOperator
 from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.programs import Program, Step, program_of
 from pipeline.program.unread import unread_values

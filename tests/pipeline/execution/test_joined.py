@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
-from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine

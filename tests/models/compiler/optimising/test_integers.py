@@ -11,8 +11,9 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from models.compiler import CompileOptions
-from models.packs.manifest import Manifest, Store
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
+from models.packs.records.spans import Store
 from models.packs.storing import read_span
 from models.runtime.sessions import open_reference, open_resident
 from tests.models.nets import written

@@ -10,8 +10,9 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
-from models.packs.manifest import Manifest, Span, Store
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
+from models.packs.records.spans import Span, Store
 from models.packs.storing import read_span
 from models.packs.target import named_target
 from tests.models.nets import CHUNK_BYTES, gemm, gemm_by_column, parsed, written
