@@ -251,11 +251,11 @@ def _write_pack(
 
 def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing | None:
     """Return how weights are stored; None: as kernels read them."""
-    given = target.capability is None and graph.dequantised
-    if options.store == "fp32" and not given:
-        return None
     if options.store in ("fp32", "lossless"):
         _tell_floats(options, graph.dequantised)
+    given = target.capability is None and "" in graph.dequantised.values()
+    if options.store == "fp32" and not given:
+        return None
     return Storing(graph, target, options.store)
 
 

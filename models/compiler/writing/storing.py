@@ -83,7 +83,7 @@ class Storing:
         self._graph = graph
         self._store = store
         # Only there: what was trained in floats is no whole number, which takes time to find.
-        self._were_integers = bool(graph.dequantised)
+        self._were_integers = "" in graph.dequantised.values()
         rounds = store in _ENCODINGS or self._were_integers
         self._weights = weight_channels(graph, target) if rounds else {}
 

@@ -164,6 +164,7 @@ def test_scales_of_blocks_make_floats_and_a_warning(tmp_path: Path) -> None:
     warned: list[str] = []
     pack = _compared(in_blocks(), tmp_path, CompileOptions(warn=warned.append))
     assert _bytes_a_number(pack) >= 4
+    assert not pack.manifest.expands
     assert warned == [
         "weights 'q' become float32, in the file, too: they have a scale for each block"
     ]
