@@ -47,8 +47,8 @@ def quantise(
         folder: keeps what the file refers to.
 
     Raises:
-        CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes the one input, or ONNX
-            Runtime cannot quantise it. Whatever ``pictures`` raises.
+        CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
+            the one input, or ONNX Runtime cannot quantise it. Whatever ``pictures`` raises.
     """
     _check_floats(model, source)
     name = _input(model, source, preprocess)
