@@ -251,9 +251,12 @@ def _write_pack(
 
 def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing | None:
     """Return how weights are stored; None: as kernels read them."""
+    dequantised = graph.dequantised
+    if target.capability is not None:
+        dequantised = dict.fromkeys(dequantised, "a GPU reads weights as they are stored")
     if options.store in ("fp32", "lossless"):
-        _tell_floats(options, graph.dequantised)
-    given = target.capability is None and "" in graph.dequantised.values()
+        _tell_floats(options, dequantised)
+    given = "" in dequantised.values()
     if options.store == "fp32" and not given:
         return None
     return Storing(graph, target, options.store)
