@@ -35,6 +35,7 @@ from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
+from models.graphs.finite import warn_of_infinite
 from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
@@ -101,6 +102,7 @@ def compile_onnx(
     _check_options(destination, options)
     progress("read")
     model = read_onnx(source, options.batch, options.shapes, options.warn)
+    warn_of_infinite(model, options.warn)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:

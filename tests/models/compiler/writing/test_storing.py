@@ -92,7 +92,9 @@ def test_weights_that_are_no_numbers_are_refused_by_name(
 
 
 def test_lossless_keeps_what_is_no_number(tmp_path: Path) -> None:
-    pack = stored(with_weight(gemm(), float("nan")), tmp_path, "lossless", [])
+    warned: list[str] = []
+    pack = stored(with_weight(gemm(), float("nan")), tmp_path, "lossless", warned)
+    assert warned == ["weights 'w': 1 of 32768 are NaN or infinite"]
     found = [read_span(pack.weights_path, span).view("f4") for span in pack.manifest.spans]
     assert np.isnan(np.concatenate(found)).sum() == 1
 
