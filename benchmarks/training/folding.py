@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 Arrays = dict[str, NDArray[np.float32]]
 _CONSTANTS = slice(1, 5)  # of a batch norm's inputs: scale, bias, mean, variance
+_DEFAULTS = {"group": 1, "strides": 1, "dilations": 1, "pads": 0}
 _WHOLE = (np.uint8, np.int16, np.int32)
 
 
@@ -26,7 +27,7 @@ def fold(model: onnx.ModelProto) -> None:
     readers.update(port.name for port in graph.output)
     makers = {node.output[0]: node for node in graph.node if node.op_type == "Conv"}
     folded: Arrays = {}
-    gone: set[str] = set()
+    gone: dict[str, str] = {}
     for norm in graph.node:
         conv = makers.get(norm.input[0]) if norm.op_type == "BatchNormalization" else None
         if conv is None or readers[conv.output[0]] > 1:
@@ -36,9 +37,10 @@ def fold(model: onnx.ModelProto) -> None:
             folded[name] = array
         del conv.input[1:]
         conv.input.extend(names)
-        gone.add(conv.output[0])
-        conv.output[0] = norm.output[0]
-    kept = [node for node in graph.node if node.input[0] not in gone or node.op_type == "Conv"]
+        gone[norm.output[0]] = conv.output[0]
+    kept = [node for node in graph.node if node.output[0] not in gone]
+    for node in kept:
+        node.input[:] = [gone.get(name, name) for name in node.input]
     del graph.node[:]
     graph.node.extend(kept)
     arrays = {**arrays, **folded}
@@ -79,12 +81,29 @@ def shorten(model: onnx.ModelProto) -> None:
             tensor.CopyFrom(numpy_helper.from_array(array.astype(held), tensor.name))
 
 
+def trim(model: onnx.ModelProto) -> None:
+    """Take away what a convolution has by default, and names of nodes that say what their outputs say."""
+    for node in model.graph.node:
+        node.name = ""
+        if node.op_type == "Conv":
+            kept = [item for item in node.attribute if not _is_default(item)]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _is_default(item: onnx.AttributeProto) -> bool:
+    if item.name == "kernel_shape":  # the weight says it
+        return True
+    return item.name in _DEFAULTS and set(item.ints or [item.i]) == {_DEFAULTS[item.name]}
+
+
 def main() -> None:
     """Make the second file of the first."""
     source, target = map(Path, sys.argv[1:])
     model = onnx.load(source)
     fold(model)
     shorten(model)
+    trim(model)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, target)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 from PIL import Image
 
+from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
@@ -209,7 +210,7 @@ def _write_pack(
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    storing = None if options.store == "fp32" else Storing(graph, target, options.store)
+    storing = _storing(graph, target, options)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
     if storing is None:
         write_model(optimised, graph, layout, spans, folder / "model.onnx")
@@ -252,6 +253,30 @@ def _write_pack(
         store=options.store,
     )
     write_manifest(manifest, folder / "manifest.json")
+
+
+def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing | None:
+    """Return how weights are stored; None: as kernels read them."""
+    dequantised = graph.dequantised
+    if target.capability is not None:
+        dequantised = dict.fromkeys(dequantised, "a GPU reads weights as they are stored")
+    if options.store in ("fp32", "lossless"):
+        _tell_floats(options, dequantised)
+    given = "" in dequantised.values()
+    if options.store == "fp32" and not given:
+        return None
+    return Storing(graph, target, options.store)
+
+
+def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> None:
+    """Tell of integers of the source that take four bytes each."""
+    names: dict[str, list[str]] = {}
+    for name, reason in dequantised.items():
+        names.setdefault(reason, []).append(name)
+    for reason, (first, *others) in names.items():
+        if reason:
+            more = f" (and {len(others)} more)" if others else ""
+            options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
 
 
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:

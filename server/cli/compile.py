@@ -25,7 +25,7 @@ from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, size
 from server.cli.printing.output import print_json, say, suggest, warn
-from server.cli.printing.sentences import counted, serving, typed
+from server.cli.printing.sentences import counted, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
@@ -156,7 +156,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
 
 
 def _stored(summary: dict[str, Any]) -> str:
-    stored = "" if summary["store"] == "fp32" else f" as {summary['store']}"
+    stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
     shared = ", as layers share them" if summary["shared_bytes"] else ""
     if not stored and not shared:
         return ""
@@ -190,6 +190,7 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
         "store": manifest.store,
+        "expands": manifest.expands,
         "file_bytes": manifest.files["weights.bin"].n_bytes,
         "expanded_bytes": sum(span.length for span in manifest.spans),
         "shared_bytes": shared_bytes(manifest),

@@ -16,6 +16,8 @@ from PIL import Image
 from models.compiler.optimising.optimise import fold
 from models.compiler.quantising.ranges import Ranges, write_quantised
 from models.errors import CompileError
+from models.graphs.nodes import all_graphs, label
+from models.graphs.parameters import is_quantised
 from models.images.preprocess import Preprocess
 from models.runtime.sessions import reason
 
@@ -52,9 +54,10 @@ def quantise(
         folder: keeps what the file refers to.
 
     Raises:
-        CompileError: a weight is not finite, it is not said how a picture becomes the one input, or ONNX
-            Runtime cannot quantise it. Whatever ``pictures`` raises.
+        CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
+            the one input, or ONNX Runtime cannot quantise it. Whatever ``pictures`` raises.
     """
+    _check_floats(model, source)
     name = _input(model, source, preprocess)
     folded = fold(model, folder, source)
     _check_finite(folded, source)
@@ -99,6 +102,16 @@ def saturates(cpu_info: str) -> bool:
         if name.strip() in ("flags", "Features"):
             return _DOT_PRODUCTS.isdisjoint(features.split())
     return True
+
+
+def _check_floats(model: onnx.ModelProto, source: Path) -> None:
+    """Refuse what somebody has quantised."""
+    for node in (node for graph in all_graphs(model.graph) for node in graph.node):
+        if is_quantised(node) or node.op_type == "QuantizeLinear":
+            raise CompileError(
+                f"{source}: node {label(node)!r} ({node.op_type}): it is quantised already; compile it "
+                "without --precision int8"
+            )
 
 
 def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) -> str:

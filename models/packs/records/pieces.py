@@ -21,13 +21,15 @@ def _not_of_a_file(value: T) -> T:
 class GraphRange(Record):
     """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
 
-    ``joins``: it may be one of several in a session; the device says so that runs it, never a file.
+    ``joins``: it may be one of several in a session; ``is_one``: it is one kernel, and keeps nothing when
+    that ends. The device says so that runs it, never a file.
     """
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
     joins: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
+    is_one: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

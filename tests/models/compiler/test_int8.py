@@ -18,6 +18,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import named_target
 from models.runtime.sessions import open_resident
 from pipeline.checking.accepting import checker
+from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import parsed, written
 from tests.models.streamed import streamed
 
@@ -118,6 +119,11 @@ def test_what_cannot_be_calibrated_is_named(tmp_path: Path) -> None:
     refused("needs --preprocess", preprocess=None)
     refused(r"makes one input \[1, 3, 8, 8\]; 'x' is", preprocess=Preprocess(size=(8, 8)))
     refused("for CPUs", target=named_target("cuda-sm72"))
+
+
+def test_what_is_quantised_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"\(QuantizeLinear\): it is quantised already"):
+        _compiled(qdq(), tmp_path)
 
 
 def test_a_broken_picture_ends_it(tmp_path: Path) -> None:
