@@ -13,13 +13,15 @@ from models.packs.manifest import Array
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
+_ALIGNED = 8  # strips, to bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A pointer to a value that the step reads or makes."""
+    """A pointer to a value that the step reads or makes, ``offset`` bytes behind its begin."""
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,8 +62,101 @@ class Rows:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The first of the ``total`` rows of the result that a call computes, and how many they are."""
+
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A pointer to a strip of the step's scratch, as numbers of type ``dtype``."""
+
+    strip: int
+    dtype: str
+
+
 #: None is a pointer to nothing.
-Argument = Value | Weight | Record | Function | Named | Rows | int | float | None
+Argument = Value | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Rows [stride i - pad, stride i - pad + span) of ``size`` are needed for row i of a result."""
+
+    stride: int
+    pad: int
+    span: int
+    size: int
+
+    def rows(self, count: int) -> int:
+        """Return how many are needed at most for ``count`` rows together."""
+        return min((count - 1) * self.stride + self.span, self.size)
+
+    def before(self, other: "Reach") -> "Reach":
+        """Return what of its own rows those are needed for that ``other`` needs."""
+        return Reach(
+            self.stride * other.stride,
+            other.pad * self.stride + self.pad,
+            (other.span - 1) * self.stride + self.span,
+            self.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Memory of some rows of ``row_bytes``: those that ``reach`` says, None: as many as of the result.
+
+    ``once``: one row, however many are computed.
+    """
+
+    row_bytes: int
+    reach: Reach | None = None
+    once: bool = False
+
+    def n_bytes(self, rows: int) -> int:
+        """Return its size for ``rows`` rows of the result."""
+        if self.once:
+            return self.row_bytes
+        return self.row_bytes * (rows if self.reach is None else self.reach.rows(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A call that puts the rows of an input that a band needs where the step reads them.
+
+    ``asks``: it asks the caller for them, who may fail.
+    """
+
+    kernel: str
+    arguments: tuple[Argument, ...]
+    asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """A step that can compute its ``height`` rows some at a time, with ``strips`` as scratch.
+
+    ``source``: called first for each band. ``rows``: at a time, as it was decided.
+    """
+
+    height: int
+    strips: tuple[Strip, ...] = ()
+    source: Source | None = None
+    rows: int = 1
+
+    def offsets(self) -> list[int]:
+        """Return where each strip begins in the scratch; last, where that ends."""
+        ends = [0]
+        for strip in self.strips:
+            ends.append(-(-(ends[-1] + strip.n_bytes(self.rows)) // _ALIGNED) * _ALIGNED)
+        return ends
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the scratch."""
+        return self.offsets()[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +199,7 @@ class Step:
     ``in_place``: values whose memory the output may be: each of their elements is read before the element
     at its place is made, and, unless ``pointwise``, nothing else that the step reads may lie there.
     ``same``: what it does, where that is only to copy. ``after``: what it can do with its result.
+    ``bands``: how it computes some rows at a time, where it can.
     """
 
     label: str
@@ -114,6 +210,7 @@ class Step:
     pointwise: bool = False
     same: Same | None = None
     after: After | None = None
+    bands: Bands | None = None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
@@ -123,7 +220,9 @@ class Step:
     @property
     def reads(self) -> tuple[str, ...]:
         """The values that it reads."""
-        values = (item.name for item in self.all_arguments if isinstance(item, Value))
+        source = self.bands.source if self.bands is not None else None
+        given = (*self.all_arguments, *(source.arguments if source is not None else ()))
+        values = (item.name for item in given if isinstance(item, Value))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property
