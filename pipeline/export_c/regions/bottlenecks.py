@@ -87,10 +87,12 @@ def _parts(
     wide, thin, last = (window for window in windows if window is not None)
     inner = wide["filters"]
     alone = {thin[name] for name in ("channels", "filters", "groups")} == {inner}
+    same = wide["result_y"] * wide["result_x"] == thin["size_y"] * thin["size_x"]
+    flat = wide["result_y"] == thin["size_y"] or _PIXEL.items() <= wide.items()
     adds = last["channels"] == inner and _PIXEL.items() <= last.items()
     whole = all(step.after is None or step.after.addend is None for step in found[:2])
     in_order = found[0].kernel == "convolve" or _channels_last(wide, thin, last)
-    if not (wide["groups"] == 1 and alone and adds and whole and in_order):
+    if not (wide["groups"] == 1 and alone and adds and whole and in_order and same and flat):
         return None
     return _Parts(*found)
 
@@ -110,7 +112,7 @@ def _pays(parts: _Parts, program: Program) -> bool:
 
 
 def _of_floats(parts: _Parts) -> Step:
-    wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
+    wide, thin, last = _records(parts)
     window = _fields(thin)
     inner = _number(last, "channels")
     weights = [
@@ -124,7 +126,7 @@ def _of_floats(parts: _Parts) -> Step:
     )
     first = _strips_before(parts)
     scratch = [Scratch(len(first) + number, "float32") for number in range(len(strips))]
-    records = wide, changed(thin, alone), changed(last, _result(window))
+    records = wide, changed(thin, alone), last
     functions = [_function(step) for step in (parts.wide, parts.thin)]
     return replace(
         parts.narrow,
@@ -139,7 +141,7 @@ def _of_floats(parts: _Parts) -> Step:
 
 
 def _of_bytes(parts: _Parts) -> Step:
-    wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
+    wide, thin, last = _records(parts)
     window = _fields(thin)
     inner, filters = _number(last, "channels"), _number(last, "filters")
     together = min(inner, _TOGETHER)
@@ -161,11 +163,10 @@ def _of_bytes(parts: _Parts) -> Step:
     scratch = [Scratch(len(first) + number, kind) for number, kind in enumerate(kinds)]
     alone = dict.fromkeys(("channels", "filters", "groups"), 1)
     beside = {"x_pixel": together, "y_pixel": together}
-    result = {**_result(window), "x_pixel": together}
     records = (
         changed(wide, {"y_pixel": together}),
         changed(thin, {**alone, **beside}),
-        changed(last, result),
+        changed(last, {"x_pixel": together}),
     )
     return replace(
         parts.narrow,
@@ -173,6 +174,26 @@ def _of_bytes(parts: _Parts) -> Step:
         arguments=_arguments(parts, np.concatenate(weights, 1), scratch, records),
         bands=_bands(parts, window, (*first, *strips)),
     )
+
+
+def _records(parts: _Parts) -> tuple[Record, Record, Record]:
+    """Return the windows, all on rows and columns: one pixel's may say that all pixels are a row."""
+    wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
+    window = _fields(thin)
+    if (_number(wide, "result_y"), _number(wide, "result_x")) != (
+        window["size_y"],
+        window["size_x"],
+    ):
+        wide = changed(wide, _sizes(window["size_y"], window["size_x"]))
+    return wide, thin, changed(last, _sizes(window["result_y"], window["result_x"]))
+
+
+def _sizes(rows: int, columns: int) -> dict[str, int]:
+    return {
+        f"{what}_{axis}": n
+        for what in ("size", "result")
+        for axis, n in (("y", rows), ("x", columns))
+    }
 
 
 def _arguments(
@@ -219,12 +240,6 @@ def _fields(record: Record) -> dict[str, int]:
 
 def _number(record: Record, name: str) -> int:
     return _fields(record)[name]
-
-
-def _result(window: dict[str, int]) -> dict[str, int]:
-    """Return the fields of a result whose rows are those of ``window``."""
-    sizes = {"y": window["result_y"], "x": window["result_x"]}
-    return {f"{what}_{axis}": n for what in ("size", "result") for axis, n in sizes.items()}
 
 
 def _strips_before(parts: _Parts) -> tuple[Strip, ...]:

@@ -50,7 +50,9 @@ def blocks() -> dict[str, Block]:
             match = _NAME.search(text)
             assert match is not None, text
             name = match[1] or match[2] or match[3]
-            found[name] = Block(name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text))))
+            found[name] = Block(
+                name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
+            )
     return found
 
 
