@@ -1,7 +1,7 @@
 """How many rows at a time each step computes that can do so: as many as there is memory for.
 
-The smallest arena is that of one row at a time. What other steps need at once is then free in most steps, so
-their bands are larger and overlap less: rows that two bands need are made twice.
+The smallest arena is that of one row at a time. What other steps need at once is then free in most steps,
+so their bands are larger and overlap less: rows that two bands need are made twice.
 """
 
 from collections.abc import Mapping, Sequence

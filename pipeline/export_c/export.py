@@ -33,7 +33,7 @@ class Options:
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
     (None: as large as the compiler's chunks for so many weights). ``ports``: whose memory inputs and
     outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory, or a
-    callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as little as it can.
+    callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
     """
 
     weights: Weights = "const"
@@ -86,7 +86,10 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
 
 
 def in_regions(network: Network, asks: bool) -> Program:
-    """Return the steps of ``network``, those together that need less memory so; ``asks``: for rows of its input."""
+    """Return the steps of ``network``, those as one that need less memory so.
+
+    ``asks``: rows of its input are asked for.
+    """
     outputs = frozenset(port.name for port in network.outputs)
     inputs = [port.name for port in network.inputs]
     program = without_whole_copies(fused(lower(network), outputs), outputs)

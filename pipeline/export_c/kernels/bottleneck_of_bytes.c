@@ -27,15 +27,15 @@ static void add_products(const unsigned char *x, int n, const int8_t *weight, in
     const int flip = g->x_flip, zero = g->x_zero, w_zero = g->w_zero;
     int i, c, f, k;
     for (i = 0; i < n; i++, x += g->x_pixel, sums += g->filters) {
-        for (f = 0; f < g->filters; f += 8) {
-            const int some = g->filters - f < 8 ? g->filters - f : 8;
-            int32_t held[8] = {0}; /* memory of the arena has no type: it is copied */
+        for (f = 0; f < g->filters; f += 16) {
+            const int some = g->filters - f < 16 ? g->filters - f : 16;
+            int32_t held[16] = {0}; /* memory of the arena has no type: it is copied */
             memcpy(held, sums + f, (size_t)some * sizeof *held);
             for (c = 0; c < channels; c++) {
                 const int16_t v = (int16_t)((x[c] ^ flip) - zero);
                 const int8_t *w = weight + (ptrdiff_t)c * next + f;
-                if (some == 8)
-                    for (k = 0; k < 8; k++)
+                if (some == 16)
+                    for (k = 0; k < 16; k++)
                         held[k] += v * (int16_t)(w[k] - w_zero);
                 else
                     for (k = 0; k < some; k++)

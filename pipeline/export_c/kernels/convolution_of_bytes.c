@@ -26,22 +26,18 @@ static int32_t product_of_bytes(const unsigned char *x, int apart, const int8_t 
     return sum;
 }
 
-/* What one row of the input gives through one row of the kernel, for the column `at`. */
-static int32_t line_of_bytes(const unsigned char *line, const int8_t *w, const struct bytes *g, int at)
+/* What columns [begin, end) of a row of the kernel give, the first of them on `line`. */
+static int32_t line_of_bytes(const unsigned char *line, const int8_t *w, const struct bytes *g, int begin, int end)
 {
-    const int depth = g->channels / g->groups, left = at * g->stride_x - g->pad_x;
-    const int begin = left < 0 ? (g->step_x - 1 - left) / g->step_x : 0;
-    const int inside = left < g->size_x ? (g->size_x - 1 - left) / g->step_x + 1 : 0;
-    const int end = inside < g->kernel_x ? inside : g->kernel_x;
-    const int apart = g->step_x * g->x_pixel;
+    const int depth = g->channels / g->groups, apart = g->step_x * g->x_pixel;
     int32_t sum = 0;
     int k;
-    if (begin >= end)
-        return 0;
-    line += (ptrdiff_t)(left + begin * g->step_x) * g->x_pixel;
+    if (depth == 1) {
+        for (k = begin; k < end; k++, line += apart)
+            sum += ((*line ^ g->x_flip) - g->x_zero) * (w[k] - g->w_zero);
+        return sum;
+    }
     w += begin * depth;
-    if (depth == 1)
-        return product_of_bytes(line, apart, w, end - begin, g);
     if (g->x_channel == 1 && apart == depth)
         return product_of_bytes(line, 1, w, (end - begin) * depth, g);
     for (k = begin; k < end; k++, line += apart, w += depth)
@@ -54,16 +50,33 @@ static void rows_of_bytes(const unsigned char *x, int from, const int8_t *weight
                           unsigned char *y, const struct bytes *g, int row, int rows)
 {
     const size_t line = (size_t)g->size_x * (size_t)g->x_pixel;
-    const int taps = g->kernel_x * (g->channels / g->groups);
-    int i, j, k;
+    const int taps = g->kernel_x * (g->channels / g->groups), span = (g->kernel_x - 1) * g->step_x + 1;
+    int i, j, k, l;
     for (i = row; i < row + rows; i++) {
-        for (j = 0; j < g->result_x; j++, y += g->y_pixel) {
-            int at = i * g->stride_y - g->pad_y;
-            const int8_t *w = weight;
+        int top = i * g->stride_y - g->pad_y, left = -g->pad_x, first = 0, last = g->kernel_y;
+        const unsigned char *corner;
+        while (top + first * g->step_y < 0 && first < last)
+            first++;
+        while (last > first && top + (last - 1) * g->step_y >= g->size_y)
+            last--;
+        top += first * g->step_y - from;
+        corner = x + (ptrdiff_t)top * (ptrdiff_t)line;
+        for (j = 0; j < g->result_x; j++, y += g->y_pixel, left += g->stride_x) {
             int32_t sum = begin;
-            for (k = 0; k < g->kernel_y; k++, w += taps, at += g->step_y)
-                if (at >= 0 && at < g->size_y)
-                    sum += line_of_bytes(x + (size_t)(at - from) * line, w, g, j);
+            k = 0;
+            l = g->kernel_x;
+            if (left < 0 || left + span > g->size_x) {
+                while (left + k * g->step_x < 0 && k < l)
+                    k++;
+                while (l > k && left + (l - 1) * g->step_x >= g->size_x)
+                    l--;
+            }
+            if (k < l) {
+                const unsigned char *at = corner + (ptrdiff_t)(left + k * g->step_x) * g->x_pixel;
+                int n;
+                for (n = first; n < last; n++, at += (size_t)g->step_y * line)
+                    sum += line_of_bytes(at, weight + n * taps, g, k, l);
+            }
             *y = byte_of((float)sum * scale, g->y_zero, g->y_flip);
         }
     }

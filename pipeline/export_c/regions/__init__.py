@@ -1,1 +1,1 @@
-"""Steps that need less memory together: rows of the caller's image as they are needed, bottlenecks in groups."""
+"""Steps that need less memory as one: on rows of an image as they come, on some channels at a time."""

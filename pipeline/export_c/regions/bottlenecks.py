@@ -3,12 +3,13 @@
 A convolution makes many channels, a second one convolves each by itself, a third one of one pixel adds them
 up to few. Each inner channel is made for itself, so a few of them are made on the rows of a band, added to
 the result, and forgotten (seed 004, Section 3.3 and Eq. 3): what lives is the input, the result and a few
-rows, however many inner channels there are. On bytes the sums are 32-bit integers, of a band; they are exact,
-so the bits are those of the three convolutions. Floats are added in another order than whole.
+rows, however many inner channels there are. On bytes the sums are 32-bit integers, of a band; they are
+exact, so the bits are those of the three convolutions. Floats are added in another order than whole.
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,32 +25,15 @@ from pipeline.export_c.lowering.steps import (
     Scratch,
     Source,
     Step,
-    Strip,
-    Value,
     Weight,
 )
-from pipeline.export_c.regions.windows import changed, reach_of, record_of, window_of
+from pipeline.export_c.lowering.strips import Strip
+from pipeline.export_c.regions.parts import Parts, parts_of
+from pipeline.export_c.regions.windows import changed, reach_of, record_of
 
 #: Inner channels that bytes are computed of side by side.
 _TOGETHER = 8
 _ITEM = 4
-_PIXEL = {
-    **dict.fromkeys(("kernel_y", "kernel_x", "stride_y", "stride_x", "groups"), 1),
-    **dict.fromkeys(("pad_y", "pad_x"), 0),
-}
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The three convolutions: many channels, each by itself, few."""
-
-    wide: Step
-    thin: Step
-    narrow: Step
-
-    @property
-    def floats(self) -> bool:
-        return self.narrow.kernel == "convolve"
 
 
 def with_bottlenecks(program: Program, outputs: frozenset[str]) -> Program:
@@ -59,8 +43,8 @@ def with_bottlenecks(program: Program, outputs: frozenset[str]) -> Program:
     gone: set[str] = set()
     steps = []
     for step in program.steps:
-        parts = _parts(step, makers, readers, outputs)
-        if parts is None or not _pays(parts, program):
+        parts = parts_of(step, makers, readers, outputs)
+        if parts is None or not parts.pay(program):
             steps.append(step)
             continue
         gone.update((parts.wide.output, parts.thin.output))
@@ -68,50 +52,7 @@ def with_bottlenecks(program: Program, outputs: frozenset[str]) -> Program:
     return replace(program, steps=tuple(step for step in steps if step.output not in gone))
 
 
-def _parts(
-    narrow: Step, makers: dict[str, Step], readers: Counter[str], outputs: frozenset[str]
-) -> _Parts | None:
-    """Return the convolutions of which ``narrow`` is the last, if they are a bottleneck."""
-    found = [narrow]
-    for _ in range(2):
-        read = found[0].arguments[0]
-        maker = makers.get(read.name) if isinstance(read, Value) else None
-        if maker is None or maker.kernel != narrow.kernel or maker.output in outputs:
-            return None
-        if readers[maker.output] != 1:
-            return None
-        found.insert(0, maker)
-    windows = [window_of(step) for step in found]
-    if any(window is None or window["batch"] != 1 for window in windows):
-        return None
-    wide, thin, last = (window for window in windows if window is not None)
-    inner = wide["filters"]
-    alone = {thin[name] for name in ("channels", "filters", "groups")} == {inner}
-    same = wide["result_y"] * wide["result_x"] == thin["size_y"] * thin["size_x"]
-    flat = wide["result_y"] == thin["size_y"] or _PIXEL.items() <= wide.items()
-    adds = last["channels"] == inner and _PIXEL.items() <= last.items()
-    whole = all(step.after is None or step.after.addend is None for step in found[:2])
-    in_order = found[0].kernel == "convolve" or _channels_last(wide, thin, last)
-    if not (wide["groups"] == 1 and alone and adds and whole and in_order and same and flat):
-        return None
-    return _Parts(*found)
-
-
-def _channels_last(wide: dict[str, int], thin: dict[str, int], last: dict[str, int]) -> bool:
-    """Return whether bytes inside, and of the result, lie with the channels of a pixel side by side."""
-    return {window["y_channel"] for window in (wide, thin, last)} == {1}
-
-
-def _pays(parts: _Parts, program: Program) -> bool:
-    read = parts.wide.arguments[0]
-    sizes = [program.values[read.name].n_bytes if isinstance(read, Value) else 0]
-    sizes += [
-        program.values[step.output].n_bytes for step in (parts.wide, parts.thin, parts.narrow)
-    ]
-    return sizes[0] + sizes[3] < max(map(sum, zip(sizes, sizes[1:], strict=False)))
-
-
-def _of_floats(parts: _Parts) -> Step:
+def _of_floats(parts: Parts) -> Step:
     wide, thin, last = _records(parts)
     window = _fields(thin)
     inner = _number(last, "channels")
@@ -135,17 +76,16 @@ def _of_floats(parts: _Parts) -> Step:
             *_arguments(parts, np.concatenate(weights, 1), scratch, records),
             *functions,
         ),
-        after=parts.narrow.after,
         bands=_bands(parts, window, (*first, *strips)),
     )
 
 
-def _of_bytes(parts: _Parts) -> Step:
+def _of_bytes(parts: Parts) -> Step:
     wide, thin, last = _records(parts)
     window = _fields(thin)
     inner, filters = _number(last, "channels"), _number(last, "filters")
     together = min(inner, _TOGETHER)
-    weights = []
+    weights: list[NDArray[Any]] = []
     for step in (parts.wide, parts.thin):
         bias, own = _by_channel(step, inner, np.int32)
         scale = _weights(step)[-1]
@@ -176,7 +116,7 @@ def _of_bytes(parts: _Parts) -> Step:
     )
 
 
-def _records(parts: _Parts) -> tuple[Record, Record, Record]:
+def _records(parts: Parts) -> tuple[Record, Record, Record]:
     """Return the windows, all on rows and columns: one pixel's may say that all pixels are a row."""
     wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
     window = _fields(thin)
@@ -197,12 +137,12 @@ def _sizes(rows: int, columns: int) -> dict[str, int]:
 
 
 def _arguments(
-    parts: _Parts,
-    weights: NDArray[np.generic],
+    parts: Parts,
+    weights: NDArray[Any],
     scratch: list[Scratch],
     records: tuple[Record, ...],
 ) -> tuple[Argument, ...]:
-    """Return the arguments of both kernels: those of the last convolution with scratch and three records."""
+    """Return those of the last convolution, with all weights, scratch and three records."""
     given: list[Argument] = []
     for item in parts.narrow.arguments:
         if isinstance(item, Weight) and item.rows:
@@ -218,11 +158,11 @@ def _arguments(
     return (parts.wide.arguments[0], *given[1:])
 
 
-def _weights(step: Step) -> list[NDArray[np.generic]]:
+def _weights(step: Step) -> list[NDArray[Any]]:
     return [weight.array for weight in step.weights]
 
 
-def _by_channel(step: Step, inner: int, kind: type[np.generic]) -> list[NDArray[np.generic]]:
+def _by_channel(step: Step, inner: int, kind: type[np.generic]) -> list[NDArray[Any]]:
     """Return bias and weights of a convolution with a row for each filter."""
     arrays = _weights(step)
     has_bias = step.arguments[2] is not None
@@ -242,7 +182,7 @@ def _number(record: Record, name: str) -> int:
     return _fields(record)[name]
 
 
-def _strips_before(parts: _Parts) -> tuple[Strip, ...]:
+def _strips_before(parts: Parts) -> tuple[Strip, ...]:
     """Return the strips of the input, if only some rows of it are there."""
     window = _fields(record_of(parts.thin))
     held = parts.wide.bands.strips if parts.wide.bands is not None else ()
@@ -252,7 +192,7 @@ def _strips_before(parts: _Parts) -> tuple[Strip, ...]:
     )
 
 
-def _bands(parts: _Parts, window: dict[str, int], strips: tuple[Strip, ...]) -> Bands:
+def _bands(parts: Parts, window: dict[str, int], strips: tuple[Strip, ...]) -> Bands:
     source = parts.wide.bands.source if parts.wide.bands is not None else None
     if source is not None:
         reach = reach_of(_fields(record_of(parts.wide))).before(reach_of(window))

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pipeline.export_c.lowering.steps import Reach, Record, Step
+from pipeline.export_c.lowering.steps import Record, Step
+from pipeline.export_c.lowering.strips import Reach
 
 _KERNELS = ("convolve", "convolve_bytes")
 

@@ -54,7 +54,7 @@ def run_compiler(*arguments: object) -> None:
 class Compiled:
     """``weights``: the file that the callback reads, which a test may damage; ``reads``: what it read.
 
-    ``image``: [channels, rows, columns], whose rows the callback of pixels brings; ``rows``: which it brought.
+    ``image``: [channels, rows, columns], of which the callback of pixels brings ``rows``.
     """
 
     exported: Exported
@@ -95,7 +95,7 @@ class Compiled:
 
     def call(self, name: str, *arguments: Any) -> int:
         callbacks = _READ(self._read), _PIXELS(self._pixels)  # live while they are called
-        given = (callbacks[0], None) if self.exported.api.reads else ()
+        given: tuple[Any, ...] = (callbacks[0], None) if self.exported.api.reads else ()
         given += (callbacks[1], None) if self.exported.api.asks and name == "run" else ()
         return int(self.function(name)(*given, *arguments))
 
