@@ -56,8 +56,8 @@ def header(api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: 
         ]
     if api.asks:
         lines += [
-            "/* Puts row `row` of the image, from `column` on, at to: `columns` numbers of each channel, one",
-            "   channel after the other. Not 0: it could not. */",
+            "/* Puts row `row` of the image, from `column` on, at to: `columns` numbers of each channel,",
+            "   one channel after the other. Not 0: it could not. */",
             f"typedef int (*{prefix}_pixels)(void *camera, int row, int column, int columns, float *to);",
             "",
         ]
@@ -82,8 +82,8 @@ def _contract(api: Api) -> list[str]:
         ]
     if api.asks:
         said += [
-            "Rows of the image are asked for while it runs, from the top on for each convolution that reads",
-            "it; some of them again, for the next rows or for another part of the image.",
+            "Rows of the image are asked for while it runs, from the top on for each convolution that",
+            "reads it; some of them again, for the next rows or for another part of the image.",
         ]
     if api.reads:
         said += [
