@@ -9,6 +9,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from PIL import Image
 
 from models.images.preprocess import Preprocess
@@ -22,7 +23,7 @@ from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, pa
 from tests.pipeline.export_c.test_quantised import Graph
 
 IMAGE = {"image": (1, 3, 32, 32)}
-INPUT_FAILED = 4
+INPUT_FAILED, PATCHES = 4, 2
 
 
 def _pictures() -> Iterator[Image.Image]:
@@ -37,7 +38,7 @@ def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
         "budget": 4096,
         "margin": 4,
         "classes": 5,
-        "patches": 2,
+        "patches": PATCHES,
         "central": False,
     }
     model = filled(patchnet(32, **sizes, expansion=expansion), seed=1)
@@ -69,9 +70,8 @@ def test_the_expansion_takes_no_memory(integers: bool, tmp_path: Path) -> None:
         )
         _same(compiled, pack, integers)
         steps = compiled.exported.memory.steps
-        assert {"copy", "quantize", "convolve_bytes"}.isdisjoint(
-            step.kernel for step in steps if step.kernel != "convolve_bytes" or step.bands is None
-        )
+        by_rows = [step for step in steps if step.bands is not None and step.bands.source]
+        assert len(by_rows) == PATCHES
         assert kernel in {step.kernel for step in steps}
         arenas.add(compiled.exported.memory.arena_bytes)
     assert len(arenas) == 1
@@ -117,52 +117,53 @@ def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
         export_c(packed(model, tmp_path), Options(inputs="callback"))
 
 
+Shape = tuple[int, ...]
+Drawn = tuple[onnx.ModelProto, Shape, bool]
+
+
 @st.composite
-def bottlenecks(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, ...], bool]:
-    """A crop, a first convolution of any geometry, one of each channel, and one of a pixel."""
-    integers, size = draw(st.booleans()), draw(st.integers(14, 16))
-    shape, inner, filters = (
-        (1, 2, size, size + 1),
+def windows(draw: st.DrawFn) -> tuple[Shape, dict[str, Any]]:
+    """A kernel, and the attributes of a convolution by it."""
+    kernel = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return kernel, {
+        "pads": [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)],
+        "strides": [draw(st.integers(1, 2)) for _ in range(2)],
+        "dilations": [draw(st.integers(1, 2)) for _ in range(2)],
+    }
+
+
+@st.composite
+def bottlenecks(draw: st.DrawFn) -> Drawn:
+    """A convolution of any geometry, one of each channel, and one of a pixel, of floats or of integers."""
+    size, inner, filters = (
+        draw(st.integers(14, 16)),
         draw(st.integers(17, 21)),
         draw(st.integers(1, 18)),
     )
-    windows = []
-    for _ in range(2):
-        kernel = [draw(st.integers(1, 3)) for _ in range(2)]
-        windows.append(
-            {
-                "pads": [draw(st.integers(0, n - 1)) for n in (*kernel, *kernel)],
-                "strides": [draw(st.integers(1, 2)) for _ in range(2)],
-                "dilations": [draw(st.integers(1, 2)) for _ in range(2)],
-                "kernel": kernel,
-            }
-        )
-    (first, own), seed = windows, draw(st.integers(0, 99))
-    kernels = (inner, 2, *first.pop("kernel")), (inner, 1, *own.pop("kernel"))
-    g = Graph("uint8", seed)
+    (wide, first), (thin, own) = draw(windows()), draw(windows())
+    layers = [
+        ((inner, 2, *wide), first),
+        ((inner, 1, *thin), {**own, "group": inner}),
+        ((filters, inner, 1, 1), {}),
+    ]
+    shape, integers = (1, 2, size, size + 1), draw(st.booleans())
+    g = Graph("uint8", draw(st.integers(0, 99)))
     if integers:
-        wide = g.convolution(g.quantized(), "a", kernels[0], **first)
-        thin = g.convolution(wide, "b", kernels[1], group=inner, **own)
-        g.convolution(thin, "y", (filters, inner, 1, 1))
+        source = g.quantized()
+        for name, (kernel, attributes) in zip("aby", layers, strict=True):
+            source = g.convolution(source, name, kernel, **attributes)
         return g.model(shape, ["y"]), shape, True
-    made = []
-    for (source, result), kernel, window in zip(
-        (("x", "a"), ("ra", "b"), ("rb", "y")),
-        (*kernels, (filters, inner, 1, 1)),
-        (first, {**own, "group": inner}, {}),
-        strict=True,
-    ):
+    source = "x"
+    for name, (kernel, attributes) in zip("aby", layers, strict=True):
         weight = g.constant(g.generator.standard_normal(kernel).astype(np.float32))
-        g.add("Conv", result, source, weight, **window)
-        made.append(result)
-        if result != "y":
-            g.add("Relu", f"r{result}", result)
-    port = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
-    result = onnx.helper.make_empty_tensor_value_info("y")
-    result.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    graph = onnx.helper.make_graph(g.nodes, "g", [port], [result], g.tensors)
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), shape, False
+        source = g.add("Conv", name, source, weight, **attributes)
+        source = g.add("Relu", f"{name}r", source)
+    port, result = helper.make_tensor_value_info, helper.make_empty_tensor_value_info("yr")
+    result.type.tensor_type.elem_type = TensorProto.FLOAT
+    given_ = [port("x", TensorProto.FLOAT, shape)]
+    graph = helper.make_graph(g.nodes, "g", given_, [result], g.tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9), shape, False
 
 
 @needs_compiler
@@ -170,7 +171,7 @@ def bottlenecks(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, ...], bool
 @given(bottlenecks(), st.sampled_from(["memory", "callback"]))
 def test_bottlenecks_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory,
-    drawn: tuple[onnx.ModelProto, tuple[int, ...], bool],
+    drawn: Drawn,
     inputs: str,
 ) -> None:
     model, shape, integers = drawn
