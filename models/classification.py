@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Classification
+from models.packs.records.ports import Classification
 
 
 @dataclass(frozen=True)

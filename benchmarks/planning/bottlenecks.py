@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from loader.pool.pool import ReadPool
-from models.packs.manifest import Bottleneck, Manifest
+from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from models.packs.records.bottlenecks import Bottleneck
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

@@ -30,6 +30,7 @@ def _first() -> Iterator[tuple[str, Options]]:
     yield "base", BASE
     yield "no-central", replace(BASE, central=False)
     yield "margin0", replace(BASE, margin=0)
+    yield "margin0-no-central", replace(BASE, margin=0, central=False)
 
 
 def _then() -> Iterator[tuple[str, Options]]:

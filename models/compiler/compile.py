@@ -34,21 +34,17 @@ from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import Unfinished, building, write_model, write_weights
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
+from models.graphs.finite import warn_of_infinite
 from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
 from models.images.preprocess import Preprocess
-from models.packs.manifest import (
-    FORMAT_VERSION,
-    PLAIN_VERSION,
-    Manifest,
-    Scores,
-    Store,
-    write_manifest,
-)
+from models.packs.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, write_manifest
 from models.packs.names import is_model_name
 from models.packs.pack import read_pack, versions
+from models.packs.records.ports import Scores
+from models.packs.records.spans import Store
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 
@@ -105,6 +101,7 @@ def compile_onnx(
     _check_options(destination, options)
     progress("read")
     model = read_onnx(source, options.batch, options.shapes, options.warn)
+    warn_of_infinite(model, options.warn)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ CLASSES = (
 _SIDE, _COLOURS = 32, 3
 _RECORD = 1 + _COLOURS * _SIDE * _SIDE
 _BATCH = "test_batch.bin"
+_MAX_ARRAY_BYTES = 1 << 30
 
 
 def read_cifar10(path: Path) -> Dataset:
@@ -82,6 +83,7 @@ def _arrays(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     names = ("test_jpeg", "test_offsets", "test_labels")
     try:
         with np.load(file, allow_pickle=False) as archive:
+            _check_sizes(file, archive.zip.infolist())
             jpeg, offsets, labels = (np.asarray(archive[name]) for name in names)
     except KeyError as exc:
         raise DataError(
@@ -102,6 +104,13 @@ def _arrays(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     if offsets[0] < 0 or (np.diff(offsets.astype(np.int64)) < 0).any() or offsets[-1] > len(jpeg):
         raise DataError(f"{file}: test_offsets: not ascending within test_jpeg")
     return jpeg, offsets, labels
+
+
+def _check_sizes(file: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse arrays that no memory should be given to: a few bytes of a zip file may hold any number."""
+    for entry in entries:
+        if entry.file_size > _MAX_ARRAY_BYTES:
+            raise DataError(f"{file}: {entry.filename}: {entry.file_size} bytes, not CIFAR-10's")
 
 
 def _check_labels(file: Path, labels: NDArray[Any]) -> None:

@@ -12,8 +12,10 @@ from itertools import groupby
 
 from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
 from models.geometry.writers import Place, Writers
-from models.packs.manifest import Array, Manifest, Operand
-from models.packs.manifest import Window as RowWindow
+from models.packs.manifest import Manifest
+from models.packs.records.fields import Array
+from models.packs.records.pieces import Operand
+from models.packs.records.rows import Window as RowWindow
 
 
 @dataclass(frozen=True)

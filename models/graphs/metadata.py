@@ -17,7 +17,7 @@ from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
 from models.images.preprocess import Preprocess
 from models.packs.designed import DesignedMemory
-from models.packs.manifest import SourceSizes
+from models.packs.records.ports import SourceSizes
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ PREPROCESS = "layerstream.preprocess"
 DETECTION = "layerstream.detection"
 #: A list of texts: the classes in the order of the scores.
 LABELS = "layerstream.labels"
-#: SourceSizes (models/packs/manifest.py): what the tool that the network comes from counts.
+#: SourceSizes (models/packs/records/ports.py): what the tool that the network comes from counts.
 SIZES = "layerstream.sizes"
 #: DesignedMemory (models/packs/designed.py): what was counted when the network was designed.
 MEMORY = "layerstream.memory"

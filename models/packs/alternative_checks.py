@@ -8,7 +8,8 @@ from pathlib import Path
 
 from models.errors import PackError
 from models.packs.choice import channel_axis
-from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Alternative, Joined, Operand, Piece
 
 
 def check_alternatives(path: Path, manifest: Manifest) -> None:

@@ -9,13 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.manifest import (
-    Bottleneck,
-    GroupInput,
-    GroupOperator,
-    Manifest,
-    Operand,
-)
+from models.packs.manifest import Manifest
+from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
+from models.packs.records.pieces import Operand
 from models.packs.row_checks import (
     Writers,
     check_range,

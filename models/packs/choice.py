@@ -8,7 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from models.packs.manifest import Alternative, Joined, Manifest, Operand, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Alternative, Joined, Operand, Piece
 
 # What ONNX Runtime 1.32 takes for the binding of a piece: names, pointers, shapes. Measured 2.2 to 2.4 KB.
 BINDING_BYTES = 2560

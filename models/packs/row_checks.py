@@ -9,7 +9,9 @@ import math
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.manifest import Manifest, Operand, RowInput, RowOperator, RowValue, Window
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand
+from models.packs.records.rows import RowInput, RowOperator, RowValue, Window
 
 _DTYPE = "float32"
 # No network has as many channels.

@@ -3,14 +3,9 @@
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.manifest import (
-    PLAIN_VERSION,
-    SPAN_ALIGNMENT,
-    TENSOR_ALIGNMENT,
-    Manifest,
-    Span,
-    Stored,
-)
+from models.packs.manifest import PLAIN_VERSION, Manifest
+from models.packs.records.pieces import TENSOR_ALIGNMENT
+from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
 from models.packs.storing import least_length, part_fault
 
 

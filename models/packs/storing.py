@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import PackError
-from models.packs.manifest import TENSOR_ALIGNMENT, Span, StoredPart
 from models.packs.planes import MOST_OPENED_BYTES, OPENER_BYTES, opened_plane
+from models.packs.records.pieces import TENSOR_ALIGNMENT
+from models.packs.records.spans import Span, StoredPart
 
 NUMBER_BYTES = 4
 PLANES = 4

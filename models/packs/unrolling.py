@@ -7,7 +7,8 @@ time for each thread. Those that share one image are bounded; of several groups 
 from dataclasses import replace
 from typing import TypeVar
 
-from models.packs.manifest import Joined, Manifest, Piece, Unrolled
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Joined, Piece, Unrolled
 
 # Measured 64 KiB on x86-64, with 1 to 64 threads.
 SEGMENT_BYTES = 128 << 10

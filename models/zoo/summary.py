@@ -9,7 +9,7 @@ import onnx
 
 from models.graphs.metadata import read_metadata
 from models.graphs.writer import declared
-from models.packs.manifest import SourceSizes
+from models.packs.records.ports import SourceSizes
 
 #: The tool of ``SourceSizes`` that are counted here.
 OURS = "layerstream"

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.geometry.cnn import Cnn, Edge
+from pipeline.applications.application import ApplicationError
 from pipeline.applications.known import Known
 from pipeline.applications.rows import WHOLE, done, made, needed, phases
 from pipeline.applications.schedule import sink_rows
+
+# Phases are listed; a pack or a file may say any height.
+_MOST_ROWS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,21 @@ class Run:
 
 
 class Parts:
-    """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place."""
+    """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place.
+
+    Raises:
+        ApplicationError: its layers make more rows than anybody can go through.
+    """
 
     def __init__(self, cnn: Cnn, order: Sequence[int]) -> None:
         self.cnn, self.order = cnn, tuple(order)
         self._place = {layer: place for place, layer in enumerate(self.order)}
         layers = [cnn.layers[layer] for layer in self.order]
         self._heights = [layer.output.height for layer in layers]
+        if sum(self._heights) > _MOST_ROWS:
+            raise ApplicationError(
+                f"{cnn.name}: {sum(self._heights):,} rows in all layers, more than {_MOST_ROWS:,}"
+            )
         self.readers = [
             [self._place[reader] for reader in cnn.readers[layer] if reader in self._place]
             for layer in self.order

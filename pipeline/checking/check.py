@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from loader.errors import LoaderError
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
-from models.packs.manifest import UNKNOWN
 from models.packs.pack import Pack
+from models.packs.records.fields import UNKNOWN
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graphs.traits import Traits
-from models.packs.manifest import Store
+from models.packs.records.spans import Store
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -14,7 +14,8 @@ from enum import Enum
 from itertools import pairwise
 
 from models.geometry.cnn import Cnn, Edge, Layer, Window
-from pipeline.dataflow.csdf import Actor, Channel, Graph
+from pipeline.dataflow.consistency import MOST_FIRINGS
+from pipeline.dataflow.csdf import Actor, Channel, DataflowError, Graph
 
 #: For each layer, the rows [first, end) of its output that each of its phases makes.
 Phases = Sequence[Sequence[tuple[int, int]]]
@@ -54,19 +55,32 @@ class _Rows:
 
 
 def convert(cnn: Cnn, overlap: Overlap = Overlap.RING, rows: int | Sequence[int] = 1) -> Graph:
-    """Return ``cnn`` with ``rows`` rows of output a phase, of all layers or of each (0: all at once)."""
+    """Return ``cnn`` with ``rows`` rows of output a phase, of all layers or of each (0: all at once).
+
+    Raises:
+        DataflowError: these are more phases than an iteration may have firings.
+    """
     return graph_of(cnn, row_phases(cnn, rows), overlap)
 
 
 def row_phases(cnn: Cnn, rows: int | Sequence[int] = 1) -> list[list[tuple[int, int]]]:
-    """Return the phases of each layer where it makes so many rows at a time."""
+    """Return the phases of each layer where it makes so many rows at a time.
+
+    Raises:
+        DataflowError: these are more than an iteration may have firings.
+    """
     wanted = [rows] * len(cnn.layers) if isinstance(rows, int) else rows
-    found = []
+    starts = []
     for number, (layer, count) in enumerate(zip(cnn.layers, wanted, strict=True)):
         height = layer.output.height
         step = height if count < 1 or _is_whole(cnn, number) else count
-        found.append([(first, min(first + step, height)) for first in range(0, height, step)])
-    return found
+        starts.append(range(0, height, step))
+    total = sum(map(len, starts))  # before they are listed: a pack may say any height
+    if total > MOST_FIRINGS:
+        raise DataflowError(
+            f"{cnn.name}: {total:,} phases, more than {MOST_FIRINGS:,}; with more rows in each?"
+        )
+    return [[(first, min(first + each.step, each.stop)) for first in each] for each in starts]
 
 
 def _is_whole(cnn: Cnn, number: int) -> bool:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from models.packs.manifest import Encoding, Span, StoredPart
+from models.packs.records.spans import Encoding, Span, StoredPart
 from models.packs.storing import (
     Bytes,
     expand_span,

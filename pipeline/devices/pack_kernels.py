@@ -5,8 +5,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.manifest import Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.elementwise.of_pack import PackPrograms, ports, row_ports
 from pipeline.devices.elementwise.programs import Program

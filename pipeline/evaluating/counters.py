@@ -9,8 +9,8 @@ from models.detection.boxes import Box, Limits, find_boxes
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Classification
 from models.packs.pack import Pack
+from models.packs.records.ports import Classification
 from pipeline.evaluating.class_names import class_numbers
 from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of, targets_seen
 from pipeline.execution.given import Arrays

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from models.packs.manifest import Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device, KernelError, Launch, nothing
 from pipeline.devices.memory import Memory
 from pipeline.devices.pack_kernels import PackKernels, Placed

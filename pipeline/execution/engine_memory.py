@@ -5,7 +5,8 @@ Pointers stay the same from the first sweep to the last.
 
 from typing import Any
 
-from models.packs.manifest import Manifest, Operand
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory, Use
 from pipeline.execution.lane_memory import LaneMemory

@@ -6,7 +6,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import STRINGS, Port
+from models.packs.records.fields import STRINGS
+from models.packs.records.ports import Port
 from pipeline.devices.cells import takes
 from pipeline.execution.errors import InputError
 

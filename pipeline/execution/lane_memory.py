@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest, Operand, Port
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand
+from models.packs.records.ports import Port
 from pipeline.devices.cells import Cell, as_strings
 from pipeline.devices.memory import Memory
 from pipeline.execution.errors import InputError

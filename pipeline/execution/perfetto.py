@@ -7,7 +7,8 @@ copies, kernels, and the stalls of the kernel stage.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.planning.plan import Plan
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest, RowValue
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowValue
 from pipeline.devices.base import KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory

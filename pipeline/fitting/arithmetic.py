@@ -6,7 +6,8 @@ Only their proportions decide.
 import math
 from collections.abc import Iterator
 
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 
 MULTIPLICATIONS_A_SECOND = 30e9
 BYTES_A_SECOND = 6e9

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.fitting.arithmetic import (
     BYTES_A_SECOND,
     COPY_SECONDS,

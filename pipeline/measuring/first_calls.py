@@ -11,8 +11,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import RowOperator
 from models.packs.pack import Pack
+from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes

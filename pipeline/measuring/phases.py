@@ -9,8 +9,8 @@ from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
-from models.packs.manifest import Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps

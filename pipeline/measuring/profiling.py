@@ -19,8 +19,8 @@ from statistics import median
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk
-from models.packs.manifest import Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device
 from pipeline.devices.tuning import Tuning
 from pipeline.execution.opened import opened

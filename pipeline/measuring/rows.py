@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest, Operand, RowInput, RowOperator
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
+from models.packs.records.pieces import Operand
+from models.packs.records.rows import RowInput, RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels

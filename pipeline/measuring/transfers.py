@@ -10,8 +10,8 @@ from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
 from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
-from models.packs.manifest import Span
 from models.packs.pack import Pack
+from models.packs.records.spans import Span
 from pipeline.devices.base import Device
 from pipeline.devices.expansion import Expansion, expansion_of
 from pipeline.devices.memory import Memory

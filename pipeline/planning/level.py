@@ -7,7 +7,8 @@ from functools import cached_property
 from itertools import accumulate
 from math import inf
 
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.planning.plan import Plan
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.program.steps import Phase, Step

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.packs.checksum import checksum
-from models.packs.manifest import Checksum
+from models.packs.records.fields import Checksum
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan
 from pipeline.profiles.whole_files import write_atomically
 

@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from models.errors import ModelError
 from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, finest_positions
-from models.packs.manifest import Checksum, Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.fields import Checksum
+from models.packs.records.pieces import Piece
 from pipeline.devices.tuning import Tuning
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlans, canonical
 from pipeline.planning.plan import Plan

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from models.packs.manifest import Manifest, RowOperator, RowValue
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.channels.groups import bottleneck_of
 from pipeline.program.regions import Region, RegionPlan

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
 

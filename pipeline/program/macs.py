@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from models.packs.manifest import GroupOperator, Piece
+from models.packs.records.bottlenecks import GroupOperator
+from models.packs.records.pieces import Piece
 from pipeline.program.channels.groups import bottleneck_of
 from pipeline.program.regions import Call, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork

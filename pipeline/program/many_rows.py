@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Window
+from models.packs.records.rows import Window
 from pipeline.program.row_ranges import Rows, shares
 
 Numbers = NDArray[np.int64]

@@ -11,16 +11,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-from models.packs.manifest import (
-    Alternative,
-    Bottleneck,
-    Layer,
-    Manifest,
-    Port,
-    RowOperator,
-    RowValue,
-    Span,
-)
+from models.packs.manifest import Manifest
+from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.pieces import Alternative, Layer
+from models.packs.records.ports import Port
+from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.spans import Span
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from models.packs.manifest import RowInput, RowOperator
+from models.packs.records.rows import RowInput, RowOperator
 from pipeline.program.region_plan import Action, Area, Call, Fill, Move, RegionError
 from pipeline.program.region_rows import RegionRows
 from pipeline.program.region_strips import StripLayout

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from models.packs.manifest import Operand
+from models.packs.records.pieces import Operand
 
 #: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
 #: line; all there is, every other tile first (seed 002, Section 2.1.3).

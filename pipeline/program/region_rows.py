@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from models.packs.manifest import RowOperator
+from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Wanted, one_region, wanted
 from pipeline.program.region_plan import Region, RegionError

@@ -5,7 +5,7 @@ Only how long each is in use is decided here; how large it is, what happens ther
 
 from dataclasses import dataclass, field
 
-from models.packs.manifest import RowOperator
+from models.packs.records.rows import RowOperator
 from pipeline.program.region_plan import Strip
 from pipeline.program.region_rows import RegionRows
 

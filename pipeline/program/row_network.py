@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.manifest import Manifest, RowOperator, RowValue
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowOperator, RowValue
 from pipeline.program.shared_memory import SharedMemory
 
 
@@ -260,31 +261,40 @@ class RowNetwork:
     def _last_reader(self) -> dict[int, int]:
         """The last piece that reads each value; of an output one behind all."""
         count = len(self.manifest.pieces)
-        last = {value: count for port in self.manifest.outputs for value in self._named(port.value)}
+        last: dict[int, int] = {}
+        for seen in {self._seen[port.value] for port in self.manifest.outputs}:
+            last.update(dict.fromkeys(self._named(seen), count))
+        done: set[frozenset[int]] = set()  # what is seen: its names were all told
         for number in range(count - 1, -1, -1):
             for operand in self.manifest.pieces[number].inputs:
-                if operand.kind == "value":
-                    for value in self._named(operand.index):
-                        last.setdefault(value, number)
+                if operand.kind != "value" or (seen := self._seen[operand.index]) in done:
+                    continue
+                done.add(seen)
+                for value in self._named(seen):
+                    last.setdefault(value, number)
         return last
 
-    def _named(self, value: int) -> frozenset[int]:
-        """Return what a reader of ``value`` sees, and the other names of just that: rows may have these."""
-        seen = self._seen[value]
+    def _named(self, seen: frozenset[int]) -> frozenset[int]:
+        """Return what a reader sees, and the other names of just that: rows may have these."""
         return seen.union(*(self._views[each] for each in seen if each in self._views))
 
     @cached_property
     def _views(self) -> dict[int, frozenset[int]]:
         """For each value that pieces write, its other names: values that no piece writes, all of it."""
         values, found = self.manifest.values, dict[int, set[int]]()
-        for index, value in enumerate(values):
-            root = index
+        same: dict[int, int] = {}  # what each is another name of
+        for index in range(len(values)):
+            path, root = [], index
             while (
-                self._seen[root] != {root}
+                root not in same
+                and self._seen[root] != {root}
                 and (parent := values[root].parent) is not None
-                and values[parent].n_bytes == value.n_bytes
+                and values[parent].n_bytes == values[root].n_bytes
             ):
+                path.append(root)
                 root = parent
+            root = same.setdefault(root, root)
+            same.update(dict.fromkeys(path, root))
             if root != index:
                 found.setdefault(root, set()).add(index)
         return {root: frozenset(names) for root, names in found.items()}

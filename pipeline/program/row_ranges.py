@@ -10,7 +10,7 @@ with the overlap kept between them).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.packs.manifest import Window
+from models.packs.records.rows import Window
 from pipeline.program.row_network import RowNetwork
 
 # So many rows of the last operator are phases ahead of its first one spread over.

@@ -5,11 +5,12 @@ the other. In a region they take turns: the sum's first rows are written while s
 to be read. So these are loaded first (pipeline/program/loading.py).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
 from models.packs.manifest import Manifest
+from models.packs.records.pieces import Value
 
 
 def roots(
@@ -23,20 +24,38 @@ def roots(
     ``over``: values that a plan puts over others beside those of the manifest. What would lie in one of
     ``apart`` has memory of its own, and so have those ``alone``.
     """
-    found = []
-    for index in range(len(manifest.values)):
-        root, offset = index, 0
+    found = _in_parents(manifest.values, apart, alone)
+    if not over:
+        return found
+    return [(_last(over, root), offset) for root, offset in found]
+
+
+def _in_parents(
+    values: Sequence[Value], apart: Collection[int], alone: Collection[int]
+) -> list[tuple[int, int]]:
+    """Return ``roots`` as parents say it; each value is looked at once, however deep it lies."""
+    known: dict[int, tuple[int, int]] = {}
+    for index in range(len(values)):
+        path, at = [], index
         while (
-            (parent := manifest.values[root].parent) is not None
+            at not in known
+            and (parent := values[at].parent) is not None
             and parent not in apart
-            and root not in alone
+            and at not in alone
         ):
-            offset += manifest.values[root].offset
-            root = parent
-        while root in over:
-            root = over[root]
-        found.append((root, offset))
-    return found
+            path.append(at)
+            at = parent
+        root, offset = known.setdefault(at, (at, 0))
+        for inner in reversed(path):
+            offset += values[inner].offset
+            known[inner] = root, offset
+    return [known[index] for index in range(len(values))]
+
+
+def _last(over: Mapping[int, int], root: int) -> int:
+    while root in over:
+        root = over[root]
+    return root
 
 
 class SharedMemory:

@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from models.packs.storing import opened_bytes
 from pipeline.program.regions import (
     Action,

@@ -5,7 +5,8 @@ from math import prod
 
 from models.darknet.layers.layer import Network
 from models.darknet.layers.parameters import Convolution, MaxPool
-from models.packs.manifest import Manifest, RowInput, RowOperator, Window
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowInput, RowOperator, Window
 
 
 class TileError(ValueError):

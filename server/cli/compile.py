@@ -11,8 +11,10 @@ from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
 from models.packs.designed import DesignedMemory
-from models.packs.manifest import Manifest, Port, Store
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
+from models.packs.records.ports import Port
+from models.packs.records.spans import Store
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
 from pipeline.devices.lowered import device_measure

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from models.packs.designed import DesignedMemory
-from models.packs.manifest import Encoding, Layer, Manifest
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
+from models.packs.records.pieces import Layer
+from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.devices.elementwise.operator_node import why_not_shared

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from models.packs.manifest import STRINGS, Port
+from models.packs.records.fields import STRINGS
+from models.packs.records.ports import Port
 
 DATATYPES = {
     "BOOL": "bool",

@@ -7,7 +7,7 @@ that are no value yet.
 import time
 from collections.abc import Sequence
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.framing import Framing
 from server.codec.messages import Request, all_wanted
 from server.codec.plain import read_plain

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from models.packs.manifest import STRINGS, Port
+from models.packs.records.fields import STRINGS
+from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.codec.messages import Wanted, all_wanted
 from server.errors import InvalidRequestError, few, shown

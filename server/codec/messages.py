@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 
 
 class Wanted(NamedTuple):

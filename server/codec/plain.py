@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.codec.fields import check_names, priority, timeout_seconds
 from server.codec.messages import Request, Wanted, all_wanted

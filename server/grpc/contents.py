@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import STRINGS, Port
+from models.packs.records.fields import STRINGS
+from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError
 from server.grpc.messages.inference_pb2 import InferTensorContents

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from google.protobuf.message import DecodeError
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.fields import (
     matched_inputs,
     parse_fields,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 from models.detection.decoding import WORK_BYTES
-from models.packs.manifest import Array, Manifest
+from models.packs.manifest import Manifest
+from models.packs.records.fields import Array
 from server.memory.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.

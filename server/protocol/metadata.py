@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.protocol.extensions.config import PLATFORM
 from server.protocol.serving import ContextDependency

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from tritonclient.http import InferResult
 
 from models.compiler import compile_onnx
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.app import create_app
 from server.codec.framing import CODINGS
 from server.settings.settings import Settings

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Sequence
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec import BodyDecoder, Coding, Framing, Request, decode_at_once
 from server.codec.compression import opener
 from server.errors import InvalidRequestError, TooLargeError

@@ -21,8 +21,9 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, chunk_sizes, streamed_bytes
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from models.packs.records.pieces import Piece
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -8,8 +8,8 @@ import onnx
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
-from models.packs.manifest import Operand, Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Operand, Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.shared_memory import roots
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from models.packs.manifest import Alternative, Joined, Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Alternative, Joined, Piece
 from pipeline.planning.plan import Plan
 from pipeline.timing.durations import Durations
 from tests.pipeline.synthetic import PAGE, manifest

@@ -5,17 +5,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from models.packs.manifest import (
-    GraphRange,
-    Manifest,
-    Operand,
-    Piece,
-    Source,
-    Span,
-    Stored,
-    StoredPart,
-    Value,
-)
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import GraphRange, Operand, Piece, Value
+from models.packs.records.ports import Source
+from models.packs.records.spans import Span, Stored, StoredPart
 from models.packs.target import host_target
 
 PAGE = 4096

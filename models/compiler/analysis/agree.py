@@ -91,6 +91,15 @@ def _bias(node: onnx.NodeProto, shapes: Shapes) -> str | None:
     return f"its bias {list(bias)} cannot be added to {list(result)}"
 
 
+def _dilated(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    """A pool that pads by itself: ONNX Runtime forgets dilations, and makes other rows than it says."""
+    given = attributes(node)
+    padding = given.get("auto_pad", "NOTSET")
+    if not padding.startswith("SAME") or max(given.get("dilations", (1,))) == 1:
+        return None
+    return f"auto_pad {padding} with dilations {list(given['dilations'])}; with pads it can be computed"
+
+
 _Check = Callable[[onnx.NodeProto, Shapes], str | None]
 _PLAIN: dict[str, tuple[_Check, ...]] = {
     **dict.fromkeys(RESHAPES, (_reshape,)),
@@ -98,6 +107,7 @@ _PLAIN: dict[str, tuple[_Check, ...]] = {
     "Conv": (_channels, _empty),
     "FusedConv": (_channels, _empty),
     "ConvTranspose": (_channels, _empty),
+    "MaxPool": (_dilated,),
     "Gemm": (_bias,),
     "FusedGemm": (_bias,),
 }
@@ -105,5 +115,5 @@ _PLAIN: dict[str, tuple[_Check, ...]] = {
 _CHECKS: Mapping[str, Mapping[str, tuple[_Check, ...]]] = {
     "": _PLAIN,
     "com.microsoft": _PLAIN,
-    NCHWC_DOMAIN: {"Conv": (_empty,)},
+    NCHWC_DOMAIN: {"Conv": (_empty,), "MaxPool": (_dilated,)},
 }

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from models.compiler.analysis.types import Loose
 from models.graphs.nodes import reads
 from models.graphs.parameters import quantised_weights
-from models.packs.manifest import Array
+from models.packs.records.fields import Array
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 

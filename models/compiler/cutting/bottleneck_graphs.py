@@ -1,4 +1,4 @@
-"""The serialised graphs of a bottleneck's operators (models/packs/manifest.py, ``GroupOperator``).
+"""The serialised graphs of a bottleneck's operators (``GroupOperator`` of models/packs).
 
 They take any number of rows and, but for depthwise convolutions, whose node says how many channels it has,
 any number of channels: bottlenecks that are alike share them.

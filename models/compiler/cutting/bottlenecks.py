@@ -16,7 +16,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.rows import RowGraph, RowNode
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made, reads
-from models.packs.manifest import Window
+from models.packs.records.rows import Window
 
 Kind = Literal["each", "mean", "once", "sum"]
 Axis = Literal["channels", "factors", "inputs"]

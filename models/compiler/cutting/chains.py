@@ -14,7 +14,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made, reads
-from models.packs.manifest import TENSOR_ALIGNMENT
+from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
 # 646.

@@ -19,7 +19,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.layout import planned_span
 from models.graphs.nodes import made, reads
-from models.packs.manifest import SPAN_ALIGNMENT
+from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import Target
 
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.packs.manifest import SPAN_ALIGNMENT, TENSOR_ALIGNMENT
+from models.packs.records.pieces import TENSOR_ALIGNMENT
+from models.packs.records.spans import SPAN_ALIGNMENT
 
 
 def align(n_bytes: int, alignment: int) -> int:

@@ -19,7 +19,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
-from models.packs.manifest import Window
+from models.packs.records.rows import Window
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
@@ -274,7 +274,7 @@ class _Finder:
         if any(name in self._graph.values for name in node.input[1:SUM_INPUT]):
             return None  # factors of a gate, which are made of all rows
         window, columns = self._window(node, 0), self._window(node, 1)
-        if window is None:
+        if window is None or self._loses_bits(node):
             return None
         inputs = [(node.input[0], window)]
         if len(node.input) > SUM_INPUT and node.input[SUM_INPUT]:
@@ -291,6 +291,20 @@ class _Finder:
         across = (columns, *(Window() for _ in inputs[1:]))
         return replace(row, tile=_padded(node, _NO_PADS), columns=across)
 
+    def _loses_bits(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` without its padding is computed in another way.
+
+        One pixel at a time is a product of matrices, which adds up in another order.
+        """
+        sides = self._sides(node)
+        padded = any(attributes(node).get("pads", _NO_PADS))
+        return node.op_type == "Conv" and max(sides) == 1 and padded
+
+    def _sides(self, node: onnx.NodeProto) -> Sequence[int]:
+        """Return the rows and columns of a kernel."""
+        given = attributes(node).get("kernel_shape")
+        return given or self._graph.array(node.input[1]).shape[2:]
+
     def _window(self, node: onnx.NodeProto, axis: int) -> Window | None:
         """Return the rows (axis 0) or columns (1) that a convolution or a pool needs.
 
@@ -300,14 +314,13 @@ class _Finder:
         if given.get("auto_pad", "NOTSET") != "NOTSET":
             return None
         above, below = given.get("pads", _NO_PADS)[axis::2]
-        size = given.get("kernel_shape") or self._graph.array(node.input[1]).shape[2:]
-        kernel = (size[axis] - 1) * given.get("dilations", [1, 1])[axis] + 1
+        kernel = (self._sides(node)[axis] - 1) * given.get("dilations", [1, 1])[axis] + 1
         stride = given.get("strides", [1, 1])[axis]
         lowest = node.op_type == "MaxPool"
         extent, made = (self._shape(name)[2 + axis] for name in (node.input[0], node.output[0]))
         last = (made - 1) * stride - above
-        if last >= extent:
-            return None  # made of padding alone
+        if above >= kernel or last >= extent:
+            return None  # the first or the last are made of padding alone
         if node.op_type == "AveragePool":
             reached = last + kernel
             counted = given.get("count_include_pad", 0) and reached <= extent + below

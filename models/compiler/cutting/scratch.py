@@ -12,7 +12,7 @@ from models.compiler.cutting.cut import inner_bytes
 from models.compiler.cutting.quantised_scratch import quantised_bytes
 from models.compiler.cutting.resident import known_bytes
 from models.graphs.nodes import all_graphs, attributes, subgraphs
-from models.packs.manifest import Unrolled
+from models.packs.records.pieces import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
 from models.runtime.sessions import use_threads
 

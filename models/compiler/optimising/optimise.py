@@ -44,7 +44,7 @@ from models.compiler.optimising.softmax import along_rows
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, live, made
-from models.packs.manifest import Array
+from models.packs.records.fields import Array
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap

@@ -1,4 +1,4 @@
-"""Describe what was compiled: the records of the manifest (models/packs/manifest.py)."""
+"""Describe what was compiled: the records of the manifest (models/packs/records/)."""
 
 import base64
 import functools
@@ -23,23 +23,19 @@ from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.graphs.nodes import label
 from models.packs.checksum import checksum
-from models.packs.manifest import (
+from models.packs.records.pieces import (
     Alternative,
-    FileRecord,
     GraphRange,
     Joined,
     Layer,
     Operand,
     Piece,
-    Port,
-    RowInput,
-    RowOperator,
-    RowPart,
-    RowValue,
-    Source,
     Unrolled,
     Value,
 )
+from models.packs.records.ports import Port, Source
+from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
+from models.packs.records.spans import FileRecord
 
 
 def source_record(path: Path) -> Source:

@@ -9,7 +9,8 @@ from models.compiler.cutting.cut import inner_bytes, whole
 from models.compiler.cutting.layout import Layout
 from models.compiler.cutting.partition import Partition
 from models.graphs.nodes import made
-from models.packs.manifest import Bottleneck, GroupInput, GroupOperator, Operand
+from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
+from models.packs.records.pieces import Operand
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
-from models.packs.manifest import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.planes import closed_plane
+from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
     PLANES,

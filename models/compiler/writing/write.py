@@ -18,7 +18,7 @@ from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
 from models.packs.checksum import checksum
 from models.packs.leftovers import locked_folder, remove_leftovers
-from models.packs.manifest import Span
+from models.packs.records.spans import Span
 
 # From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
 _RENAME_EXCHANGE = 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from models.darknet.layers.layer import Layer, Network, Shape
 from models.darknet.layers.parameters import Convolution
-from models.packs.manifest import SourceSizes
+from models.packs.records.ports import SourceSizes
 
 _STATISTICS = (".mean", ".variance")
 

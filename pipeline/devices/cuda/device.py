@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from models.packs.manifest import Joined, Piece
 from models.packs.pack import Pack
+from models.packs.records.pieces import Joined, Piece
 from models.packs.target import Target, cuda_target
 from pipeline.devices.base import (
     CachingDevice,

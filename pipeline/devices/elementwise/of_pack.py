@@ -7,7 +7,9 @@ has the same bits whole and on rows.
 from collections.abc import Sequence
 from itertools import groupby
 
-from models.packs.manifest import Manifest, Piece, RowOperator
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
+from models.packs.records.rows import RowOperator
 from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.programs import Program, Step, program_of
 from pipeline.program.unread import unread_values
@@ -83,11 +85,14 @@ class PackPrograms:
         )
         whole = next(iter(programs), None)
         rows = steps_of(parts, kept) if whole is not None and len(programs) == 1 else None
-        if rows is None or whole is None or _kinds(rows) != _kinds(whole.steps):
+        divided: dict[int, Program] | None = None
+        if rows is not None and whole is not None and _kinds(rows) == _kinds(whole.steps):
+            divided = _divided(rows, operators)
+        if divided is None:
             self._differing.update(piece.outputs[0].index for piece in pieces)
             self._rows.update(dict.fromkeys(operators))
         else:
-            self._rows.update(_divided(rows, operators))
+            self._rows.update(divided)
 
 
 def _one_pass_already(steps: Sequence[Step]) -> bool:
@@ -123,27 +128,38 @@ def _kinds(steps: Sequence[Step]) -> list[tuple[str, float, float]]:
     return [(step.operator, step.p, step.q) for step in steps if step.nodes]
 
 
-def _divided(steps: Sequence[Step], operators: dict[int, RowOperator]) -> dict[int, Program]:
-    """Return what each operator does of ``steps``, whose nodes they are.
-
-    A step is done where its operands are read for the last time: later they may be gone. What follows
-    of its nodes only hands the result on.
-    """
-    found: dict[int, Program] = {}
+def _divided(steps: Sequence[Step], operators: dict[int, RowOperator]) -> dict[int, Program] | None:
+    """Return what each operator does of ``steps``, whose nodes they are; None: that cannot be told."""
     numbers = list(operators)
+    if sorted(node for step in steps for node in step.nodes) != list(range(len(numbers))):
+        return None  # an operator has several nodes, and whose a step is nobody knows
+    found: dict[int, Program] = {}
     for step in steps:
-        done = False
-        for node in reversed(step.nodes):
-            number = numbers[node]
-            inputs, (result,) = row_ports(operators[number])
-            if done:
-                found[number] = Program((), frozenset())
-            elif set(step.operands) <= set(inputs):
-                done = True
-                alone = Step(step.operator, step.operands, result, step.p, step.q)
-                found[number] = Program((alone,), frozenset({result}))
-            else:
-                (made,) = (name for name in inputs if name.startswith("r"))
-                handed = Step("copy", (made,), result)
-                found[number] = Program((handed,), frozenset({result}))
+        own = {numbers[node]: operators[numbers[node]] for node in step.nodes}
+        shares = _shares(step, own)
+        if shares is None:
+            return None
+        found |= shares
     return found
+
+
+def _shares(step: Step, operators: dict[int, RowOperator]) -> dict[int, Program] | None:
+    """Return what each of ``operators``, the nodes of ``step`` in their order, does of it.
+
+    It is done where its operands are read for the last time: later they may be gone. Who reads the result
+    then hands it on; the others do nothing. None: it does not come to the last one.
+    """
+    places = {number: row_ports(item) for number, item in operators.items()}
+    reading = [n for n, (inputs, _) in places.items() if set(step.operands) <= set(inputs)]
+    found: dict[int, Program] = {}
+    holding = ""  # the result
+    for number, (inputs, (made,)) in places.items():
+        does: Step | None = None
+        if reading and number == reading[-1]:
+            does = Step(step.operator, step.operands, made, step.p, step.q)
+        elif holding in inputs:
+            does = Step("copy", (holding,), made)
+        if does is not None:
+            holding = made
+        found[number] = Program((does,), frozenset({made})) if does else Program((), frozenset())
+    return found if holding == step.result else None

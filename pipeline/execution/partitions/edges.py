@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest, Port
+from models.packs.manifest import Manifest
+from models.packs.records.ports import Port
 from pipeline.devices.memory import HostMemory
 from pipeline.execution.given import Arrays
 from pipeline.planning.partitions.plan import BUFFERS

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from models.packs.manifest import Array
+from models.packs.records.fields import Array
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering import (
     convolution,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.packs.manifest import Array
+from models.packs.records.fields import Array
 from models.runtime.sessions import open_session, session_options
 from pipeline.devices.operators.window import Window
 from pipeline.export_c.lowering.convolution import geometry

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from models.graphs.file import reference
 from models.graphs.nodes import attributes, label, live, made, reads, stable_order
 from models.packs.checksum import checksum
-from models.packs.manifest import Port
 from models.packs.pack import Pack
+from models.packs.records.ports import Port
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network, Node
 

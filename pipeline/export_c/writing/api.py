@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.writing.kernels import blocks
 from pipeline.export_c.writing.names import identifier

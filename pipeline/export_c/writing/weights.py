@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.compiler.cutting.chunks import default_chunk_bytes
-from models.packs.manifest import TENSOR_ALIGNMENT
+from models.packs.records.pieces import TENSOR_ALIGNMENT
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.steps import Step, Weight
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from models.packs.choice import BINDING_BYTES, choose_pieces
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
 from pipeline.program.steps import SESSION_BYTES, Step, session_bytes

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from models.packs.manifest import Bottleneck, Manifest
+from models.packs.manifest import Manifest
+from models.packs.records.bottlenecks import Bottleneck
 from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.program.channels.groups import height
 from pipeline.program.regions import Region, RegionError, plan_region

@@ -15,7 +15,8 @@ from models.packs.choice import (
     finest_positions,
     streamed_bytes,
 )
-from models.packs.manifest import Manifest, Piece
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Numbers, Whole
 from pipeline.planning.spaced_sizes import spaced

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from models.packs.manifest import Bottleneck, GroupOperator, Manifest
+from models.packs.manifest import Manifest
+from models.packs.records.bottlenecks import Bottleneck, GroupOperator
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.row_ranges import Rows, needed
 

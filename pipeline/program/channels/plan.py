@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from models.packs.manifest import Bottleneck, GroupInput, Operand
+from models.packs.records.bottlenecks import Bottleneck, GroupInput
+from models.packs.records.pieces import Operand
 from pipeline.program.channels.groups import (
     Group,
     bands,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from models.packs.manifest import Bottleneck
+from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.channels.groups import passes
 from pipeline.program.region_plan import Strip
 from pipeline.program.row_ranges import Rows

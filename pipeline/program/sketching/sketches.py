@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from models.packs.manifest import RowOperator
+from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Made, Numbers, Times, needed_ends, share_lines, wanted
 from pipeline.program.row_network import RowNetwork

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from models.packs.manifest import RowInput
+from models.packs.records.rows import RowInput
 from pipeline.program.row_ranges import Rows, needed
 
 

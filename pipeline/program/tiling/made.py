@@ -8,7 +8,7 @@ element once, whatever the order of the tiles. Where they do not, overlaps are m
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from models.packs.manifest import RowOperator
+from models.packs.records.rows import RowOperator
 from pipeline.program.region_plan import Region, RegionError, Reuse
 from pipeline.program.row_network import Part, RowNetwork, readers_of
 from pipeline.program.row_ranges import Rows

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from models.packs.manifest import RowInput
+from models.packs.records.rows import RowInput
 from pipeline.program.region_plan import Action, Area, Call, Columns, Fill, Move, RegionError
 from pipeline.program.row_network import Part
 from pipeline.program.row_ranges import Rows

@@ -7,8 +7,11 @@ from typing import Any
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.packs.designed import DesignedLayer, DesignedMemory
-from models.packs.manifest import Array, Manifest, Port, Resident, SourceSizes
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
+from models.packs.records.fields import Array
+from models.packs.records.pieces import Resident
+from models.packs.records.ports import Port, SourceSizes
 from models.packs.target import Target
 from server.errors import few
 from server.settings.sizes import format_least, format_size

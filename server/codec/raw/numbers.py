@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.errors import InvalidRequestError
 
 

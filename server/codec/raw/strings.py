@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.raw import LENGTH_BYTES
 from server.errors import InvalidRequestError, TooLargeError
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.errors import InvalidRequestError
 
 # Rows up to this length are repeated as a whole; longer ones are put together of theirs.

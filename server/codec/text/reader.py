@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.datatypes import body_limit
 from server.codec.fields import (
     InferFields,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import orjson
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.text.layout import Layouts
 from server.codec.text.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError

@@ -5,7 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from models.packs.manifest import Manifest, Port
+from models.packs.manifest import Manifest
+from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError, shown
 from server.protocol.serving import ContextDependency

@@ -10,8 +10,8 @@ from pathlib import Path
 import xxhash
 
 from models.errors import PackError
-from models.packs.manifest import Span
 from models.packs.pack import read_pack
+from models.packs.records.spans import Span
 
 _READ_BYTES = 1 << 20
 

@@ -15,8 +15,8 @@ from onnx import numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.scratch import LAUNCHES_BYTES, PROGRAM_BYTES, runs_on_cpu
 from models.packs.choice import choose_pieces, chunk_sizes
-from models.packs.manifest import Layer, Operand
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Layer, Operand
 from models.packs.target import cuda_target
 from models.zoo import build
 from tests.examples import examples

@@ -12,8 +12,9 @@ from models.detection.recipe import Detection
 from models.errors import CompileError, OnnxError, PackError
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.images.preprocess import Preprocess
-from models.packs.manifest import Classification, Manifest, SourceSizes
+from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from models.packs.records.ports import Classification, SourceSizes
 from tests.models.detector import (
     DETECTION_RECIPE,
     HEAD,

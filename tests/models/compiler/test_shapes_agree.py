@@ -66,6 +66,14 @@ def test_contradictions_are_refused_by_the_nodes_name(
         answers(source, inputs_for({"x": shape}), optimise=True)
 
 
+def test_a_pool_whose_shape_onnx_runtime_gets_wrong_is_refused(tmp_path: Path) -> None:
+    """It would make no row where its shape says one, and a convolution behind it ends the process."""
+    node = '{ y = MaxPool<auto_pad="SAME_LOWER", kernel_shape=[2,2], dilations=[3,1]>(x) }'
+    source = written(parsed(f"p (float[1,8,1,7] x) => (float y) {node}"), tmp_path / "m.onnx")
+    with refuses(CompileError, source, "'y' (MaxPool)", "auto_pad SAME_LOWER", "dilations [3, 1]"):
+        compile_onnx(source, tmp_path / "r" / "m")
+
+
 def test_a_matrix_of_another_width_is_refused(tmp_path: Path) -> None:
     source = written(parsed(GEMM, {"w": (31, 5), "b": (5,)}), tmp_path / "m.onnx")
     with refuses(OnnxError, source, "Gemm", "31 and 32"):

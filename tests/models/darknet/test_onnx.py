@@ -17,7 +17,7 @@ from models.detection.recipe import Detection, Head
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.writer import declared
 from models.images.preprocess import Preprocess
-from models.packs.manifest import SourceSizes
+from models.packs.records.ports import SourceSizes
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.test_geometry import network, real
 

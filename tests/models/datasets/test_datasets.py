@@ -1,6 +1,7 @@
 """Data sets on disk: what is read of whole ones, and what is said of broken ones."""
 
 import io
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,15 @@ def test_cifar10_that_is_none(tmp_path: Path) -> None:
             read_cifar10(tmp_path / "c.npz")
     np.savez(tmp_path / "c.npz", **arrays)
     with pytest.raises(DataError, match="test_offsets"):
+        read_cifar10(tmp_path / "c.npz")
+    with zipfile.ZipFile(tmp_path / "c.npz") as archive:  # it says that it holds more than it does
+        entry = archive.getinfo("test_jpeg.npy")
+    data = (tmp_path / "c.npz").read_bytes()
+    sizes = struct.pack("<2L", entry.compress_size, entry.file_size)
+    (tmp_path / "c.npz").write_bytes(
+        data.replace(sizes, struct.pack("<2L", entry.compress_size, 3 << 30))
+    )
+    with pytest.raises(DataError, match=r"test_jpeg.npy: 3221225472 bytes, not CIFAR-10's"):
         read_cifar10(tmp_path / "c.npz")
     np.save(alone := io.BytesIO(), np.zeros(3))
     (tmp_path / "c.npz").write_bytes(alone.getvalue())

@@ -11,7 +11,7 @@ from PIL import Image
 from models.classification import top_classes
 from models.errors import ModelError
 from models.images.preprocess import Preprocess, read_labels, read_preprocess
-from models.packs.manifest import Classification
+from models.packs.records.ports import Classification
 from tests.models.refusal import refuses
 
 

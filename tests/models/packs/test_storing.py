@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.compiler.writing.storing import encoded
-from models.packs.manifest import Encoding, StoredPart
 from models.packs.planes import closed_plane
+from models.packs.records.spans import Encoding, StoredPart
 from models.packs.storing import (
     PLANES,
     aligned,

@@ -18,7 +18,8 @@ from models.graphs.metadata import PREPROCESS
 from models.graphs.parameters import count_parameters
 from models.graphs.writer import declared
 from models.images.preprocess import Preprocess
-from models.packs.manifest import SPAN_ALIGNMENT, Manifest
+from models.packs.manifest import Manifest
+from models.packs.records.spans import SPAN_ALIGNMENT
 from models.photographs import photographs
 from models.zoo import ENTRIES, ZooEntry, build, find
 from models.zoo.summary import source_sizes

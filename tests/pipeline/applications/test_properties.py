@@ -89,6 +89,15 @@ def test_no_edge_holds_more_than_the_closed_form_says(cnn: Cnn, data: st.DataObj
                 assert fired.count(layer) == -(-cnn.layers[layer].output.height // genes[layer])
 
 
+def test_more_rows_than_anybody_goes_through_are_refused() -> None:
+    shape = Shape(1 << 40, 1, 1)
+    cnn = Cnn("tall", (Layer("n1", "Conv", shape), Layer("n2", "Conv", shape)), ())
+    with pytest.raises(
+        ApplicationError, match=r"^tall: .* rows in all layers, more than 2,097,152"
+    ):
+        Parts(cnn, range(2))
+
+
 @given(cnns(most=8), st.data())
 def test_what_is_remembered_changes_nothing(cnn: Cnn, data: st.DataObject) -> None:
     count = len(cnn.layers)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.packs.manifest import Source
 from models.packs.pack import Pack
+from models.packs.records.ports import Source
 from pipeline.benchmark.configuration import Configuration, plan_configuration
 from pipeline.benchmark.contenders import Contender
 from pipeline.benchmark.rows import equal, relative_error

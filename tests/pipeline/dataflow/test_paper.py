@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
 from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.csdf import Actor, Channel, Graph
+from pipeline.dataflow.csdf import Actor, Channel, DataflowError, Graph
 from pipeline.dataflow.deadlock import firings
 from pipeline.dataflow.heuristic import small_buffers
 from pipeline.dataflow.schedules import schedule
@@ -52,6 +52,13 @@ def test_minimum_buffers(
     found = small_buffers(graph, firings(graph))
     assert tuple(room for room in found.capacities if room is not None) == buffers
     assert found.size == found.lower_bound == sum(buffers)
+
+
+def test_more_rows_than_anybody_fires_are_refused_before_they_are_listed() -> None:
+    cnn = figure_1()
+    first = replace(cnn.layers[0], output=replace(cnn.layers[0].output, height=1 << 40))
+    with pytest.raises(DataflowError, match=r"phases, more than 2,000,000; with more rows in each"):
+        convert(replace(cnn, layers=(first, *cnn.layers[1:])))
 
 
 def test_example_2_makes_the_overlap_twice() -> None:

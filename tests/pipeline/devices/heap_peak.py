@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from models.packs.manifest import Operand
 from models.packs.pack import open_pack
+from models.packs.records.pieces import Operand
 from models.runtime.heap import heap_bytes
 from models.runtime.sessions import session_options
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs import storing
-from models.packs.manifest import Encoding, Span, Stored, StoredPart
 from models.packs.planes import closed_plane, opened_plane
+from models.packs.records.spans import Encoding, Span, Stored, StoredPart
 from models.packs.storing import Bytes, aligned, least_length
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.devices.expansion import Expansion, expansion_of

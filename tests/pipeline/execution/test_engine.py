@@ -20,8 +20,8 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.choice import streamed_bytes
-from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
 from models.zoo.builder import Builder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice

@@ -267,6 +267,19 @@ CASES = {
         a = Conv<pads=[1,1,3,1]>(x, wa)
         y = Conv<pads=[1,1,1,1]>(a, wb)
     """, {"wa": W3, "wb": W3}, whole=1),
+    "pads as large as a kernel": Case("""
+        a = Conv<pads=[3,1,1,3]>(x, wa)
+        b = Conv<pads=[1,1,1,1]>(a, wb)
+        c = Conv<pads=[2,2,2,2]>(b, wc)
+        y = Conv<pads=[1,1,1,1]>(c, wd)
+    """, {"wa": W3, "wb": W1, "wc": W5, "wd": W3}, whole=1),
+    "padding of a kernel of one pixel": Case("""
+        a = Conv<pads=[0,0,1,1], strides=[2,2]>(x, wa)
+        b = Conv<pads=[1,1,1,1]>(a, wb)
+        c = Conv<pads=[0,0,1,0]>(b, wc)
+        y = Conv<pads=[1,1,1,1]>(c, wb2)
+    """, {"wa": (160, 32, 1, 1), "wb": (48, 160, 3, 3), "wc": (320, 48, 1, 1), "wb2": (8, 320, 3, 3)},
+        whole=3),
     "one pixel": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         b = Relu(a)

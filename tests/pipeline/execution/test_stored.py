@@ -15,8 +15,9 @@ from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.checksum import checksum
-from models.packs.manifest import FileRecord, Manifest, Span, Store, write_manifest
+from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import Pack, open_pack
+from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice

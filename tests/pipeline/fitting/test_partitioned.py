@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.packs.manifest import Operand, Piece
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.arithmetic import multiplications
 from pipeline.fitting.partitioned import fit_partitions, partition_profiles
 from pipeline.planning.partitions.plan import PipelinePlan

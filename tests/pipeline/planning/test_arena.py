@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from pipeline.planning.arena import arena_problem, plan_arena
 from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest, Operand, Value
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand, Value
 from models.packs.target import named_target
 from pipeline.planning.joining import joined as joining
 from pipeline.planning.joining.joined import apart, joined

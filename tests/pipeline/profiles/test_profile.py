@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.choice import choose_pieces
-from models.packs.manifest import Piece
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants

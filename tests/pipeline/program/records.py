@@ -4,17 +4,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from models.packs.manifest import (
-    Manifest,
-    Operand,
-    Piece,
-    Port,
-    RowInput,
-    RowOperator,
-    RowPart,
-    RowValue,
-    Value,
-)
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand, Piece, Value
+from models.packs.records.ports import Port
+from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
 from tests.pipeline.synthetic import manifest
 
 _ELEMENT = 4

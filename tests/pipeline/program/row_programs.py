@@ -8,7 +8,8 @@ layers in chunks, and pieces that need whole tensors.
 from random import Random
 from typing import Literal
 
-from models.packs.manifest import Manifest, RowInput, RowPart, Window
+from models.packs.manifest import Manifest
+from models.packs.records.rows import RowInput, RowPart, Window
 from tests.pipeline.program.records import Records, Tensor
 
 _MOST_HEIGHT = 23

@@ -7,7 +7,9 @@ operator needs is worked out here again, row by row.
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest, Operand, Piece, RowInput, RowOperator
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand, Piece
+from models.packs.records.rows import RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.regions import Action, Area, Call, Fill, Move

@@ -1,6 +1,6 @@
 """Which operators of a bottleneck run in which pass over its groups."""
 
-from models.packs.manifest import Bottleneck, GroupInput, GroupOperator
+from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
 from pipeline.program.channels.groups import passes
 
 _SHAPE = (1, 64, 8, 8)

@@ -10,17 +10,10 @@ from threading import Barrier
 import pytest
 
 from loader.ring import Place
-from models.packs.manifest import (
-    Manifest,
-    Operand,
-    Piece,
-    Port,
-    RowInput,
-    RowOperator,
-    RowValue,
-    Value,
-    Window,
-)
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Operand, Piece, Value
+from models.packs.records.ports import Port
+from models.packs.records.rows import RowInput, RowOperator, RowValue, Window
 from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement

@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import RowInput, Window
+from models.packs.records.rows import RowInput, Window
 from pipeline.program.regions import Reuse
 from pipeline.program.row_ranges import Rows
 from pipeline.program.tiling.boxes import Box, without

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec.datatypes import DATATYPES, datatype
 
 OUTPUTS = tuple(Port(name=name, dtype="float32", shape=(2,), value=9) for name in ("y", "z"))

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from tests.server.codec.infer_cases import damage, draw_body, draw_document
 
 #: What the standard library calls each dtype.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec import BodyDecoder, Framing, Request, decode_at_once
 from server.errors import InvalidRequestError, ServiceError, TooLargeError
 from tests.fuzz.infer import check_message

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec import BodyDecoder, Framing, Request, Wanted
 from server.codec.datatypes import body_limit
 from server.codec.text.layout import Layout

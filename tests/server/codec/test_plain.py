@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec import Request
 from server.codec.plain import PLAIN_BYTES, read_plain
 from server.codec.text.reader import RequestReader

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from tritonclient.http import InferResult
 
-from models.packs.manifest import Port
+from models.packs.records.ports import Port
 from server.codec import Answer, Body, BodyDecoder, Coding, Framing, Output, Wanted
 from server.codec.datatypes import DATATYPES
 from server.codec.raw.writer import PIECE_BYTES

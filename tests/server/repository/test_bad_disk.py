@@ -9,7 +9,7 @@ import pytest
 from loader.errors import ChecksumError, LoaderError, ReadError
 from loader.readers.faults import Fault, FaultKind, FaultyReader
 from loader.readers.in_memory import MemoryReader
-from models.packs.manifest import Span
+from models.packs.records.spans import Span
 from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
-from models.packs.manifest import Manifest, Port
+from models.packs.manifest import Manifest
+from models.packs.records.ports import Port
 from server.codec import Framing, Request
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory

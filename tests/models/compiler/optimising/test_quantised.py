@@ -12,8 +12,8 @@ from onnx.parser import parse_model
 from models.compiler import CompileOptions
 from models.compiler.cutting.cut import MERGED_WEIGHT_BYTES
 from models.errors import OnnxError
-from models.packs.manifest import SPAN_ALIGNMENT
 from models.packs.pack import Pack
+from models.packs.records.spans import SPAN_ALIGNMENT
 from models.runtime.sessions import open_resident
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written

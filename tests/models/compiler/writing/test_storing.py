@@ -10,8 +10,9 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
-from models.packs.manifest import Manifest, Span, Store
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
+from models.packs.records.spans import Span, Store
 from models.packs.storing import read_span
 from models.packs.target import named_target
 from tests.models.nets import CHUNK_BYTES, gemm, gemm_by_column, parsed, written
@@ -91,7 +92,9 @@ def test_weights_that_are_no_numbers_are_refused_by_name(
 
 
 def test_lossless_keeps_what_is_no_number(tmp_path: Path) -> None:
-    pack = stored(with_weight(gemm(), float("nan")), tmp_path, "lossless", [])
+    warned: list[str] = []
+    pack = stored(with_weight(gemm(), float("nan")), tmp_path, "lossless", warned)
+    assert warned == ["weights 'w': 1 of 32768 are NaN or infinite"]
     found = [read_span(pack.weights_path, span).view("f4") for span in pack.manifest.spans]
     assert np.isnan(np.concatenate(found)).sum() == 1
 

@@ -1,7 +1,9 @@
 """A network with chains, in the engine: with the library and without, whole and on rows, by any threads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ import pytest
 
 from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.of_pack import PackPrograms
+from pipeline.devices.elementwise.of_pack import PackPrograms, row_ports
+from pipeline.devices.elementwise.programs import Step
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -58,11 +62,17 @@ _STEPS = {"mish", "add", "silu", "gelu", "negative"}
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    folder = tmp_path_factory.mktemp("chains")
-    model = parsed(f"m (float[1,8,49,45] x) => (float[1,16,49,45] y) {{ {_NODES} }}", _SHAPES)
-    for name, number in {"root": 2**0.5, "one": 1, "half": 0.5}.items():
-        tensor = onnx.numpy_helper.from_array(np.array(number, np.float32), name)
-        model.graph.initializer.append(tensor)
+    return compiled(_NODES, _SHAPES, tmp_path_factory.mktemp("chains"))
+
+
+def constants() -> Iterator[onnx.TensorProto]:
+    for name, number in {"root": 2**0.5, "scale": 0.5**0.5, "one": 1.0, "half": 0.5}.items():
+        yield onnx.numpy_helper.from_array(np.array(number, np.float32), name)
+
+
+def compiled(nodes: str, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Pack:
+    model = parsed(f"m (float[1,8,49,45] x) => (float[1,16,49,45] y) {{ {nodes} }}", shapes)
+    model.graph.initializer.extend(constants())
     onnx.save(model, folder / "chains.onnx")
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
     return open_pack(compile_onnx(folder / "chains.onnx", folder / "chains", options))
@@ -94,11 +104,57 @@ def test_chains_are_recognised(pack: Pack) -> None:
     found = [programs.piece(piece) for piece in pack.manifest.pieces]
     steps = [step.operator for program in found if program for step in program.steps]
     assert set(steps) >= _STEPS
-    rows = [programs.row_operator(number) for number in range(len(pack.manifest.row_operators))]
-    on_rows = [step.operator for program in rows if program for step in program.steps]
     if host_target().block > 1:
-        assert set(on_rows) >= _STEPS
+        assert {step.operator for step in steps_on_rows(programs, pack)} >= _STEPS
+        rows = [programs.row_operator(number) for number in range(len(pack.manifest.row_operators))]
         assert any(program is not None and not program.steps for program in rows)
+
+
+def steps_on_rows(programs: PackPrograms, pack: Pack) -> list[Step]:
+    rows = [programs.row_operator(number) for number in range(len(pack.manifest.row_operators))]
+    return [step for program in rows if program for step in program.steps]
+
+
+def in_one_piece(pack: Pack) -> tuple[Manifest, list[bytes]]:
+    """Return the pack of the test below as the compiler makes none: the pieces of its GELU are one."""
+    manifest = pack.manifest
+    port = "float[1,32,49,45]"
+    nodes = "h = Mul(x, half) e = Mul(x, scale) f = Erf(e) g = Add(f, one) y = Mul(h, g)"
+    model = parsed(f"m ({port} x) => ({port} y) {{ {nodes} }}")
+    model.graph.initializer.extend(constants())
+    whole = replace(manifest.pieces[1], graph=len(pack.graphs))
+    whole = replace(whole, inputs=whole.inputs[:1], outputs=whole.outputs[:1])
+    alike = (replace(item, first_piece=1, end_piece=2) for item in manifest.row_operators[1:6])
+    operators = (manifest.row_operators[0], *alike, *manifest.row_operators[6:])
+    pieces = (manifest.pieces[0], whole, *manifest.pieces[2:])
+    values = [replace(value, parent=None) for value in manifest.values]  # it lies over x / 2
+    changed = {"row_operators": operators, "pieces": pieces, "values": tuple(values)}
+    return manifest.model_copy(update=changed), [*pack.graphs, model.SerializeToString()]
+
+
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+def test_what_reads_two_values_of_a_step_hands_its_result_on(tmp_path: Path) -> None:
+    """GELU as x / 2 * (1 + erf): its last operator reads two values, and one of them is the result."""
+    nodes = "e = Mul(a, scale) h = Mul(a, half) f = Erf(e) g = Add(f, one) gelu = Mul(h, g)"
+    text = f"a = Conv(x, wa) {nodes} y = Conv(gelu, wb)"
+    pack = compiled(text, {"wa": (32, 8, 1, 1), "wb": (16, 32, 1, 1)}, tmp_path)
+    manifest, graphs = in_one_piece(pack)
+    programs = PackPrograms(manifest, graphs)
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for number, item in enumerate(manifest.row_operators[1:6], 1):
+        program = programs.row_operator(number)
+        name = manifest.row_values[item.output].name.removesuffix("/blocked")
+        assert program is not None
+        found[name] = [(step.operator, *step.operands) for step in program.steps]
+    (result,) = row_ports(manifest.row_operators[2])[1]
+    # What is read last of e and h makes it, and the two between have nothing to do or hand it on.
+    assert found == {
+        "h": [],
+        "e": [("gelu", "r1")],
+        "f": [("copy", result)],
+        "g": [("copy", "r4")],
+        "gelu": [("copy", "r5")],
+    }
 
 
 def test_the_answer_is_that_of_onnx_runtime(pack: Pack, pool: ReadPool) -> None:

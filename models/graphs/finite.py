@@ -1,0 +1,39 @@
+"""Weights of layers that are no numbers: whatever is computed from them is none either."""
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.graphs.file import reference
+from models.graphs.inputs import Warn
+
+#: Operators whose second input is the weights of a layer. Elsewhere infinities have a meaning, as in masks.
+_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+# Weights are mapped: a few MiB at a time, so that none of them are held.
+_BLOCK = 1 << 20
+
+
+def warn_of_infinite(model: onnx.ModelProto, warn: Warn) -> None:
+    """Tell ``warn`` which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities."""
+    weights = {node.input[1] for node in model.graph.node if node.op_type in _LAYERS}
+    for tensor in model.graph.initializer:
+        if tensor.name in weights and tensor.data_type in _FLOATS:
+            numbers = _numbers(tensor)
+            wrong = sum(
+                int((~np.isfinite(numbers[first : first + _BLOCK])).sum())
+                for first in range(0, len(numbers), _BLOCK)
+            )
+            if wrong:
+                warn(f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite")
+
+
+def _numbers(tensor: TensorProto) -> NDArray[np.floating]:
+    """Return what ``tensor`` holds, floats in one dimension; large ones are mapped."""
+    held = reference(tensor)
+    if held is None:
+        return numpy_helper.to_array(tensor).reshape(-1)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    count = held.length // dtype.itemsize
+    return np.memmap(held.path, dtype, "r", held.offset, (count,)) if count else np.zeros(0, dtype)

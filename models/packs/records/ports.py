@@ -1,0 +1,67 @@
+"""What goes in and out, and what is said of it: defaults, labels, the file it all came from."""
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from models.packs.records.fields import Array, Count, Name, Record
+
+Scores = Literal["probabilities", "logits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Record):
+    """The file that was compiled."""
+
+    file: str
+    n_bytes: Count
+    sha256: str
+
+
+class SourceSizes(BaseModel):
+    """Layers and bytes as the source's own tool counts them (Darknet: batch-norm arrays included)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tool: str
+    layers: Count
+    weight_bytes: Count
+    largest_layer_bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port(Array):
+    """A graph input or output and the value that holds it.
+
+    ``default``: the bytes of what an input holds that a request leaves out, base64; None: it must be given.
+    """
+
+    name: Name
+    value: Count
+    default: str | None = None
+
+    def default_array(self) -> NDArray[Any] | None:
+        """Return the default, with the dtype and shape of the port, or None.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        if self.default is None:
+            return None
+        data = base64.b64decode(self.default, validate=True)
+        if self.is_loose or len(data) != self.n_bytes:
+            raise ValueError(f"default: {len(data)} bytes, not {self.n_bytes}")
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification(Record):
+    """How scores become labels: which output, what it holds, and the label of each index."""
+
+    output: str
+    scores: Scores
+    labels: tuple[str, ...] = ()

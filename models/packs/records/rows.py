@@ -1,0 +1,100 @@
+"""Parts of a network that can run on some rows at a time (docs/rows.md)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import PositiveInt
+
+from models.packs.records.fields import Array, Count, Name, Record, Shared
+from models.packs.records.pieces import Operands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Record):
+    """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
+
+    They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
+    each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
+    whole. ``above`` below 0: so many rows of the input come first that are never read.
+    """
+
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    above: int = 0
+    factor: PositiveInt = 1
+    fill: Literal["zero", "lowest"] = "zero"
+
+
+#: Each row of the output is made of that row of the input.
+OWN_ROW = Window()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPart(Record):
+    """``planes`` planes of a row value, from ``first_plane`` on."""
+
+    row_value: Count
+    first_plane: Count = 0
+    planes: PositiveInt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowValue(Array):
+    """A value as rows: ``planes`` arrays of [rows, bytes of a row] one behind the other.
+
+    ``shape``: of the whole, [1, channels, height, width]. ``value``: where it lies when it is whole. An
+    operator makes it; with ``parts``, none does: it is planes of other values one behind the other. Then
+    the pieces [first_piece, end_piece) copy them, none where the parts lie there already.
+    """
+
+    name: Name
+    value: Count
+    planes: PositiveInt
+    parts: tuple[RowPart, ...] = ()
+    first_piece: Count = 0
+    end_piece: Count = 0
+
+    @property
+    def height(self) -> int:
+        return self.shape[2]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of one plane."""
+        return self.n_bytes // (self.planes * self.height)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowInput(Record):
+    """A row value and what an operator needs of it.
+
+    ``columns``: the same of columns, for tiles, where ``above`` is to the left; None: as of rows.
+    """
+
+    row_value: Count
+    window: Annotated[Window, Shared] = OWN_ROW
+    columns: Annotated[Window, Shared] | None = None
+
+    @property
+    def across(self) -> Window:
+        """What it needs of columns."""
+        return self.columns or self.window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOperator(Record):
+    """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
+
+    ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
+    whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
+    makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
+    """
+
+    graph: Count
+    tile_graph: Count | None = None
+    first_piece: Count
+    end_piece: Count
+    inputs: Annotated[tuple[Annotated[RowInput, Shared], ...], Shared]
+    weights: Operands
+    output: Count
+    in_place: Count | None = None
