@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
 
-demo: ## a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg)
+demo: ## a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg); with ARGS=detect, boxes around blood cells (build/cells.png)
 	$(SETUP) run
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 

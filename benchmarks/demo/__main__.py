@@ -1,6 +1,7 @@
-"""Run the demonstration: ``python -m benchmarks.demo [--picture FILE.svg]``; exit 1 where it fails.
+"""Run a demonstration: ``python -m benchmarks.demo [detect] [--picture FILE]``; exit 1 where it fails.
 
-As root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is measured
+``detect``: the shipped detector is served, what it finds is drawn. Else a large network in little memory:
+as root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is measured
 and compared with the limit. Everything is made in a folder below build/ that is removed at the end.
 """
 
@@ -13,13 +14,13 @@ import textwrap
 import time
 from pathlib import Path
 
-from benchmarks.demo import story, terminal
+from benchmarks.demo import detect, story, terminal
 from benchmarks.demo.picture import svg
 from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, Played, free_memory, play
 from benchmarks.servers.contenders import RESIDENT
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
-_PICTURE = _BUILD / "memory.svg"
+_PICTURES = {"memory": _BUILD / "memory.svg", "detect": _BUILD / "cells.png"}
 _NEED_MEMORY, _NEED_DISK = 2_500_000_000, 2_500_000_000
 _WIDTH = 79
 _ONLY_COMPARED = """
@@ -77,12 +78,30 @@ def _measure(folder: Path) -> Played:
 
 
 def main() -> None:
-    """Play, print, draw."""
+    """Play what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
-    parser.add_argument("--picture", type=Path, default=_PICTURE)
+    parser.add_argument("what", nargs="?", choices=tuple(_PICTURES), default="memory")
+    parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _BUILD.mkdir(exist_ok=True)
+    picture = options.picture or _PICTURES[options.what]
+    (_in_memory if options.what == "memory" else _detected)(picture)
+
+
+def _detected(picture: Path) -> None:
+    """Serve the detector, draw."""
+    with tempfile.TemporaryDirectory(dir=_BUILD, prefix="demo-") as folder:
+        found = detect.detect(Path(folder))
+    _say(_wrap(detect.sentence(found)))
+    detect.draw(found, picture)
+    _say(f"Picture: {picture}")
+    if not found.boxes:
+        sys.exit("the detector finds nothing in its photograph")
+
+
+def _in_memory(picture: Path) -> None:
+    """Measure, print, draw."""
     if free_memory() < _NEED_MEMORY or shutil.disk_usage(_BUILD).free < _NEED_DISK:
         sys.exit("the demonstration needs 2.5 GB of free memory (the other servers do) and of disk")
     _say(_wrap(_INTRODUCTION) + "\n")
@@ -91,8 +110,8 @@ def main() -> None:
     if played.why_not:
         _say("\n" + _wrap(_ONLY_COMPARED.format(why=played.why_not)))
     _say("\n".join(_report(played)))
-    options.picture.write_text(_picture(played), encoding="utf-8")
-    _say(f"Picture: {options.picture}")
+    picture.write_text(_picture(played), encoding="utf-8")
+    _say(f"Picture: {picture}")
     if told := story.faults(played.rows, played.error, played.label):
         sys.exit("\n".join(f"the claim does not hold: {fault}" for fault in told))
 

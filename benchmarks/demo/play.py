@@ -1,15 +1,12 @@
 """What the demonstration does: makes the network, lets each contender try, asks the trained one."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.demo.commands import layerstream
 from benchmarks.demo.story import TITLES, Shown, error
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.room import find_rooms
@@ -56,9 +53,9 @@ def play(folder: Path, say: Say) -> Played:
     """Play in ``folder``, which is on a disk and empty; ``say`` what begins."""
     say(f"drawing the weights of {TITLE} and compiling it")
     source, repository = folder / f"{NETWORK}.onnx", folder / "repository"
-    _layerstream("zoo", "build", NETWORK, "-o", str(source))
+    layerstream("zoo", "build", NETWORK, "-o", str(source))
     # What --no-check leaves out, a comparison with ONNX Runtime, is done below.
-    pack = _layerstream("compile", str(source), "-o", str(repository / NETWORK), "--no-check")
+    pack = layerstream("compile", str(source), "-o", str(repository / NETWORK), "--no-check")
     label, probability = _photograph(folder / "cifar10")
     environment = copy_environment(folder / "environment")
     rooms, why_not = find_rooms()
@@ -86,15 +83,9 @@ def _task(seconds: float) -> Task:
 def _photograph(pack: Path) -> tuple[str, float]:
     """Compile the trained network; return what it sees in the photograph, and how sure it is."""
     files = ("--labels", f"{DEFAULT}/labels.txt", "--preprocess", f"{DEFAULT}/preprocess.toml")
-    _layerstream("compile", f"{DEFAULT}/cifar10.onnx", "-o", str(pack), *files)
-    best = _layerstream("run", str(pack), "--image", f"{DEFAULT}/cat.png")["predictions"][0]
+    layerstream("compile", f"{DEFAULT}/cifar10.onnx", "-o", str(pack), *files)
+    best = layerstream("run", str(pack), "--image", f"{DEFAULT}/cat.png")["predictions"][0]
     return best["label"], best["probability"]
-
-
-def _layerstream(*arguments: str) -> Any:
-    """Run a command of ours; return the JSON that it prints."""
-    command = [sys.executable, "-m", "server.cli", *arguments, "--json"]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def free_memory() -> int:

@@ -14,7 +14,9 @@ from loader.readers.reader import Range, Reader
 
 @dataclass(slots=True, eq=False)  # frozen ones take four times as long to make
 class ReadJob:
-    """Read ``ranges``, which follow each other in the file, into ``target``; verify if asked to.
+    """Read ``ranges`` one behind the other into ``target``; verify if asked to.
+
+    Those that follow each other in the file come as one.
 
     Nobody changes one that was made.
 
@@ -36,9 +38,19 @@ class ReadJob:
     def n_bytes(self) -> int:
         return self.target.nbytes
 
-    @property
-    def offset(self) -> int:
-        return self.ranges[0].offset
+    def read(self) -> None:
+        """Read them on the calling thread.
+
+        Raises:
+            ReadError, ClosedError: as the reader.
+        """
+        offset, start, end = self.ranges[0].offset, 0, 0
+        for part in self.ranges:
+            if part.offset != offset + end - start:
+                self.reader.read_into(offset, self.target[start:end])
+                offset, start = part.offset, end
+            end += part.length
+        self.reader.read_into(offset, self.target[start:] if start else self.target)
 
     def check(self) -> None:
         """Verify the bytes in ``target``, if asked to.
@@ -73,7 +85,7 @@ def perform(job: ReadJob) -> Outcome:
     error: LoaderError | None = None
     try:
         try:
-            job.reader.read_into(job.offset, job.target)
+            job.read()
         finally:
             cpu_seconds = time.thread_time() - cpu
         job.check()

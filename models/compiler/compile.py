@@ -12,9 +12,11 @@ from pathlib import Path
 import onnx
 from PIL import Image
 
+from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
+from models.compiler.cutting.quantised_groups import grouped, quantised_groups
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.optimise import optimise, write_reference
 from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
@@ -201,16 +203,17 @@ def _write_pack(
     chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
     if target.capability is None:
         part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
-        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work)
+        kept = grouped(graph, quantised_groups(graph, part_bytes))
+        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work, kept)
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    storing = None if options.store == "fp32" else Storing(graph, target, options.store)
+    storing = _storing(graph, target, options)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
     if storing is None:
-        write_model(optimised, graph, layout, folder / "model.onnx")
+        write_model(optimised, graph, layout, spans, folder / "model.onnx")
     else:
         _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
@@ -222,7 +225,9 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
-        format_version=PLAIN_VERSION if storing is None else FORMAT_VERSION,
+        format_version=FORMAT_VERSION
+        if any(span.is_elsewhere for span in spans)
+        else PLAIN_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),
@@ -248,6 +253,30 @@ def _write_pack(
         store=options.store,
     )
     write_manifest(manifest, folder / "manifest.json")
+
+
+def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing | None:
+    """Return how weights are stored; None: as kernels read them."""
+    dequantised = graph.dequantised
+    if target.capability is not None:
+        dequantised = dict.fromkeys(dequantised, "a GPU reads weights as they are stored")
+    if options.store in ("fp32", "lossless"):
+        _tell_floats(options, dequantised)
+    given = "" in dequantised.values()
+    if options.store == "fp32" and not given:
+        return None
+    return Storing(graph, target, options.store)
+
+
+def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> None:
+    """Tell of integers of the source that take four bytes each."""
+    names: dict[str, list[str]] = {}
+    for name, reason in dequantised.items():
+        names.setdefault(reason, []).append(name)
+    for reason, (first, *others) in names.items():
+        if reason:
+            more = f" (and {len(others)} more)" if others else ""
+            options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
 
 
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:

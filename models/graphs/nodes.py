@@ -60,6 +60,13 @@ def live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return kept[::-1]
 
 
+def replace_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let ``model`` have ``nodes``, which may be its own, and no others."""
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+
+
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:

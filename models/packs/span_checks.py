@@ -15,21 +15,25 @@ def check_spans(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in them cannot be; the message names the field.
     """
-    if manifest.expands and manifest.format_version == PLAIN_VERSION:
+    if manifest.format_version == PLAIN_VERSION and any(
+        span.is_elsewhere for span in manifest.spans
+    ):
         raise PackError(f"{path}: format_version: {PLAIN_VERSION} has no spans that are stored")
     size = manifest.files["weights.bin"].n_bytes
     end = file_end = 0
+    written: dict[int, Span] = {}
     for number, span in enumerate(manifest.spans):
         where = f"{path}: spans.{number}"
         _check_follows(where, span.offset, span.length, end)
         if span.resident and number and not manifest.spans[number - 1].resident:
             raise PackError(f"{where}: resident, after one that is not")
         end = span.offset + span.length
+        if span.stored is not None and span.at is not None:
+            raise PackError(f"{where}.at: {span.at}, of a span that is stored")
+        _check_in_file(where, span, written.setdefault(span.file_offset, span), file_end)
         if span.stored is not None:
-            _check_stored(f"{where}.stored", span, span.stored, file_end)
-        elif span.offset != file_end:
-            raise PackError(f"{where}: is not stored, after spans that are")
-        file_end = span.file_offset + span.file_length
+            _check_stored(f"{where}.stored", span, span.stored)
+        file_end = max(file_end, span.file_end)
         if file_end > size:
             raise PackError(
                 f"{where}: ends at {file_end}, out of range of weights.bin ({size} bytes)"
@@ -50,8 +54,27 @@ def _check_follows(where: str, offset: int, length: int, end: int) -> None:
         raise PackError(f"{where}: leaves a hole from {end} to {offset}")
 
 
-def _check_stored(where: str, span: Span, stored: Stored, file_end: int) -> None:
-    _check_follows(where, stored.offset, stored.length, file_end)
+def _check_in_file(where: str, span: Span, first: Span, file_end: int) -> None:
+    """Check that ``span`` begins at ``file_end``, or is as ``first``, which begins where it does."""
+    if first is not span:
+        if _in_file(first) != _in_file(span):
+            raise PackError(
+                f"{where}: begins in weights.bin where another span does, but is not the same"
+            )
+    elif span.stored is not None:
+        _check_follows(f"{where}.stored", span.file_offset, span.file_length, file_end)
+    elif span.at is not None:
+        _check_follows(f"{where}.at", span.file_offset, span.file_length, file_end)
+    elif span.offset != file_end:
+        raise PackError(f"{where}: is not stored, after spans that are")
+
+
+def _in_file(span: Span) -> tuple[object, ...]:
+    parts = None if span.stored is None else span.stored.parts
+    return span.file_length, span.length, span.checksum, parts
+
+
+def _check_stored(where: str, span: Span, stored: Stored) -> None:
     if stored.length > span.length:
         raise PackError(f"{where}.length: {stored.length}, more than the {span.length} in memory")
     end = 0

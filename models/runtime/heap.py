@@ -53,6 +53,9 @@ _LARGE_BYTES = 256 << 10
 #: The largest threshold that glibc takes.
 _LARGEST_BYTES = 32 << 20
 _ARENAS = 2
+# Free beside the largest block: at the heap's end they are one, and without room for both all is given
+# back. A kernel that needs all of its scratch got fresh pages each time (1.3 ms instead of 0.2).
+_BESIDE_BYTES = 256 << 10
 
 
 def bound_heap() -> None:
@@ -101,7 +104,7 @@ def _keep_largest() -> None:
 
 def _set_thresholds(n_bytes: int) -> None:
     _mallopt(_M_MMAP_THRESHOLD, n_bytes)
-    _mallopt(_M_TRIM_THRESHOLD, n_bytes)
+    _mallopt(_M_TRIM_THRESHOLD, n_bytes + _BESIDE_BYTES)
 
 
 def _mallopt(option: int, value: int) -> None:

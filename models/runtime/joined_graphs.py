@@ -25,15 +25,22 @@ _READ = frozenset(GraphField)
 
 _BLOCKED = "com.microsoft.nchwc"
 _STANDARD = """
-Add AveragePool BatchNormalization Clip Concat Conv Div Elu Erf Exp Flatten Gemm GlobalAveragePool
-GlobalMaxPool HardSigmoid LayerNormalization LeakyRelu Log MatMul Max MaxPool Min Mul Neg PRelu Pow
+Add AveragePool BatchNormalization Clip Concat Conv ConvInteger DequantizeLinear Div DynamicQuantizeLinear
+Elu Erf Exp Flatten Gather Gemm GlobalAveragePool GlobalMaxPool HardSigmoid LayerNormalization LeakyRelu Log
+MatMul MatMulInteger Max MaxPool Min Mul Neg PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear
 ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Split Sqrt Sub Tanh Transpose
 """
-_MICROSOFT = "FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
+_MICROSOFT = """
+DynamicQuantizeMatMul FusedConv FusedGemm FusedMatMul Gelu MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAdd
+QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul
+QLinearSigmoid QLinearSoftmax QuickGelu
+"""
 _KERNELS = {
     "": frozenset(_STANDARD.split()),
     "com.microsoft": frozenset(_MICROSOFT.split()),
 }
+#: For these types ONNX Runtime adds no conversions: its kernels take them.
+JOINED_TYPES = frozenset(("float32", "int8", "int32", "uint8"))
 
 
 class JoinError(Exception):
@@ -41,7 +48,7 @@ class JoinError(Exception):
 
 
 def can_join(graph: bytes) -> bool:
-    """Return whether a serialised piece, whose values are floats of 32 bits, may be one of several."""
+    """Return whether a serialised piece may be one of several, if its values have ``JOINED_TYPES``."""
     try:
         parts = list(fields(_body(graph)))
         return {part.number for part in parts} <= _READ and all(
@@ -49,6 +56,11 @@ def can_join(graph: bytes) -> bool:
         )
     except (JoinError, WireError):
         return False
+
+
+def is_one(graph: bytes) -> bool:
+    """Return whether a serialised piece has a single node: what that allocates is free when it has run."""
+    return sum(part.number == GraphField.NODE for part in fields(_body(graph))) == 1
 
 
 def join_graphs(graphs: Sequence[bytes]) -> bytes:

@@ -11,6 +11,7 @@ from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.expansion import Expansion
+from pipeline.devices.integers.quantised import QuantisedLayers
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
@@ -80,6 +81,8 @@ class Device(ABC):
     threads = 1
     #: Computes operators on elements in one pass; None: they are kernels like others.
     one_pass: OnePass | None = None
+    #: Computes quantised pieces in little memory; None: they are kernels like others.
+    quantised: QuantisedLayers | None = None
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
 

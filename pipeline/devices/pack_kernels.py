@@ -50,6 +50,11 @@ class PackKernels:
             DeviceError: it cannot be loaded.
         """
         piece, inputs, outputs = placed
+        if self._device.quantised is not None:
+            graph = self._pack.graphs[piece.graph]
+            launch = self._device.quantised.bind(graph, piece, inputs, outputs)
+            if launch is not None:
+                return launch
         launch = self._in_one_pass(self._program(piece), ports(piece), inputs, outputs)
         if launch is not None:
             return launch
@@ -58,6 +63,9 @@ class PackKernels:
 
     def joins(self, piece: Piece) -> bool:
         """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""
+        quantised, graph = self._device.quantised, self._pack.graphs[piece.graph]
+        if quantised is not None and quantised.runs(graph, piece):
+            return False
         program = None if self._programs is None else self._programs.whole(piece)
         if program is None or self._device.one_pass is None:
             return self._joins_as_it_is(piece.graph)

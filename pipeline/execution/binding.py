@@ -1,7 +1,7 @@
 """The steps of a sweep, bound to memory: for one lane, or each for all lanes that run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
@@ -106,9 +106,15 @@ class _Binder:
     def _placed(self, piece: Piece) -> Placed:
         return Placed(
             piece,
-            [self._memory.array(operand) for operand in piece.inputs],
+            [self._input(piece, number) for number in range(len(piece.inputs))],
             [self._memory.array(operand) for operand in piece.outputs],
         )
+
+    def _input(self, piece: Piece, number: int) -> Any:
+        """Return where an input lies, or what holds it during a sweep."""
+        operand = piece.inputs[number]
+        given = self._memory.given(operand.index) if piece.by_rows and not number else None
+        return self._memory.array(operand) if given is None else given
 
     def _piece(self, piece: Piece) -> Launch:
         if piece.resident is not None:

@@ -119,6 +119,10 @@ class GivenRows:
             assert tensor is not None, "read before a request gave something"
             tensor.put_rows(target, first_plane, first_row)
 
+    def whole(self) -> NDArray[Any] | None:
+        """Return it where the request holds it whole."""
+        return self._tensor if isinstance(self._tensor, np.ndarray) else None
+
     def clear(self) -> None:
         """Let go of it."""
         self._tensor = None

@@ -26,7 +26,9 @@ def load_residents(
             disk may still write to its memory.
     """
     kept = memory.resident
-    lengths = {span: manifest.spans[span].file_length for span in plan.resident}
+    # Those that are the same lie in one place, and are read once.
+    places = {plan.spans[span]: span for span in reversed(plan.resident)}
+    lengths = {span: manifest.spans[span].file_length for span in sorted(places.values())}
     if kept.reachable and not plan.architecture.copies and not manifest.expands:
         for span, length in lengths.items():
             _read(span, kept.host(plan.spans[span], length), read)

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.joining import with_joined
-from pipeline.fitting.judge import fits_arena, judged, reaches, seconds_of, too_late
+from pipeline.fitting.judge import (
+    activation_bytes,
+    fits_arena,
+    judged,
+    reaches,
+    seconds_of,
+    too_late,
+)
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
@@ -57,8 +64,9 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known."""
         tried = _TRIED[self._wanted.thorough]
-        rows, tiles = _kinds(sorted(self._variants, key=lambda item: item.n_bytes))
-        likely = rows[:tried] + [item for item in tiles if item.n_bytes < rows[0].n_bytes]
+        rows, tiles = _kinds(sorted(self._variants, key=self._promised))
+        least = self._promised(rows[0])
+        likely = rows[:tried] + [item for item in tiles if self._promised(item) < least]
         plans = list(self._smallest(likely))
         plan = min(plans, key=self._excess)
         # The same regions may take less with other chunks.
@@ -68,7 +76,7 @@ class Within:
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""
         best: Fitted | None = None
-        fitting = [item for item in self._variants if _PROMISE * item.n_bytes <= self._room]
+        fitting = [item for item in self._variants if self._may_fit(item)]
         # What runs on tiles comes last: it has to be faster than the best that does not.
         for kind in _kinds(fitting):
             best = self._faster(_spread(kind), best)
@@ -153,9 +161,23 @@ class Within:
         if not any(not variant.regions for variant in variants):
             yield smallest_plan(self._manifest, self._architecture)
 
-    def _excess(self, plan: Plan) -> tuple[bool, int]:
+    def _may_fit(self, variant: Variant) -> bool:
+        """Return whether ``variant`` promises to take what is allowed, or hardly more."""
+        limit = self._wanted.arena_bytes
+        small = limit is None or _PROMISE * variant.activation_bytes <= limit
+        return small and _PROMISE * variant.n_bytes <= self._room
+
+    def _promised(self, variant: Variant) -> tuple[int, int]:
+        """Return what the smallest variant has least of."""
+        limit = self._wanted.arena_bytes
+        excess = 0 if limit is None else max(variant.activation_bytes - limit, 0)
+        return excess, variant.n_bytes
+
+    def _excess(self, plan: Plan) -> tuple[int, int]:
         """Return what the smallest plan has least of."""
-        return not fits_arena(plan, self._wanted), plan.total_bytes
+        limit = self._wanted.arena_bytes
+        excess = 0 if limit is None else max(activation_bytes(plan) - limit, 0)
+        return excess, plan.total_bytes
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)

@@ -13,6 +13,7 @@ from functools import cached_property
 from loader.ring import Group, Place
 from models.packs.choice import LaterChunks
 from models.packs.manifest import Manifest
+from models.packs.same_spans import SameSpans
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.level import Level, level_of, spliced
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
@@ -101,6 +102,7 @@ class Drafts:
         self._durations_of = durations_of
         self._architecture = of_weights(architecture, manifest)
         self._regions = regions
+        self.same = SameSpans(manifest.spans)
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}
@@ -171,17 +173,14 @@ class Drafts:
         ]
         lengths = [(group.length, group.stored_length) for group in groups]
         moves = self._moves_of(level, lengths, choice.depth, len(stream.groups))
-        streamed = sum(unit.length for unit in units)
+        held = (unit for unit in level.units if kept.issuperset(unit.spans))
+        kept_bytes = self.same.n_bytes(span for unit in held for span in unit.spans)
         return Draft(
             choice,
             level,
             tuple(units),
             stream.groups,
-            stream.n_bytes
-            + stream.staging_bytes
-            + level.kept_bytes
-            + level.streamable_bytes
-            - streamed,
+            stream.n_bytes + stream.staging_bytes + level.kept_bytes + kept_bytes,
             starts,
             rows,
             Durations(

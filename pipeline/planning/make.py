@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from loader.ring import Group
 from models.packs.manifest import Manifest
+from models.packs.same_spans import SameSpans
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import plan_arena
 from pipeline.planning.joining.joined import joined
@@ -56,7 +57,8 @@ def make_plan(
     streamed = streamed_units(manifest, steps, set(kept))
     _check_ring(manifest, architecture, choice, streamed)
     stream = streaming(architecture, choice, streamed)
-    resident_bytes = sum(manifest.spans[i].length for i in kept)
+    same = SameSpans(manifest.spans)
+    resident_bytes = same.n_bytes(kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
     arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
     behind_values = arena.offsets[len(manifest.values) :]
@@ -88,7 +90,7 @@ def make_plan(
         read_places=stream.read_places,
         places=stream.places,
         resident=tuple(kept),
-        spans=_span_offsets(manifest, kept, streamed, stream),
+        spans=_span_offsets(manifest, same, kept, streamed, stream),
         values=(
             *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
             *behind_values[:strips],
@@ -178,11 +180,15 @@ def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
 
 def _span_offsets(
     manifest: Manifest,
+    same: SameSpans,
     kept: Sequence[int],
     units: Sequence[Unit],
     stream: Streaming,
 ) -> tuple[int, ...]:
-    """Return where each span lies: kept ones behind each other, streamed ones in their group's place."""
+    """Return where each span lies: kept ones behind each other, streamed ones in their group's place.
+
+    Kept ones that are the ``same`` lie in one place.
+    """
     offsets = [0] * len(manifest.spans)
 
     def put(spans: Sequence[int], position: int) -> None:
@@ -190,7 +196,10 @@ def _span_offsets(
             offsets[span] = position
             position += manifest.spans[span].length
 
-    put(kept, 0)
+    there = {same.first(span): span for span in reversed(kept)}
+    put(sorted(there.values()), 0)
+    for span in kept:
+        offsets[span] = offsets[there[same.first(span)]]
     for group, item in zip(stream.groups, stream.places, strict=True):
         own = units[group.first_span : group.end_span]
         put([span for unit in own for span in unit.spans], item.offset)

@@ -67,9 +67,9 @@ def keep_critical(drafts: Drafts, choice: Choice, n_bytes: int) -> Choice:
         taken = _take(candidates, min(portion, n_bytes)) or _take(candidates, n_bytes)
         if not taken:
             break
-        n_bytes -= sum(unit.length for unit in taken)
-        spans = (span for unit in taken for span in unit.spans)
-        choice = replace(choice, resident=tuple(sorted({*choice.resident, *spans})))
+        spans = [span for unit in taken for span in unit.spans]
+        n_bytes -= drafts.same.n_bytes(spans)
+        choice = replace(choice, resident=drafts.same.with_same({*choice.resident, *spans}))
     return choice
 
 

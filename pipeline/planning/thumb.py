@@ -2,6 +2,7 @@
 
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
+from models.packs.same_spans import SameSpans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.spaced_sizes import spaced
@@ -59,11 +60,12 @@ def rule_of_thumb(
     if architecture.tuned != "auto":
         return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
     streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]
-    if room >= sum(manifest.spans[i].length for i in streamed):
+    same = SameSpans(manifest.spans)
+    if room >= same.n_bytes(streamed):
         choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
         return make_plan(manifest, architecture, choice=choice)
     ring = min(room, USEFUL_RING_BYTES)
-    return _in_ring(manifest, architecture, ring, smallest, _last(manifest, streamed, room - ring))
+    return _in_ring(manifest, architecture, ring, smallest, _last(same, streamed, room - ring))
 
 
 def _in_ring(
@@ -86,12 +88,13 @@ def _in_ring(
     return make_plan(manifest, architecture, choice=choice)
 
 
-def _last(manifest: Manifest, streamed: list[int], n_bytes: int) -> tuple[int, ...]:
-    """Return the last of the ``streamed`` spans that together fit in ``n_bytes``."""
-    kept = []
+def _last(same: SameSpans, streamed: list[int], n_bytes: int) -> tuple[int, ...]:
+    """Return the last of the ``streamed`` spans that fit in ``n_bytes``, and all that are the same."""
+    kept = set[int]()
     for index in reversed(streamed):
-        n_bytes -= manifest.spans[index].length
-        if n_bytes < 0:
-            break
-        kept.append(index)
-    return tuple(reversed(kept))
+        if index not in kept:
+            n_bytes -= same.n_bytes([index])
+            if n_bytes < 0:
+                break
+            kept.update(same.with_same([index]))
+    return tuple(sorted(kept))

@@ -48,7 +48,7 @@ def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
     Where weights pass two rings that may be more than all weights in memory.
     """
     streamed = drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
-    return min(streamed, sum(span.length for span in manifest.spans))
+    return min(streamed, drafts.same.n_bytes(range(len(manifest.spans))))
 
 
 class Tuner:
@@ -198,14 +198,15 @@ class Tuner:
     def _kept_bytes(self, choice: Choice) -> int:
         kept = set(choice.resident)
         units = self._level(choice).units
-        return sum(unit.length for unit in units if kept.issuperset(unit.spans))
+        held = (unit for unit in units if kept.issuperset(unit.spans))
+        return self._drafts.same.n_bytes(span for unit in held for span in unit.spans)
 
     def _all_resident(self) -> Iterator[Choice]:
         """Yield choices that keep everything, where that fits."""
         everything = tuple(
             index for index, span in enumerate(self._manifest.spans) if not span.resident
         )
-        if sum(span.length for span in self._manifest.spans) <= self._limit:
+        if self._drafts.same.n_bytes(range(len(self._manifest.spans))) <= self._limit:
             for chunk in self._sizes:
                 yield Choice(0, chunk, PAGE_BYTES, 1, everything, ahead="tail")
 

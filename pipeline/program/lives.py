@@ -102,13 +102,17 @@ def placed(
 
 
 def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
-    """Return the inputs, as values, that only regions read: they take rows from the request's own array.
+    """Return the inputs, as values, that only regions and pieces by rows read.
+
+    They take rows from the request's own array.
 
     What tiles, and bottlenecks in groups of channels, read is in memory: a picture makes whole rows, which
     each line of tiles, or each band, would ask for again.
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
+    pieces = [step for step in steps if isinstance(step, Piece)]
+    by_rows |= {piece.inputs[0].index for piece in pieces if piece.by_rows}
     by_tiles = {
         manifest.row_values[value].value
         for plan in regions
@@ -119,9 +123,11 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     taken = inputs & by_rows
     if not taken:
         return frozenset()
-    pieces = (step for step in steps if isinstance(step, Piece))
     read = {
-        operand.index for piece in pieces for operand in piece.inputs if operand.kind == "value"
+        operand.index
+        for piece in pieces
+        for operand in piece.inputs[1 if piece.by_rows else 0 :]
+        if operand.kind == "value"
     }
     read |= {port.value for port in manifest.outputs}
     shared = {value.parent for value in manifest.values}

@@ -15,6 +15,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.ports import Port
 from models.packs.records.spans import Store
+from models.packs.same_spans import shared_bytes
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
 from pipeline.devices.lowered import device_measure
@@ -24,7 +25,7 @@ from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, size
 from server.cli.printing.output import print_json, say, suggest, warn
-from server.cli.printing.sentences import counted, serving, typed
+from server.cli.printing.sentences import counted, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budget
 from server.settings.sizes import format_least, format_size
@@ -155,9 +156,11 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
 
 
 def _stored(summary: dict[str, Any]) -> str:
-    if summary["store"] == "fp32":
+    stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
+    shared = ", as layers share them" if summary["shared_bytes"] else ""
+    if not stored and not shared:
         return ""
-    return f", {format_size(summary['file_bytes'])} in the file as {summary['store']},"
+    return f", {format_size(summary['file_bytes'])} in the file{stored}{shared},"
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
@@ -187,8 +190,10 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
         "store": manifest.store,
-        "file_bytes": sum(span.file_length for span in manifest.spans),
+        "expands": manifest.expands,
+        "file_bytes": manifest.files["weights.bin"].n_bytes,
         "expanded_bytes": sum(span.length for span in manifest.spans),
+        "shared_bytes": shared_bytes(manifest),
         "largest_layer_bytes": manifest.largest_layer_bytes,
         "largest_chunk_bytes": manifest.largest_chunk_bytes,
         "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),

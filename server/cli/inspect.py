@@ -109,6 +109,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     if manifest.expands:
         yield "stored", stored(manifest)
+    if summary["shared_bytes"]:
+        yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
     yield "budget", f"from {typed(least)} up, where it is served alone"
     yield "profile", _profile(pack)
     for port in manifest.inputs:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
 from models.packs.pack import Pack
 from models.packs.records.pieces import Operand, Piece
+from models.packs.storing import read_span
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.shared_memory import roots
 
@@ -24,13 +24,15 @@ def check_dimensions(pack: Pack, piece: Piece) -> None:
 
 
 class WholeMemory:
-    """All of weights.bin and all values of a pack, as arrays."""
+    """All weights and all values of a pack, as arrays."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        data = np.fromfile(pack.weights_path, np.uint8)
-        self._weights = Buffer(max(len(data), 1))
-        self._weights.bytes[: len(data)] = data
+        spans = pack.manifest.spans
+        self._weights = Buffer(max(sum(span.length for span in spans), 1))
+        for span in spans:
+            data = read_span(pack.weights_path, span)
+            self._weights.bytes[span.offset : span.offset + span.length] = data
         self._places = roots(pack.manifest)
         self.values = {
             root: Buffer(max(pack.manifest.values[root].n_bytes, 1)) for root, _ in self._places

@@ -22,8 +22,9 @@ Kind = Literal["each", "mean", "once", "sum"]
 Axis = Literal["channels", "factors", "inputs"]
 
 _ALIKE = Window()
-# Of the largest inner tensor: where it is small, or no larger than the result, nothing is saved.
-_LEAST_BYTES = 256 << 10
+# No plan has an arena below such a part of the network's largest tensor: inner tensors that are smaller
+# never count.
+_LEAST_PART = 1 / 16
 _MOST_SIZES = 3
 _IMAGE_DIMENSIONS = 4
 
@@ -69,11 +70,12 @@ def find_bottlenecks(
         return
     readers = graph.readers()
     on_rows = {row.index: row for row in rows.nodes}
+    least = _LEAST_PART * max((value.n_bytes for value in graph.values.values()), default=0)
     for index, node in enumerate(graph.nodes):
         if index in on_rows and _is_pointwise(graph, index):
             walk = _Walk(graph, on_rows, readers, elided, index)
             found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
-            if found is not None and _is_worth_it(graph, found):
+            if found is not None and _is_worth_it(graph, found, least):
                 yield found
 
 
@@ -84,13 +86,14 @@ def _sizes(channels: int, block: int) -> tuple[int, ...]:
     )
 
 
-def _is_worth_it(graph: Graph, found: FoundBottleneck) -> bool:
+def _is_worth_it(graph: Graph, found: FoundBottleneck, least: float) -> bool:
+    """Return whether an inner tensor has ``least`` bytes, and more than the result."""
     inner = max(
         (graph.array(item.output).n_bytes for item in found.operators if item.kind == "each"),
         default=0,
     )
     result = graph.array(found.operators[-1].output).n_bytes
-    return inner >= _LEAST_BYTES and inner > result
+    return inner >= least and inner > result
 
 
 def _is_pointwise(graph: Graph, index: int) -> bool:

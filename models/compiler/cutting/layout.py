@@ -1,6 +1,7 @@
 """Place the weights of pieces in weights.bin: spans in execution order, nothing twice in a span."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +31,12 @@ class PlannedSpan:
     length: int = 0
     parts: dict[Slice, int] = field(default_factory=dict)
 
-    def add(self, part: Slice, n_bytes: int) -> None:
-        if part not in self.parts:
-            self.parts[part] = align(self.length, TENSOR_ALIGNMENT)
-            self.length = self.parts[part] + n_bytes
+    def add(self, part: Slice, n_bytes: int, same: int | None = None) -> None:
+        """Add ``part``, at its end or where the ``same`` bytes are."""
+        if part in self.parts:
+            return
+        self.parts[part] = align(self.length, TENSOR_ALIGNMENT) if same is None else same
+        self.length = max(self.length, self.parts[part] + n_bytes)
 
     def find(self, part: Slice) -> int | None:
         """Return where ``part`` starts, which may be longer or shorter than what was added."""
@@ -65,26 +68,38 @@ class Layout:
         assert offset is not None, part  # what is not streamed is shared
         return 0, offset
 
-    def file_offset(self, constant: str) -> int | None:
-        """Return where the whole of ``constant`` starts in the file, None if it has no such place.
+    def file_offsets(self, graph: Graph, starts: Sequence[int]) -> dict[str, int]:
+        """Return where constants start that lie whole in the file; ``starts``: of spans there.
 
-        The chunks of a weight follow each other, so the place of the first is that of the whole.
+        The chunks of a weight follow each other, so the place of the first is that of the whole; unless
+        some of them lie elsewhere, where an earlier span has the same bytes.
         """
-        for span in self.spans:
+        begins: dict[str, int] = {}
+        known: dict[str, int] = {}  # so many bytes of a constant lie together
+        for span, start in zip(self.spans, starts, strict=True):
             for part, offset in span.parts.items():
-                if part.name == constant and part.offset == 0:
-                    return span.offset + offset
-        return None
+                begin = start + offset - part.offset
+                first = begins.setdefault(part.name, begin)
+                before = known.get(part.name, 0)
+                if first == begin and part.offset <= before:
+                    known[part.name] = max(before, part.offset + _n_bytes(graph, part))
+        return {
+            name: begin
+            for name, begin in begins.items()
+            if known.get(name) == graph.constants[name].nbytes
+        }
 
 
 def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
     """Return the layout; the vectors that chunks share come first, in one resident span."""
     spans: list[PlannedSpan] = []
     shared = PlannedSpan(0, resident=True)
+    known: dict[bytes, int] = {}
     # A vector is shared whole, so that model.onnx can refer to it as one tensor.
     for name in dict.fromkeys(part.name for piece in pieces for part in piece.shared_weights):
-        whole = Slice(name, graph.constants[name].shape)
-        shared.add(whole, graph.constants[name].nbytes)
+        constant = graph.constants[name]
+        shared.add(Slice(name, constant.shape), constant.nbytes, known.get(constant.tobytes()))
+        known[constant.tobytes()] = shared.parts[Slice(name, constant.shape)]
     if shared.parts:
         shared.close()
         spans.append(shared)

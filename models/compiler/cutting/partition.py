@@ -19,6 +19,8 @@ from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.cut import cut, whole
 from models.compiler.cutting.equality import Equality
 from models.compiler.cutting.pieces import serialise, serialise_rows
+from models.compiler.cutting.quantised_groups import edges as quantised_edges
+from models.compiler.cutting.quantised_groups import kept_whole, quantised_groups
 from models.compiler.cutting.resident import resident_piece, serialise_resident
 from models.compiler.cutting.rows import RowGraph, RowNode, find_rows
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
@@ -104,13 +106,16 @@ def partition(
 
 def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Partition:
     on_cpu = target.capability is None
-    graph, fused = (graph, {}) if on_cpu else with_fused(graph)
+    graph, fused = (graph, quantised_groups(graph)) if on_cpu else with_fused(graph)
     aliases = find_aliases(graph, fused)
+    if on_cpu:
+        fused = kept_whole(fused, aliases.elided, aliases.parents, graph)
     # Slices are as small as a CPU's cache; a GPU would only get more launches.
     chains = find_chains(graph, aliases) if on_cpu else {}
     graph, aliases = place_chains(graph, aliases, chains)
     if on_cpu:
         sliced = {index for chain in chains.values() for index in range(chain.first, chain.end)}
+        sliced |= {index for group in fused.values() for index in range(group.first, group.end)}
         lone = (index for index in range(len(graph.nodes)) if index not in sliced)
         aliases = over_operands(graph, aliases, lone)
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
@@ -133,7 +138,8 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         chains=chains,
         fused=fused,
         alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
-        starts={edge for item in bottlenecks for edge in (item.first_node, item.end_node)},
+        starts={edge for item in bottlenecks for edge in (item.first_node, item.end_node)}
+        | quantised_edges(graph, fused),
     )
     serialised = [
         serialise(graph, piece, aliases.elided, sized=not on_cpu)

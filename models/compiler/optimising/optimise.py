@@ -28,6 +28,13 @@ from models.compiler.optimising.blocked import stay_blocked
 from models.compiler.optimising.bodies import move_out, rename_inner
 from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.dense import as_convolutions
+from models.compiler.optimising.integers.floats import (
+    QUANTISES_WEIGHTS,
+    find_integers,
+    make_floats,
+)
+from models.compiler.optimising.integers.limits import limit_integers
+from models.compiler.optimising.integers.unsigned import make_unsigned
 from models.compiler.optimising.matrices import store_by_row
 from models.compiler.optimising.normalise import (
     check_ports,
@@ -88,9 +95,11 @@ def optimise(
     progress("optimise", "folding what is constant")
     result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
     _check_folded(result, path, target.block if for_cpu else 1)
+    result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
-    result = _optimised(result, folder / "optimised.onnx", level, path)
+    without = QUANTISES_WEIGHTS if dequantised else ""
+    result = _optimised(result, folder / "optimised.onnx", level, path, without)
     optimised = onnx.load(result, load_external_data=False)
     move_out(optimised)
     tensors = take_tensors(optimised, folder)
@@ -107,7 +116,34 @@ def optimise(
     graph = _graph(optimised, constants, path, folder)
     _check_shapes(optimised, graph.values, path)
     store_by_row(optimised, graph.values, constants)
-    return optimised, replace(graph, nodes=tuple(live(optimised)), tensors=tensors)
+    nodes = tuple(live(optimised))
+    return optimised, replace(graph, nodes=nodes, tensors=tensors, dequantised=dequantised)
+
+
+def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:
+    """Return a file with the model in ``folded`` without constants that no kernel reads as integers.
+
+    And which these were (models/compiler/optimising/integers/floats.py).
+    """
+    folder, for_cpu = folded.parent, target.capability is None
+    model = onnx.load(folded, load_external_data=False)
+    if not find_integers(model, folder):
+        return folded, {}
+    if target.isa.startswith("x86"):
+        make_unsigned(model)
+        limit_integers(model)
+    folded.write_bytes(model.SerializeToString())
+    if for_cpu:
+        folded = _optimised(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
+        model = onnx.load(folded, load_external_data=False)
+    try:
+        found = make_floats(model, folder)
+    except SessionError as exc:
+        raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
+    if found:
+        folded.write_bytes(model.SerializeToString())
+        _check_folded(folded, path, target.block if for_cpu else 1)
+    return folded, found
 
 
 def _check_folded(result: Path, path: Path, block: int) -> None:
@@ -172,13 +208,19 @@ def _move_weights(model: onnx.ModelProto, data: Path) -> None:
             refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
 
 
-def _optimised(source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path) -> Path:
-    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed."""
+def _optimised(
+    source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path, without: str = ""
+) -> Path:
+    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed.
+
+    ``without``: the one of its optimisers that does nothing.
+    """
     options = session_options(optimise=True)
     options.graph_optimization_level = level
     options.optimized_model_filepath = str(result)
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("optimization.disable_specified_optimizers", without)
     key = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(f"{key}file_name", result.with_suffix(".data").name)
     options.add_session_config_entry(f"{key}min_size_in_bytes", str(INSIDE_BYTES))

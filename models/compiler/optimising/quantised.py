@@ -13,6 +13,7 @@ layer are streamed with it, its scales, too, and no other node reads them: so la
 
 import itertools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,17 @@ _MATRICES = {
 _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
 
 
-def stream_quantised(model: onnx.ModelProto, graph: Graph, part_bytes: int, folder: Path) -> Graph:
+def stream_quantised(
+    model: onnx.ModelProto,
+    graph: Graph,
+    part_bytes: int,
+    folder: Path,
+    kept: Collection[str] = (),
+) -> Graph:
     """Return ``graph`` with quantised layers that stream; ``model``, which it was made of, is rewritten.
 
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
-    weights as they lie then.
+    weights as they lie then. ``kept``: what nodes make that stay as they are.
     """
     version = max((item.version for item in graph.opsets if item.domain == ""), default=0)
     if version < _OPSET or not any(_form(graph, node) for node in graph.nodes):
@@ -86,7 +93,11 @@ def stream_quantised(model: onnx.ModelProto, graph: Graph, part_bytes: int, fold
     path = folder / "quantised.data"
     with path.open("wb") as file:
         rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, path, file))
-        nodes = tuple(new for node in graph.nodes for new in rewriter.rewritten(node))
+        nodes = tuple(
+            new
+            for node in graph.nodes
+            for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
+        )
     wanted = {name for node in nodes for name in reads(node)}
     tensors = [item for item in model.graph.initializer if item.name in wanted]
     del model.graph.node[:]

@@ -1,7 +1,8 @@
 """From floats to 8-bit integers by ONNX Runtime's static quantisation, calibrated on pictures.
 
 Weights become integers with a scale for each output channel, activations unsigned ones between the least
-and the largest number that the pictures make. What is a probability, or takes little time, stays a float.
+and the largest number that the pictures make. What is a probability, or takes little time, stays a float;
+so does what is made of the last layers' answers (a detector's boxes).
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from PIL import Image
 from models.compiler.optimising.optimise import fold
 from models.compiler.quantising.ranges import Ranges, write_quantised
 from models.errors import CompileError
+from models.graphs.nodes import all_graphs, label
+from models.graphs.parameters import is_quantised
 from models.images.preprocess import Preprocess
 from models.runtime.sessions import reason
 
@@ -22,6 +25,12 @@ _OPERATORS = (
     *("Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu"),
     *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
     *("Squeeze", "Transpose", "Unsqueeze"),
+)
+#: Behind the last of them there is nothing but what their answers mean.
+_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+#: What is still a part of the last layer, or makes its answer larger or smaller.
+_OF_THE_LAST = frozenset(
+    ("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize")
 )
 _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
@@ -45,9 +54,10 @@ def quantise(
         folder: keeps what the file refers to.
 
     Raises:
-        CompileError: a weight is not finite, it is not said how a picture becomes the one input, or ONNX
-            Runtime cannot quantise it. Whatever ``pictures`` raises.
+        CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
+            the one input, or ONNX Runtime cannot quantise it. Whatever ``pictures`` raises.
     """
+    _check_floats(model, source)
     name = _input(model, source, preprocess)
     folded = fold(model, folder, source)
     _check_finite(folded, source)
@@ -58,10 +68,28 @@ def quantise(
         ranges.add(tensors)
     result = folder / "int8.onnx"
     try:
-        write_quantised(folded, ranges, result, saturates(_CPU_INFO.read_text("utf-8", "replace")))
+        reduced = saturates(_CPU_INFO.read_text("utf-8", "replace"))
+        write_quantised(folded, ranges, result, reduced, _answers(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
     return result
+
+
+def _answers(file: Path) -> list[str]:
+    """Return the nodes that make something of what the last layers say; they stay floats.
+
+    There numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
+    scale cannot hold, and little is computed.
+    """
+    nodes = onnx.load(file, load_external_data=False).graph.node
+    before = set[str]()  # what layers are made of
+    found = []
+    for node in reversed(nodes):
+        if node.op_type in _LAYERS or not before.isdisjoint(node.output):
+            before.update(node.input)
+        elif node.name and node.op_type not in _OF_THE_LAST:
+            found.append(node.name)
+    return found
 
 
 def saturates(cpu_info: str) -> bool:
@@ -74,6 +102,16 @@ def saturates(cpu_info: str) -> bool:
         if name.strip() in ("flags", "Features"):
             return _DOT_PRODUCTS.isdisjoint(features.split())
     return True
+
+
+def _check_floats(model: onnx.ModelProto, source: Path) -> None:
+    """Refuse what somebody has quantised."""
+    for node in (node for graph in all_graphs(model.graph) for node in graph.node):
+        if is_quantised(node) or node.op_type == "QuantizeLinear":
+            raise CompileError(
+                f"{source}: node {label(node)!r} ({node.op_type}): it is quantised already; compile it "
+                "without --precision int8"
+            )
 
 
 def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) -> str:

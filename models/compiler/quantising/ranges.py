@@ -53,10 +53,13 @@ class Ranges:
         return self._calibrater.compute_data()
 
 
-def write_quantised(file: Path, ranges: Ranges, result: Path, reduced: bool) -> None:
+def write_quantised(
+    file: Path, ranges: Ranges, result: Path, reduced: bool, floats: Sequence[str] = ()
+) -> None:
     """Write the model in ``file`` as ``result``: values of 8 bits between QuantizeLinear and its inverse.
 
-    ``reduced``: weights have 7 bits. Raises what ONNX Runtime's quantiser raises.
+    ``reduced``: weights have 7 bits. ``floats``: nodes that stay as they are. Raises what ONNX Runtime's
+    quantiser raises.
     """
     model = onnx.load(file)
     own = next(item for item in model.opset_import if item.domain in ("", "ai.onnx"))
@@ -71,7 +74,7 @@ def write_quantised(file: Path, ranges: Ranges, result: Path, reduced: bool) -> 
         QuantType.QUInt8,
         ranges.found(),
         [],
-        [],
+        list(floats),
         list(ranges.operators),
         {},
     )

@@ -2,7 +2,7 @@
 
 Only weights of convolutions and fully connected layers are stored otherwise, and only where that makes
 their span shorter in the file. int8 is symmetric, with a scale for each output channel: the largest
-magnitude over 127.
+magnitude over 127. Weights that were integers in the source stay these, whatever is asked for.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
+from models.compiler.writing.whole_numbers import whole_numbers
 from models.errors import CompileError
 from models.packs.planes import closed_plane
 from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
@@ -81,7 +82,10 @@ class Storing:
         self.kept: dict[str, str] = {}
         self._graph = graph
         self._store = store
-        self._weights = weight_channels(graph, target) if store in _ENCODINGS else {}
+        # Only there: what was trained in floats is no whole number, which takes time to find.
+        self._were_integers = "" in graph.dequantised.values()
+        rounds = store in _ENCODINGS or self._were_integers
+        self._weights = weight_channels(graph, target) if rounds else {}
 
     def stored(self, span: PlannedSpan, offset: int) -> tuple[Stored, Bytes]:
         """Return how ``span`` is stored at ``offset`` of the file, and its bytes there.
@@ -104,16 +108,16 @@ class Storing:
         self, span: PlannedSpan, content: Bytes
     ) -> tuple[tuple[StoredPart, ...], list[Bytes]]:
         """Return the parts of ``span`` and the stored bytes of each."""
-        if self._store == "lossless":
+        made = list(self._parts(span))
+        if self._store == "lossless" and all(part.encoding == "bytes" for part, _ in made):
             planes = [closed_plane(content[number::PLANES]) for number in range(PLANES)]
             lengths = tuple(len(plane) for plane in planes)
             part = StoredPart(encoding="planes", offset=0, length=span.length, planes=lengths)
             return (part,), [np.concatenate(planes)]
-        made = list(self._parts(span))
         return tuple(part for part, _ in made), [data for _, data in made]
 
     def _parts(self, span: PlannedSpan) -> Iterator[tuple[StoredPart, Bytes]]:
-        for own, offset in sorted(span.parts.items(), key=lambda item: item[1]):
+        for offset, own in sorted({offset: own for own, offset in span.parts.items()}.items()):
             raw = slice_bytes(self._graph, own)
             channels = self._weights.get(own.name)
             made = None
@@ -129,6 +133,9 @@ class Storing:
         numbers = np.ascontiguousarray(raw).view(np.float32)
         if count % block or numbers.size % count:
             return None
+        given = self._given(own, offset, numbers, channels)
+        if given is not None or self._store not in _ENCODINGS:
+            return given
         self._check(own.name, numbers)
         part = StoredPart(
             encoding=_ENCODINGS[self._store],
@@ -145,6 +152,23 @@ class Storing:
             self.kept[own.name] = f"its largest number is {largest:.3g}"
             return None
         return part, data
+
+    def _given(
+        self, own: Slice, offset: int, numbers: NDArray[np.float32], channels: Channels
+    ) -> tuple[StoredPart, Bytes] | None:
+        """Return the weight ``own`` as the integers that it was in the source; None: it was none."""
+        count, block = channels.of(own)
+        blocks = numbers.reshape(count // block, -1, block).swapaxes(1, 2)
+        found = None
+        if self._were_integers:
+            found = whole_numbers(blocks.reshape(count, -1), exact=self._store == "lossless")
+        if found is None:
+            return None
+        part = StoredPart(
+            encoding="int8", offset=offset, length=numbers.nbytes, channels=count, block=block
+        )
+        integers = found.integers.reshape(blocks.shape).swapaxes(1, 2)
+        return part, _int8(part, found.scales, integers)
 
     def _check(self, name: str, numbers: NDArray[np.float32]) -> None:
         if not np.isfinite(numbers).all():
@@ -170,8 +194,12 @@ def encoded(part: StoredPart, numbers: NDArray[np.float32]) -> Bytes:
     scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(_LARGEST)
     # A channel of zeros, or of numbers so small that their scale is none, is zero.
     whole = np.rint(np.divide(rows, scales, out=np.zeros_like(rows), where=scales > 0))
-    data = np.zeros(scale_bytes(part) + numbers.size, np.uint8)
+    return _int8(part, scales, np.clip(whole, -_LARGEST, _LARGEST).astype(np.int8))
+
+
+def _int8(part: StoredPart, scales: NDArray[np.float32], integers: NDArray[np.int8]) -> Bytes:
+    """Return the stored bytes of ``integers`` in the order of memory."""
+    data = np.zeros(scale_bytes(part) + integers.size, np.uint8)
     data[: NUMBER_BYTES * part.channels] = scales.reshape(-1).view(np.uint8)
-    limited = np.clip(whole, -_LARGEST, _LARGEST).astype(np.int8)
-    data[scale_bytes(part) :] = limited.reshape(-1).view(np.uint8)
+    data[scale_bytes(part) :] = integers.reshape(-1).view(np.uint8)
     return data

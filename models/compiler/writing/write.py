@@ -3,22 +3,23 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.layout import Layout, span_bytes
-from models.compiler.writing.storing import Storing
+from models.compiler.cutting.layout import Layout, PlannedSpan, span_bytes
+from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
 from models.packs.checksum import checksum
 from models.packs.leftovers import locked_folder, remove_leftovers
-from models.packs.records.spans import Span
+from models.packs.records.spans import Span, Stored
 
 # From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
 _RENAME_EXCHANGE = 2
@@ -97,36 +98,63 @@ def write_weights(
 ) -> tuple[Span, ...]:
     """Write weights.bin and return its spans; ``storing``: how they are stored, None: as they are.
 
+    Spans of the same bytes are written once (layers that share their weights).
+
     Raises:
         CompileError: they cannot be stored so.
     """
-    spans, end = [], 0
-    with path.open("wb") as file:
-        for planned in layout.spans:
-            stored, content = (
-                (None, span_bytes(graph, planned))
-                if storing is None
-                else storing.stored(planned, end)
-            )
-            end += len(content)
-            file.write(content.data)
-            spans.append(
-                Span(
-                    offset=planned.offset,
-                    length=planned.length,
-                    checksum=checksum(content.data),
-                    resident=planned.resident,
-                    stored=stored,
-                )
-            )
-    return tuple(spans)
+    with path.open("w+b") as file:
+        writer = _Writer(file)
+        return tuple(
+            writer.written(planned, None, span_bytes(graph, planned))
+            if storing is None
+            else writer.written(planned, *storing.stored(planned, writer.end))
+            for planned in layout.spans
+        )
 
 
-def write_model(model: onnx.ModelProto, graph: Graph, layout: Layout, path: Path) -> None:
-    """Write model.onnx: weights refer to weights.bin, operator constants stay inside."""
+class _Writer:
+    """Writes spans to ``file``, from its beginning to ``end``."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.end = 0
+        self._file = file
+        self._starts: dict[tuple[object, ...], int] = {}
+
+    def written(self, planned: PlannedSpan, stored: Stored | None, content: Bytes) -> Span:
+        """Return the record of ``planned`` whose bytes in the file are ``content``."""
+        found = checksum(content.data)
+        key = (found, planned.length, None if stored is None else stored.parts)
+        start = self._starts.setdefault(key, self.end)
+        if start == self.end or not self._is_at(start, content):
+            start = self.end
+            self._file.write(content.data)
+            self.end += len(content)
+        return Span(
+            offset=planned.offset,
+            length=planned.length,
+            checksum=found,
+            resident=planned.resident,
+            stored=None if stored is None else replace(stored, offset=start),
+            at=start if stored is None and start != planned.offset else None,
+        )
+
+    def _is_at(self, start: int, content: Bytes) -> bool:
+        """Return whether the file has ``content`` there: equal checksums are no proof."""
+        self._file.seek(start)
+        held = self._file.read(len(content))
+        self._file.seek(self.end)
+        return held == content.tobytes()
+
+
+def write_model(
+    model: onnx.ModelProto, graph: Graph, layout: Layout, spans: Sequence[Span], path: Path
+) -> None:
+    """Write model.onnx: weights refer to the ``spans`` of weights.bin, operator constants stay inside."""
+    starts = layout.file_offsets(graph, [span.file_offset for span in spans])
     for tensor in model.graph.initializer:
         constant = graph.constants.get(tensor.name)
-        offset = layout.file_offset(tensor.name) if graph.is_weight(tensor.name) else None
+        offset = starts.get(tensor.name) if graph.is_weight(tensor.name) else None
         if offset is None:
             if constant is not None and reference(tensor) is not None:
                 # Not streamed: a resident piece has it, or it is no weight.

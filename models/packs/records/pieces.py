@@ -1,16 +1,17 @@
 """What is launched: graphs, the values between them, pieces, how they join, and the layers they are of."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PositiveInt
 
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 
 TENSOR_ALIGNMENT = 64
+T = TypeVar("T", bool, int)
 
 
-def _not_of_a_file(value: bool) -> bool:
+def _not_of_a_file(value: T) -> T:
     if value:
         raise ValueError("a device says so, not a manifest")
     return value
@@ -20,13 +21,15 @@ def _not_of_a_file(value: bool) -> bool:
 class GraphRange(Record):
     """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
 
-    ``joins``: it may be one of several in a session; the device says so that runs it, never a file.
+    ``joins``: it may be one of several in a session; ``is_one``: it is one kernel, and keeps nothing when
+    that ends. The device says so that runs it, never a file.
     """
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
     joins: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
+    is_one: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,9 @@ class Piece(Record):
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does.
+
+    What a device says that runs it, never a file: ``by_rows``, whether its first input may stay with the
+    request, of which it takes rows; ``workspace_bytes``, what it may take where more or less does.
     """
 
     graph: Count
@@ -94,6 +100,8 @@ class Piece(Record):
     resident: Resident | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    by_rows: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
+    workspace_bytes: Annotated[int, Field(exclude=True), AfterValidator(_not_of_a_file)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,9 @@ class Stored(Record):
 class Span(Record):
     """Weights that come and go together: ``length`` bytes in memory; ``resident`` ones stay there.
 
-    Without ``stored`` they are the bytes [offset, offset + length) of weights.bin; with it ``offset`` is
-    where they would be if all spans were. ``checksum``: of the bytes in the file.
+    ``offset`` is where they are among all weights, each as long as in memory. They lie there in
+    weights.bin, too, but for those that are ``stored`` otherwise, and those that lie ``at`` another place,
+    as one before them has the same bytes. ``checksum``: of the bytes in the file.
     """
 
     offset: Count
@@ -62,10 +63,21 @@ class Span(Record):
     checksum: Checksum
     resident: bool = False
     stored: Stored | None = None
+    at: Count | None = None
 
     @property
     def file_offset(self) -> int:
-        return self.offset if self.stored is None else self.stored.offset
+        plain = self.offset if self.at is None else self.at
+        return plain if self.stored is None else self.stored.offset
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is not where it would be if all lay in the file as they do in memory."""
+        return self.stored is not None or self.at is not None
+
+    @property
+    def file_end(self) -> int:
+        return self.file_offset + self.file_length
 
     @property
     def file_length(self) -> int:

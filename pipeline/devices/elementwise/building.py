@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: Of the structures in kernels/chain.h and kernels/expansion.h.
-VERSION = 3
+#: Of the structures in kernels/chain.h, kernels/expansion.h and kernels/integers/integers.h.
+VERSION = 4
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 
@@ -21,7 +21,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _TIMEOUT_SECONDS = 300
 # No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-_FOR_ALL = ("chain.c", "custom_operator.c", "expansion.c", "pool.c", "processors.c")
+_FOR_ALL = ("chain.c", "custom_operator.c", "expansion.c", "jobs.c", "pool.c", "processors.c")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512")
 #: The processors that kernels are made for, and their flags, by machine.
@@ -29,6 +29,8 @@ PROCESSORS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {"avx2": _AVX2, "avx512": (*_AVX2, *_AVX512)},
     "aarch64": {"neon": ()},
 }
+#: Processors whose quantised layers have kernels of their own beside those above.
+_MORE_INTEGERS = {"x86_64": {"avx512vnni": (*_AVX2, *_AVX512, "-mavx512vnni")}, "aarch64": {}}
 
 
 class BuildError(Exception):
@@ -43,7 +45,7 @@ def file_name(machine: str | None = None) -> str:
 def sources_digest() -> str:
     """Return what tells the sources of the kernels from others, 16 characters."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for file in sorted(SOURCES.iterdir()):
+    for file in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -62,8 +64,12 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as made:
             objects = [
-                _compiled(command, Path(made), processor, flags)
-                for processor, flags in PROCESSORS[machine].items()
+                _compiled(command, Path(made), source, processor, flags)
+                for source, processors in (
+                    ("target.c", PROCESSORS[machine]),
+                    ("integers/target.c", PROCESSORS[machine] | _MORE_INTEGERS[machine]),
+                )
+                for processor, flags in processors.items()
             ]
             library = Path(made, "library.so")
             plain = [str(SOURCES / name) for name in _FOR_ALL]
@@ -85,10 +91,12 @@ def _compiler(asked: str | None) -> str:
     return found
 
 
-def _compiled(command: str, folder: Path, processor: str, flags: tuple[str, ...]) -> str:
-    result = folder / f"{processor}.o"
+def _compiled(
+    command: str, folder: Path, source: str, processor: str, flags: tuple[str, ...]
+) -> str:
+    result = folder / f"{source.replace('/', '-')}-{processor}.o"
     hidden = ("-fvisibility=hidden", f"-DTARGET={processor}", "-c")
-    _run([command, *_FLAGS, *hidden, *flags], [str(SOURCES / "target.c")], result)
+    _run([command, *_FLAGS, *hidden, *flags], [str(SOURCES / source)], result)
     return str(result)
 
 

@@ -77,14 +77,14 @@ Placed = tuple[int, int, int]
 
 
 class Launcher:
-    """A program bound to memory. The library is called without Python's lock."""
+    """A function of the library and what it is given. It is called without Python's lock."""
 
     __slots__ = ("_address", "_held", "_run")
 
-    def __init__(self, run: "ctypes._FuncPointer", chain: _Chain, steps: object) -> None:
+    def __init__(self, run: "ctypes._FuncPointer", given: ctypes.Structure, held: object) -> None:
         self._run = run
-        self._held = (chain, steps)
-        self._address = ctypes.addressof(chain)
+        self._held = (given, held)
+        self._address = ctypes.addressof(given)
 
     def __call__(self) -> None:
         self._run(self._address)
@@ -164,8 +164,40 @@ class Library:
         """Write what ``stretches`` of the memory at ``source`` stand for to that at ``target``."""
         self._functions.elementwise_expand(stretches, len(stretches), source, target)
 
+    def fit_task(self, task: ctypes.Structure, most_bytes: int) -> int:
+        """Choose groups and rows of a task (devices/integers) for about ``most_bytes`` of each part.
+
+        Return what a part takes; the task has that, too.
+        """
+        return int(self._functions.integers_fit(ctypes.byref(task), most_bytes))
+
+    def run_task(self, task: ctypes.Structure) -> bool:
+        """Run a task on the threads of the library; return whether there was memory for it."""
+        return not self._functions.integers_run(ctypes.byref(task))
+
+    def hand_over(self, task: ctypes.Structure | None) -> None:
+        """Have the next operator `Job` of this thread's sessions run ``task``; None: nothing."""
+        self._functions.integers_hand_over(None if task is None else ctypes.byref(task))
+
+    def bind_average(self, average: ctypes.Structure, held: object) -> Launcher:
+        """Return what runs ``average``, which points to what is ``held``."""
+        return Launcher(self._functions.integers_average, average, held)
+
+    def use_dot_products(self, wanted: bool) -> None:
+        """Let quantised layers use the processor's products of four bytes, or not. None may run."""
+        self._functions.integers_use_dot_products(wanted)
+
     def _declare(self) -> None:
         functions = self._functions
+        functions.integers_fit.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        functions.integers_fit.restype = ctypes.c_size_t
+        functions.integers_run.argtypes = [ctypes.c_void_p]
+        functions.integers_hand_over.argtypes = [ctypes.c_void_p]
+        functions.integers_hand_over.restype = None
+        functions.integers_average.argtypes = [ctypes.c_void_p]
+        functions.integers_average.restype = None
+        functions.integers_use_dot_products.argtypes = [ctypes.c_int]
+        functions.integers_use_dot_products.restype = None
         functions.elementwise_sources.restype = ctypes.c_char_p
         functions.elementwise_processor.restype = ctypes.c_char_p
         functions.elementwise_choose.argtypes = [ctypes.c_char_p]

@@ -1,14 +1,17 @@
 """Nodes of serialised pieces, read without the ONNX library, which a serving process does not load.
 
-Only what operators on elements have: numbers, and tensors of one element. Everything else is None.
+What operators on elements have, numbers and tensors of one element, and what quantised layers do: lists of
+integers, and tensors. Everything else is None.
 """
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.runtime.onnx_fields import (
-    FLOAT,
     AttributeField,
     GraphField,
     ModelField,
@@ -20,7 +23,10 @@ from models.runtime.wire import WireError, contents, fields
 
 _FLOAT_BYTES = 4
 
-Attribute = float | int | str | None
+# Of ONNX: element types that quantised layers have.
+_DTYPES = {1: "<f4", 2: "u1", 3: "i1", 6: "<i4", 7: "<i8"}
+
+Attribute = float | int | str | tuple[int, ...] | None
 
 
 class PieceError(Exception):
@@ -51,11 +57,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece's nodes in order, and the names of its ports."""
+    """A piece's nodes in order, the names of its ports, and its constants."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def read_piece(graph: bytes) -> Piece:
@@ -63,6 +70,20 @@ def read_piece(graph: bytes) -> Piece:
 
     Raises:
         PieceError: these bytes are none, or a node reads a constant that is more than one float.
+    """
+    piece = read_graph(graph)
+    known = {*piece.inputs, *(name for node in piece.nodes for name in node.outputs)}
+    for name in (name for node in piece.nodes for name in node.values):
+        if name not in known:
+            raise PieceError(f"{name!r} is a constant that is not one float")
+    return piece
+
+
+def read_graph(graph: bytes) -> Piece:
+    """Return what is in a serialised piece, whatever its constants are.
+
+    Raises:
+        PieceError: these bytes are none.
     """
     try:
         return _read(graph)
@@ -72,18 +93,18 @@ def read_piece(graph: bytes) -> Piece:
 
 def _read(graph: bytes) -> Piece:
     body = b"".join(contents(graph, ModelField.GRAPH))
-    initial = [_constant(data) for data in contents(body, GraphField.INITIALIZER)]
-    constants = {name: value for name, value in initial if value is not None}
-    piece = Piece(
-        tuple(_node(data, constants) for data in contents(body, GraphField.NODE)),
+    tensors = dict(map(_constant, contents(body, GraphField.INITIALIZER)))
+    numbers = {
+        name: float(array.item())
+        for name, array in tensors.items()
+        if array is not None and array.size == 1 and array.dtype == np.float32
+    }
+    return Piece(
+        tuple(_node(data, numbers) for data in contents(body, GraphField.NODE)),
         tuple(_name(data) for data in contents(body, GraphField.INPUT)),
         tuple(_name(data) for data in contents(body, GraphField.OUTPUT)),
+        {name: array for name, array in tensors.items() if array is not None},
     )
-    known = {*piece.inputs, *(name for node in piece.nodes for name in node.outputs)}
-    for name in (name for node in piece.nodes for name in node.values):
-        if name not in known:
-            raise PieceError(f"{name!r} is a constant that is not one float")
-    return piece
 
 
 def _node(data: bytes, constants: dict[str, float]) -> Node:
@@ -108,21 +129,25 @@ def _node(data: bytes, constants: dict[str, float]) -> Node:
 def _attribute(data: bytes) -> tuple[str, Attribute]:
     name = ""
     value: Attribute = None
+    listed: list[int] = []
     for item in fields(data):
         if item.number == AttributeField.NAME:
             name = item.text
+        elif item.number == AttributeField.INTS:
+            listed += item.numbers
         elif item.number == AttributeField.F:
             value = _float(item.data)
         elif item.number == AttributeField.I:
             value = item.value
         elif item.number == AttributeField.S:
             value = item.text
-    return name, value
+    return name, tuple(listed) if listed else value
 
 
-def _constant(data: bytes) -> tuple[str, float | None]:
-    """Return a tensor's name and its number; None: it is no float, or not one."""
-    name, values, elements, kind = "", b"", 1, 0
+def _constant(data: bytes) -> tuple[str, NDArray[Any] | None]:
+    """Return a tensor's name and itself; None: of a type or form that is not read here."""
+    name, values, kind = "", b"", 0
+    shape: list[int] = []
     for item in fields(data):
         if item.number == TensorField.NAME:
             name = item.text
@@ -131,10 +156,11 @@ def _constant(data: bytes) -> tuple[str, float | None]:
         elif item.number == TensorField.DATA_TYPE:
             kind = item.value
         elif item.number == TensorField.DIMS:
-            for dimension in item.numbers:
-                elements *= dimension
-    alone = kind == FLOAT and elements == 1 and len(values) == _FLOAT_BYTES
-    return name, _float(values) if alone else None
+            shape += item.numbers
+    dtype = np.dtype(_DTYPES.get(kind, "V1"))
+    if kind not in _DTYPES or math.prod(shape) * dtype.itemsize != len(values) or not values:
+        return name, None
+    return name, np.frombuffer(values, dtype).reshape(shape)
 
 
 def _float(data: bytes) -> float:

@@ -15,6 +15,7 @@ from models.graphs.nodes import attributes, label, live, made, reads, stable_ord
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
+from models.packs.records.spans import Store
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network, Node
 
@@ -31,9 +32,7 @@ def read_network(pack: Pack) -> Network:
             weights are stored otherwise than they are computed with.
     """
     if pack.manifest.expands:
-        raise ExportError(
-            f"{pack.folder}: its weights are stored as {pack.manifest.store}; compile it without --store"
-        )
+        raise ExportError(f"{pack.folder}: {_not_as_computed(pack.manifest.store)}")
     model = _model(pack)
     constants = dict(_constants(pack, model))
     nodes = live(model)
@@ -52,6 +51,12 @@ def read_network(pack: Pack) -> Network:
 def _given(port: Port) -> Port:
     """Return ``port``, which a caller must give here."""
     return Port(name=port.name, dtype=port.dtype, shape=port.shape, value=port.value)
+
+
+def _not_as_computed(store: Store) -> str:
+    if store == "fp32":
+        return "some weights are 8-bit integers in the source and computed as floats; no C expands them"
+    return f"its weights are stored as {store}; compile it without --store"
 
 
 def _model(pack: Pack) -> onnx.ModelProto:
@@ -111,8 +116,8 @@ def _constants(pack: Pack, model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
 def _check_weights(pack: Pack, path: Path) -> None:
     with path.open("rb") as file:
         for number, span in enumerate(pack.manifest.spans):
-            file.seek(span.offset)
-            if checksum(file.read(span.length)) != span.checksum:
+            file.seek(span.file_offset)
+            if checksum(file.read(span.file_length)) != span.checksum:
                 raise ExportError(
                     f"{path}: span {number}: damaged: its checksum is not the manifest's"
                 )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from models.packs.choice import BINDING_BYTES, choose_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
+from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
 from pipeline.program.steps import SESSION_BYTES, Step, session_bytes
@@ -62,7 +63,7 @@ def _with(manifest: Manifest, plan: Plan, runs: tuple[range, ...]) -> Plan:
         plan,
         runs=runs,
         session_bytes=own_bytes + _joined_bytes(manifest, held, lanes),
-        scratch_bytes=max(plan.scratch_bytes, *map(_scratch_bytes, held), 0),
+        scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(manifest, run) for run in held), 0),
     )
 
 
@@ -116,12 +117,14 @@ def _waits(kernels: Stage, position: int) -> bool:
 
 def _joins(manifest: Manifest, step: Step) -> bool:
     """Return whether ``step`` may be one of several."""
+    if not isinstance(step, Piece):
+        return False
+    graph = manifest.graphs[step.graph]
     return (
-        isinstance(step, Piece)
-        and step.resident is None
-        and manifest.graphs[step.graph].joins
-        and step.scratch_bytes <= _MOST_SCRATCH_BYTES
-        and all(operand.dtype == "float32" for operand in (*step.inputs, *step.outputs))
+        step.resident is None
+        and graph.joins
+        and (graph.is_one or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
+        and all(operand.dtype in JOINED_TYPES for operand in (*step.inputs, *step.outputs))
     )
 
 
@@ -146,9 +149,15 @@ def _joined_bytes(manifest: Manifest, runs: Sequence[Sequence[Piece]], lanes: in
     return SESSION_BYTES * len(graphs) + sum(nodes) + bindings
 
 
-def _scratch_bytes(run: Sequence[Piece]) -> int:
+def _scratch_bytes(manifest: Manifest, run: Sequence[Piece]) -> int:
     """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
-    return sum(piece.scratch_bytes for piece in run)
+    kept, own = 0, 0
+    for piece in run:
+        if manifest.graphs[piece.graph].is_one:
+            own = max(own, piece.scratch_bytes)
+        else:
+            kept += piece.scratch_bytes
+    return kept + own
 
 
 def _pieces(steps: Sequence[Step]) -> list[Piece]:

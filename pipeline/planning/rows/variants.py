@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.packs.manifest import Manifest
+from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
 from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
@@ -29,7 +30,6 @@ QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 # An operator of one tile that is planned takes as long as so many that are walked over.
 _STEPS_A_TILE = 12
 _ROWS = (1, 2, 4, 8, 16, 32)
-_ARENAS = 14
 _FIRST_ENDS = 10
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
@@ -43,7 +43,7 @@ class Variant:
     """``regions`` run on rows or tiles, the rest whole, in chunks of ``chunk_bytes``; None: as is best.
 
     ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions, and
-    the objects of its steps.
+    the objects of its steps. ``activation_bytes``: of arena and scratch alone.
     ``seconds``: of all kernels and copies. ``doubt_seconds``: which of them nobody measured, but tiles may
     take.
     """
@@ -53,6 +53,7 @@ class Variant:
     seconds: float
     chunk_bytes: int | None = None
     doubt_seconds: float = 0.0
+    activation_bytes: int = 0
 
     @property
     def on_tiles(self) -> bool:
@@ -75,12 +76,15 @@ def find_variants(
     Those on rows are there whether or not tiles beat them: a plan decides between two.
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
     hardly exceed, None: nobody measured them. ``in_groups``: bottlenecks in groups of channels.
-    ``most_arena``: only what needs so many bytes of an arena at most. Deterministic.
+    ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
+    nothing does. Deterministic.
     """
     apart = [frozenset[int](), *worth_apart(manifest, network)]
     given = dict.fromkeys((frozenset[int](), inputs_in_parts(manifest, network)))
+    limits = [None] if most_arena is None else arena_limits(manifest, network, most_arena)
     searches = [
-        _Search(manifest, network, piece_seconds, parts, inputs, most_arena)
+        _Search(manifest, network, piece_seconds, parts, inputs, limit)
+        for limit in limits
         for inputs in given
         for parts in apart
     ]
@@ -90,21 +94,25 @@ def find_variants(
             search.regions.take(end, found)
     for search in searches:
         search.regions.take_exact(in_groups)
-    on_rows = _unbeaten(variant for search in searches for variant in search.variants())
+    small = most_arena is not None
+    on_rows = _unbeaten((found for search in searches for found in search.variants()), small)
     if tile_times is None:
         return on_rows
     tilings = Tilings(network, times, tile_times, most_steps // _STEPS_A_TILE)
     on_tiles = [variant for search in searches for variant in search.on_tiles(on_rows, tilings)]
-    better = [item for item in _unbeaten([*on_rows, *on_tiles]) if item.on_tiles]
+    better = [item for item in _unbeaten([*on_rows, *on_tiles], small) if item.on_tiles]
     return sorted([*on_rows, *better], key=_pace)
 
 
-def _unbeaten(variants: Iterable[Variant]) -> list[Variant]:
-    """Return those that are smaller than all faster ones."""
+def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
+    """Return those that are smaller than all faster ones; ``small``: or have less activations."""
     found: list[Variant] = []
+    least = activations = 1 << 62
     for variant in sorted(variants, key=_pace):
-        if not found or variant.n_bytes < found[-1].n_bytes:
+        if variant.n_bytes < least or (small and variant.activation_bytes < activations):
             found.append(variant)
+            least = min(least, variant.n_bytes)
+            activations = min(activations, variant.activation_bytes)
     return found
 
 
@@ -121,15 +129,15 @@ class _Search:
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
-        most_arena: int | None = None,
+        limit: ArenaLimit | None = None,
     ) -> None:
         self._manifest = manifest
         self._network = network
         self._places = _places(manifest, network)
         live = LiveValues(manifest, network, apart, given)
-        self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds)
+        self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds, limit)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
-        self._most_arena = self._whole.most if most_arena is None else most_arena
+        self._most_arena = self._whole.most if limit is None else limit.arena_bytes
         self._found: dict[Variant, Way] = {}
 
     def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
@@ -206,10 +214,10 @@ class _Search:
         levels = np.searchsorted(self._whole.rings, rings, side="right") - 1
         most = min(self._whole.most, self._most_arena)
         limits = [
-            (ring, level, round(low * (most / low) ** (step / (_ARENAS - 1))), price)
+            (ring, level, arena, price)
             for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
-            for step in range(_ARENAS)
-            if 0 < low <= most
+            if 0 < low <= self._whole.most
+            for arena in arenas(int(low), most)
             for price in _SECONDS_A_BYTE
         ]
         if not limits:
@@ -224,7 +232,8 @@ class _Search:
         held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         chunk_bytes = int(self._whole.rings[way.level])
-        return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, way.doubt)
+        activations = way.arena + scratch
+        return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, way.doubt, activations)
 
     def _graphs(self, region: Region) -> set[int]:
         """Return the graphs of a region's operators."""

@@ -17,6 +17,7 @@ from models.packs.choice import (
 )
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
+from pipeline.planning.rows.arena_limits import ArenaLimit
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Numbers, Whole
 from pipeline.planning.spaced_sizes import spaced
@@ -30,7 +31,10 @@ _NEVER = 1 << 60
 
 
 class WholePieces:
-    """Those of ``manifest`` between ``places``; none may read what exists only as its parts, ``apart``."""
+    """Those of ``manifest`` between ``places``; none may read what exists only as its parts, ``apart``.
+
+    Nor may those run so that ``limit`` names.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,11 @@ class WholePieces:
         places: Sequence[int],
         apart: frozenset[int],
         piece_seconds: Callable[[int], float],
+        limit: ArenaLimit | None = None,
     ) -> None:
         self._manifest = manifest
+        self._never_whole = frozenset[int]() if limit is None else limit.never_whole
+        self._only_activations = limit is not None
         self._live = live
         self._places = places
         self._apart = apart
@@ -53,9 +60,13 @@ class WholePieces:
 
     @cached_property
     def rings(self) -> Numbers:
-        """The rings that are tried: from the largest chunk in even ratios to what no plan needs."""
+        """The rings that are tried: from the largest chunk in even ratios to what no plan needs.
+
+        More than all activations is too much, unless these alone are limited.
+        """
         least = max(self._manifest.largest_chunk_bytes, 1)
-        most = max(min(self.most, sum(s.length for s in self._manifest.spans)), least)
+        weights = sum(span.length for span in self._manifest.spans)
+        most = max(weights if self._only_activations else min(self.most, weights), least)
         known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
         return np.array(spaced(sorted(known | ladder | {least}), _RATIO), np.int64)
@@ -72,8 +83,11 @@ class WholePieces:
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
             np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
-        for piece, number in zip(self._manifest.pieces, numbers, strict=True):
-            if any(item.kind == "value" and item.index in self._apart for item in piece.inputs):
+        for index, (piece, number) in enumerate(zip(self._manifest.pieces, numbers, strict=True)):
+            reads_parts = any(
+                item.kind == "value" and item.index in self._apart for item in piece.inputs
+            )
+            if reads_parts or index in self._never_whole:
                 arena[number] = _NEVER
         seconds = [sum(map(self._piece_seconds, range(start, end))) for start, end in between]
         return Whole(arena, ring, bound, np.array(seconds))

@@ -12,6 +12,7 @@ from models.packs.pack import Pack
 from models.packs.records.fields import Array
 from models.packs.records.pieces import Resident
 from models.packs.records.ports import Port, SourceSizes
+from models.packs.records.spans import Store
 from models.packs.target import Target
 from server.errors import few
 from server.settings.sizes import format_least, format_size
@@ -51,16 +52,21 @@ def network_size(
     )
 
 
+def stored_as(store: Store) -> str:
+    """Return what is in the file of a pack whose weights are expanded."""
+    return "with integers of the source as int8" if store == "fp32" else f"as {store}"
+
+
 def stored(manifest: Manifest) -> str:
     """Return how weights lie in the file: what was asked for, bytes there, and what has stayed as it is."""
     spans = [span for span in manifest.spans if span.stored is not None]
-    in_file = sum(span.file_length for span in spans)
+    in_file = manifest.files["weights.bin"].n_bytes
     parts = [part for span in spans if span.stored is not None for part in span.stored.parts]
     kept = sum(part.length for part in parts if part.encoding == "bytes")
     whole = sum(span.length for span in spans)
     return (
-        f"as {manifest.store}: {format_size(in_file)} in the file for {format_size(whole)} in memory, "
-        f"of which {format_size(kept)} lie there as they are"
+        f"{stored_as(manifest.store)}: {format_size(in_file)} in the file for "
+        f"{format_size(whole)} in memory, of which {format_size(kept)} lie there as they are"
     )
 
 

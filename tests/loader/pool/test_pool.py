@@ -77,6 +77,14 @@ def test_bytes_arrive_and_the_job_is_answered(pool: ReadPool) -> None:
     assert jobs.targets[0] == CONTENT[512 : 512 + 321]
 
 
+def test_ranges_may_lie_apart(pool: ReadPool) -> None:
+    jobs = Jobs()
+    apart = (*ranges(512, 256, 64), *ranges(0, 32), *ranges(640, 8), *ranges(648, 8))
+    pool.submit(jobs.job(0, MemoryReader(CONTENT), apart))
+    assert jobs.next()[:2] == (0, None)
+    assert jobs.targets[0] == CONTENT[512:832] + CONTENT[:32] + CONTENT[640:656]
+
+
 @given(
     threads=st.integers(1, 4),
     kinds=st.lists(st.sampled_from(["good", "damaged", "short", "broken", "closed"]), max_size=30),

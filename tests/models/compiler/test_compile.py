@@ -123,7 +123,7 @@ def test_model_file_and_pieces_read_the_same_bytes(net: Compiled) -> None:
         if tensor.raw_data
     }
     for _, operand in weight_operands(net.pack):
-        start = net.pack.manifest.spans[operand.index].offset + operand.offset
+        start = net.pack.manifest.spans[operand.index].file_offset + operand.offset
         part = weights[start : start + operand.n_bytes]
         assert any(part in tensor for tensor in whole)
 
@@ -133,10 +133,11 @@ def test_spans_tile_the_file_and_have_their_checksums(net: Compiled) -> None:
     spans = net.pack.manifest.spans
     ends = list(itertools.accumulate(span.length for span in spans))
     assert [span.offset for span in spans] == [0, *ends][: len(spans)]
-    assert (ends or [0])[-1] == len(weights)
+    in_file = {span.file_offset: span.file_end for span in spans}
+    assert [*in_file, len(weights)] == [0, *in_file.values()]
     for span in spans:
         assert span.offset % SPAN_ALIGNMENT == span.length % SPAN_ALIGNMENT == 0
-        assert checksum(weights[span.offset : span.offset + span.length]) == span.checksum
+        assert checksum(weights[span.file_offset : span.file_end]) == span.checksum
     assert sorted(spans, key=lambda span: not span.resident) == list(spans)
 
 

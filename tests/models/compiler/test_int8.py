@@ -18,6 +18,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import named_target
 from models.runtime.sessions import open_resident
 from pipeline.checking.accepting import checker
+from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import parsed, written
 from tests.models.streamed import streamed
 
@@ -60,6 +61,33 @@ def _compiled(
     return open_pack(compile_onnx(source, folder / "packs" / "m", options))
 
 
+def _detector() -> onnx.ModelProto:
+    """A convolution whose answers become places of up to a thousand pixels, and probabilities."""
+    return parsed(
+        """g (float[1,3,16,16] x) => (float[1,4,16,16] y) {
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            places, scores = Split<axis=1>(a)
+            pixels = Mul(places, large)
+            probable = Sigmoid(scores)
+            y = Concat<axis=1>(pixels, probable)
+        }""",
+        {"wa": (4, 3, 3, 3), "large": (1, 2, 16, 16)},
+    )
+
+
+def test_places_and_probabilities_have_no_scale_in_common(tmp_path: Path) -> None:
+    model = _detector()
+    large = next(item for item in model.graph.initializer if item.name == "large")
+    large.CopyFrom(numpy_helper.from_array(np.full((1, 2, 16, 16), 1000, np.float32), "large"))
+    pack = _compiled(model, tmp_path)
+    session = open_resident(str(tmp_path / "m.onnx"))
+    for picture in _pictures():
+        given = {"x": RECIPE.apply(picture)}
+        floats, integers = session.run(None, given)[0], streamed(pack, given)["y"]
+        assert np.abs(floats - integers)[:, 2:].max() < 0.05  # a 255th of a thousand is 4
+        assert 0 < np.abs(floats - integers)[:, :2].max() < 0.05 * np.abs(floats).max()
+
+
 def test_integers_answer_nearly_as_floats(tmp_path: Path) -> None:
     model = _network()
     pack = _compiled(model, tmp_path)
@@ -91,6 +119,11 @@ def test_what_cannot_be_calibrated_is_named(tmp_path: Path) -> None:
     refused("needs --preprocess", preprocess=None)
     refused(r"makes one input \[1, 3, 8, 8\]; 'x' is", preprocess=Preprocess(size=(8, 8)))
     refused("for CPUs", target=named_target("cuda-sm72"))
+
+
+def test_what_is_quantised_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"\(QuantizeLinear\): it is quantised already"):
+        _compiled(qdq(), tmp_path)
 
 
 def test_a_broken_picture_ends_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.runtime.joined_graphs import JoinError, can_join, join_graphs
+from models.runtime.joined_graphs import JoinError, can_join, is_one, join_graphs
 from models.runtime.wire import WireError
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
@@ -73,6 +73,7 @@ def test_equal_runs_are_one_kernel() -> None:
         (helper.make_node("Relu", ["x0"], ["y0"]), True),
         (helper.make_node("QuickGelu", ["x0"], ["y0"], domain="com.microsoft"), True),
         (helper.make_node("Conv", ["x0"], ["y0"], domain="com.microsoft.nchwc"), True),
+        (helper.make_node("QGemm", ["x0"], ["y0"], domain="com.microsoft"), True),
         # It would run before all others, and write where one of them still reads.
         (helper.make_node("Shape", ["x0"], ["y0"]), False),
         # ONNX Runtime may put nodes in its place.
@@ -83,6 +84,11 @@ def test_equal_runs_are_one_kernel() -> None:
 )
 def test_what_joins(node: onnx.NodeProto, joins: bool) -> None:
     assert can_join(piece([node], 1)) is joins
+
+
+def test_what_is_one_kernel() -> None:
+    assert is_one(piece([helper.make_node("Relu", ["x0"], ["y0"])], 1))
+    assert not is_one(PIECES["Add"])
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\xff" * 20, PIECES["Add"][:-3]])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
@@ -22,6 +23,9 @@ from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
+from tests.models.compiler.optimising.test_quantised import qdq
+from tests.models.nets import written
+from tests.models.streamed import compiled
 from tests.pipeline.small import small_pack
 from tests.pipeline.writes import writes
 
@@ -81,6 +85,27 @@ def test_joined_is_the_same_as_apart(pack: Pack, name: str, native: bool) -> Non
             found.append(answers(engine))
     pool.close()
     assert found[0] == found[1]
+
+
+def test_quantised_kernels_join_and_their_scratch_is_that_of_the_largest(tmp_path: Path) -> None:
+    device = CpuDevice(1)
+    quantised = device.fitted(compiled(written(qdq(), tmp_path / "m.onnx"), tmp_path))
+    plan = joined(quantised.manifest, make_plan(quantised.manifest, ARCHITECTURES["pre"]))
+    assert plan.launches < len(plan.steps) - 1
+    alone = apart(plan)
+    kept = sum(
+        step.scratch_bytes
+        for step in plan.steps
+        if isinstance(step, Piece) and not quantised.manifest.graphs[step.graph].is_one
+    )
+    assert (
+        plan.scratch_bytes
+        <= make_plan(quantised.manifest, ARCHITECTURES["pre"]).scratch_bytes + kept
+    )
+    given = {"x": np.random.default_rng(2).standard_normal((1, 64, 8, 8)).astype(np.float32)}
+    with opened(quantised, plan, device) as one, opened(quantised, alone, device) as other:
+        for _ in range(2):
+            assert one.run(given)[0]["y"].tobytes() == other.run(given)[0]["y"].tobytes()
 
 
 @pytest.mark.parametrize("name", ["pre", "several in one read", "residents", "lanes"])

@@ -1,6 +1,7 @@
 """Variants on rows: sketches against plans of the same regions, and what a search finds."""
 
 import itertools
+import re
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.zoo.builder import Builder
+from models.zoo.patchnet import patchnet
 from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
@@ -73,8 +75,31 @@ def test_a_limit_of_activations_is_kept(manifest: Manifest) -> None:
         limit = int(part * whole)
         assert taken(Wanted(arena_bytes=limit)) <= limit
         assert taken(Wanted(arena_bytes=limit, least=True)) <= limit
-    with pytest.raises(PlanError, match="1000 bytes of activations are too few"):
+    with pytest.raises(PlanError, match="1000 bytes of activations are too few") as caught:
         fit(manifest, AUTO, Wanted(arena_bytes=1000))
+    least = named_bytes(caught.value)
+    assert taken(Wanted(arena_bytes=least)) == least < 0.7 * whole
+
+
+def test_scratch_counts_among_activations(tmp_path: Path) -> None:
+    """Narrow layers run as one piece, with what is between them in scratch; in a region they need none."""
+    options = {"patches": 1, "central": False, "margin": 0, "expansion": 2, "stem": 16}
+    source = written(
+        filled(patchnet(64, budget=24 << 10, classes=4, **options)), tmp_path / "p.onnx"
+    )
+    found = open_pack(compile_onnx(source, tmp_path / "p")).manifest
+    scratch = max(piece.scratch_bytes for piece in found.pieces)
+    with pytest.raises(PlanError) as caught:
+        fit(found, AUTO, Wanted(arena_bytes=1))
+    least = named_bytes(caught.value)
+    plan = fit(found, AUTO, Wanted(arena_bytes=least)).plan
+    assert plan.arena_bytes + plan.scratch_bytes + plan.io_bytes == least
+    assert plan.scratch_bytes < least < scratch
+
+
+def named_bytes(fault: PlanError) -> int:
+    """Return what was found, as an error says."""
+    return int(re.findall(r"takes .*\((\d+) bytes\)", str(fault))[0])
 
 
 def test_an_image_whose_patches_are_read_by_rows_takes_no_memory(tmp_path: Path) -> None:

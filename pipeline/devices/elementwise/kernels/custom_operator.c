@@ -1,6 +1,7 @@
-// The operator `Chain` of the domain `layerstream`: a chain inside a graph of ONNX Runtime, on its threads.
+// The operators of the domain `layerstream`: what is ours inside a graph of ONNX Runtime, on its threads.
 //
-// Inputs and outputs are floats. Its attribute `program` is integers (operator_node.py writes them):
+// `Job` does what the thread that runs it was handed (jobs.h). `Chain` is a chain: inputs and outputs are
+// floats, its attribute `program` is integers (operator_node.py writes them):
 //   inputs, outputs, axes, steps; the length of each axis of an output; plane and width of each input;
 //   operator, to, a, b, and the bits of p and q of each step.
 // Places of tensors are the inputs and behind them the outputs. An output may be bound to an input's memory.
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "chain.h"
+#include "jobs.h"
 #include "onnxruntime.h"
 #include "processors.h"
 
@@ -203,12 +205,45 @@ static const struct custom_operator chain_operator = {
     .last_version = one,
 };
 
+static status *create_job(const struct custom_operator *self, table functions, const node_info *info,
+                          void **made) {
+    (void)self, (void)info;
+    table *held = malloc(sizeof *held);
+    if (!held) return CALL(functions, CREATE_STATUS, create_status)(FAIL, "no memory for a job");
+    *held = functions;
+    *made = held;
+    return NULL;
+}
+
+static status *run_job(void *made, run_context *context) {
+    const table functions = *(const table *)made;
+    const struct job *job = elementwise_take_job();
+    if (!job) return invalid(functions, "there is no job to do");
+    return CALL(functions, PARALLEL_FOR, parallel_for)(context, job->part, job->n_parts, 0, job->argument);
+}
+
+static const char *job_name(const struct custom_operator *self) { return (void)self, "Job"; }
+
+static struct custom_operator job_operator;
+
+// As a chain, but for what it is called, makes and does.
+static void describe_job(void) {
+    job_operator = chain_operator;
+    job_operator.name = job_name;
+    job_operator.create = create_job;
+    job_operator.compute = run_job;
+}
+
 // One for the process: sessions hold it, and it holds nothing of theirs. One thread at a time asks.
 static status *the_domain(table functions, domain **found) {
     static domain *made;
     static int is_whole;
     if (!made) TRY(CALL(functions, CREATE_DOMAIN, create_domain)("layerstream", &made));
-    if (!is_whole) TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
+    if (!is_whole) {
+        describe_job();
+        TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
+        TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &job_operator));
+    }
     is_whole = 1;
     *found = made;
     return NULL;

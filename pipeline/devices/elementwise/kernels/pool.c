@@ -1,6 +1,6 @@
-// Threads that compute parts of a chain beside the one that asks for it, and sleep otherwise.
+// Threads that compute parts of a job beside the one that asks for it, and sleep otherwise.
 //
-// One pool a process. Whoever runs a chain takes parts of it until none is left; threads that wake in time
+// One pool a process. Whoever runs a job takes parts of it until none is left; threads that wake in time
 // take others. So nobody waits for a thread that has not begun: where other work has the cores, the caller
 // computes alone. A second caller at the same time does so, too.
 #define _GNU_SOURCE
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "chain.h"
+#include "jobs.h"
 
 enum { MOST_THREADS = 64 };
 // Elements that a thread takes at once, and of how many on waking others is worth it.
@@ -24,16 +25,15 @@ static int n_threads;  // beside the caller
 static int places;     // how many of them may still join the job
 static int working;
 static int stopping;
-static const struct chain *job;  // NULL: none
+static const struct job *current;  // NULL: none
 
 static atomic_size_t next;
 
-static void work(const struct chain *chain) {
+static void work(const struct job *job) {
     for (;;) {
-        const size_t first = atomic_fetch_add(&next, PART);
-        if (first >= chain->n_elements) return;
-        const size_t left = chain->n_elements - first;
-        compute(chain, first, first + (left < PART ? left : PART));
+        const size_t number = atomic_fetch_add(&next, 1);
+        if (number >= job->n_parts) return;
+        job->part(job->argument, number);
     }
 }
 
@@ -41,13 +41,13 @@ static void *help(void *unused) {
     (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (!stopping && !(job && places)) pthread_cond_wait(&begun, &lock);
+        while (!stopping && !(current && places)) pthread_cond_wait(&begun, &lock);
         if (stopping) break;
-        const struct chain *chain = job;
+        const struct job *job = current;
         places--;
         working++;
         pthread_mutex_unlock(&lock);
-        work(chain);
+        work(job);
         pthread_mutex_lock(&lock);
         if (!--working) pthread_cond_signal(&ended);
     }
@@ -55,10 +55,10 @@ static void *help(void *unused) {
     return unused;
 }
 
-static void share(const struct chain *chain, int helpers) {
+static void share(const struct job *job, int helpers) {
     atomic_store(&next, 0);
     pthread_mutex_lock(&lock);
-    job = chain;
+    current = job;
     places = helpers;
     pthread_mutex_unlock(&lock);
     if (helpers == 1) {
@@ -66,25 +66,37 @@ static void share(const struct chain *chain, int helpers) {
     } else {
         pthread_cond_broadcast(&begun);
     }
-    work(chain);
+    work(job);
     pthread_mutex_lock(&lock);
-    job = NULL;
+    current = NULL;
     while (working) pthread_cond_wait(&ended, &lock);
     pthread_mutex_unlock(&lock);
 }
 
+void elementwise_share(const struct job *job, int wanted) {
+    const int helpers = wanted - 1;
+    const int locked = helpers > 0 && job->n_parts > 1 && !pthread_mutex_trylock(&callers);
+    if (locked && n_threads) {
+        share(job, helpers < n_threads ? helpers : n_threads);
+    } else {
+        for (size_t number = 0; number < job->n_parts; number++) job->part(job->argument, number);
+    }
+    if (locked) pthread_mutex_unlock(&callers);
+}
+
+static void part_of_chain(void *argument, size_t number) {
+    const struct chain *chain = argument;
+    const size_t first = number * PART, left = chain->n_elements - first;
+    compute(chain, first, first + (left < PART ? left : PART));
+}
+
 void elementwise_run(const struct chain *chain) {
-    const int helpers = chain->n_threads - 1;
-    if (helpers < 1 || chain->n_elements < WORTH_WAKING || pthread_mutex_trylock(&callers)) {
+    if (chain->n_threads < 2 || chain->n_elements < WORTH_WAKING) {
         compute(chain, 0, chain->n_elements);
         return;
     }
-    if (n_threads) {
-        share(chain, helpers < n_threads ? helpers : n_threads);
-    } else {
-        compute(chain, 0, chain->n_elements);
-    }
-    pthread_mutex_unlock(&callers);
+    const struct job job = {part_of_chain, (void *)chain, (chain->n_elements + PART - 1) / PART};
+    elementwise_share(&job, chain->n_threads);
 }
 
 // Threads take no signals: handlers belong to the program.
@@ -118,7 +130,7 @@ static void after_fork(void) {
 }
 static void in_child(void) {
     n_threads = working = 0;
-    job = NULL;
+    current = NULL;
     pthread_cond_init(&begun, NULL);
     pthread_cond_init(&ended, NULL);
     after_fork();

@@ -4,9 +4,11 @@
 
 #include "chain.h"
 #include "expansion.h"
+#include "integers/integers.h"
 
 // Those in use. NULL: this processor can run none.
 extern kernel *const *kernels;
 extern const struct expansions *expansions;
+extern const struct integers *integer_kernels;
 
 #endif

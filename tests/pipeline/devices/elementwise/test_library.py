@@ -83,6 +83,9 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         "int elementwise_threads(int n) { return n; }\n"
         "void elementwise_run(const void *chain) { (void)chain; }\n"
         "void elementwise_expand(void) {}\n"
+        "void integers_fit(void) {}\nvoid integers_run(void) {}\n"
+        "void integers_hand_over(void) {}\nvoid integers_average(void) {}\n"
+        "void integers_use_dot_products(void) {}\n"
     )
     command = ["cc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / file_name())]
     subprocess.run(command, check=True)

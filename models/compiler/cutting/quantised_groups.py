@@ -1,0 +1,186 @@
+"""Quantised layers that run as one piece: what is between them never lies in a plan.
+
+An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); and
+what quantises an image, cuts a rectangle out of it and puts channels last, with the layers that read that.
+A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time, with
+the same bits; ONNX Runtime runs their nodes one after the other.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.compiler.analysis.fused import Fused, FusedNodes
+from models.compiler.analysis.graph import Graph
+from models.graphs.nodes import attributes, made
+
+_IMAGE = 4
+_CHANNELS_LAST = [0, 2, 3, 1]
+_FLOAT = "float32"
+#: Operators that had better be pieces of their own: kernels know each of them alone.
+ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
+
+
+def quantised_groups(graph: Graph, most_weights: int | None = None) -> Fused:
+    """Return the groups of ``graph``, whose nodes follow each other, by first node; no two share one.
+
+    ``most_weights``: bytes that a layer in a group has at most, since all of them are there at once; None:
+    any.
+    """
+    walk = _Walk(graph, most_weights)
+    found: dict[int, FusedNodes] = {}
+    index = 0
+    while index < len(graph.nodes):
+        end = walk.end(index)
+        if end is not None:
+            found[index] = FusedNodes(index, end, None)
+        index = end or index + 1
+    return found
+
+
+def edges(graph: Graph, groups: Fused) -> set[int]:
+    """Return the nodes before which a piece ends: around groups, and around kernels that are alone."""
+    alone = (index for index, node in enumerate(graph.nodes) if node.op_type in ALONE)
+    inside = {index for group in groups.values() for index in range(group.first, group.end)}
+    lone = {edge for index in alone if index not in inside for edge in (index, index + 1)}
+    return lone | {edge for group in groups.values() for edge in (group.first, group.end)}
+
+
+def grouped(graph: Graph, groups: Fused) -> frozenset[str]:
+    """Return what the nodes of ``groups`` make."""
+    return frozenset(
+        name
+        for group in groups.values()
+        for node in graph.nodes[group.first : group.end]
+        for name in made(node)
+    )
+
+
+class _Walk:
+    """Goes over nodes that follow each other, each the only reader of the one before."""
+
+    def __init__(self, graph: Graph, most_weights: int | None) -> None:
+        self._graph = graph
+        self._most = most_weights
+        self._readers = graph.readers()
+
+    def end(self, index: int) -> int | None:
+        """Return where the group that begins with node ``index`` ends; None: there is none."""
+        first_layer = self._after_image(index)
+        if first_layer is not None:
+            end = self._layers(first_layer)
+            return end if end is not None else self._alone(first_layer)
+        return self._layers(index)
+
+    def _alone(self, index: int) -> int | None:
+        return index + 1 if self._is_layer(index) else None
+
+    def _after_image(self, index: int) -> int | None:
+        """Return the node behind those that take a rectangle of an image; None: these do not."""
+        nodes, node = self._graph.nodes, self._graph.nodes[index]
+        source = node.input[0] if node.input else ""
+        if node.op_type != "QuantizeLinear" or source not in self._graph.inputs:
+            return None
+        image = self._graph.values.get(source)
+        if image is None or image.dtype != _FLOAT or len(image.shape) != _IMAGE:
+            return None
+        while self._leads(index):
+            index += 1
+            if nodes[index].op_type == "Transpose":
+                turned = list(attributes(nodes[index]).get("perm", ()))
+                return index + 1 if turned == _CHANNELS_LAST and self._leads(index) else None
+            if nodes[index].op_type != "Slice":
+                return None
+        return None
+
+    def _layers(self, index: int) -> int | None:
+        """Return where the layers end that begin with node ``index``, one of them depthwise."""
+        if not self._is_layer(index):
+            return None
+        count = 1
+        if not self._is_depthwise(index):
+            index += 1
+            if not (self._follows(index) and self._is_depthwise(index)):
+                return None
+            count += 1
+        if self._follows(index + 1) and self._is_pointwise(index + 1):
+            index += 1
+            count += 1
+            if self._follows(index + 1) and self._adds(index + 1):
+                return index + 2
+        return index + 1 if count > 1 else None
+
+    def _leads(self, index: int) -> bool:
+        """Return whether node ``index`` makes one value, which the next node alone reads."""
+        names = made(self._graph.nodes[index])
+        return (
+            index + 1 < len(self._graph.nodes)
+            and len(names) == 1
+            and names[0] not in self._graph.outputs
+            and self._readers.get(names[0]) == [index + 1]
+        )
+
+    def _follows(self, index: int) -> bool:
+        """Return whether node ``index`` alone reads what the one before it makes."""
+        return index < len(self._graph.nodes) and self._leads(index - 1)
+
+    def _is_layer(self, index: int) -> bool:
+        """Return whether a node is a convolution of bytes with channels last and constant weights."""
+        if index >= len(self._graph.nodes) or self._graph.region(index) is not None:
+            return False
+        node = self._graph.nodes[index]
+        weights = node.input[3] if len(node.input) > 3 else ""
+        return (
+            node.op_type == "QLinearConv"
+            and bool(self._given(index).get("channels_last", 0))
+            and node.input[0] in self._graph.values
+            and all(name in self._graph.constants for name in node.input[1:] if name)
+            and len(self._graph.constants[weights].shape) == _IMAGE
+            and (self._most is None or self._graph.constants[weights].nbytes <= self._most)
+        )
+
+    def _given(self, index: int) -> Mapping[str, Any]:
+        return attributes(self._graph.nodes[index])
+
+    def _is_depthwise(self, index: int) -> bool:
+        if not self._is_layer(index):
+            return False
+        node = self._graph.nodes[index]
+        filters, depth = self._graph.constants[node.input[3]].shape[:2]
+        return bool(self._given(index).get("group", 1) == filters > 1 == depth)
+
+    def _is_pointwise(self, index: int) -> bool:
+        if not self._is_layer(index) or self._given(index).get("group", 1) != 1:
+            return False
+        node = self._graph.nodes[index]
+        before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
+        one = self._graph.constants[node.input[3]].shape[2:] == (1, 1)
+        return one and before[:3] == after[:3]
+
+    def _adds(self, index: int) -> bool:
+        """Return whether a node adds what the one before makes to another value of its shape."""
+        node = self._graph.nodes[index]
+        if node.op_type != "QLinearAdd":
+            return False
+        names = (node.input[0], node.input[3])
+        return (
+            names[0] != names[1]
+            and all(name in self._graph.values for name in names)
+            and len({self._graph.values[name].shape for name in names}) == 1
+        )
+
+
+def kept_whole(
+    groups: Fused, elided: Collection[int], placed: Collection[str], graph: Graph
+) -> Fused:
+    """Return those of ``groups`` with a kernel for each node and nothing inside that lies elsewhere."""
+    return {
+        first: group for first, group in groups.items() if _is_whole(group, elided, placed, graph)
+    }
+
+
+def _is_whole(
+    group: FusedNodes, elided: Collection[int], placed: Collection[str], graph: Graph
+) -> bool:
+    nodes = range(group.first, group.end)
+    inner = (name for index in nodes[:-1] for name in made(graph.nodes[index]))
+    return not any(index in elided for index in nodes) and not any(name in placed for name in inner)

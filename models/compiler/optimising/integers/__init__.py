@@ -1,0 +1,1 @@
+"""Quantised networks of any exporter, made such that ONNX Runtime has fast kernels for them."""

@@ -1,0 +1,87 @@
+// Quantised layers whose channels lie last, in little memory: convolutions, and bottlenecks of three of them.
+//
+// pipeline/devices/integers/structures.py has the same structures. Bits are those of ONNX Runtime: sums are
+// exact, and each is rounded once, half to even. Inside, bytes are unsigned: `flip` (0x80) turns signed ones.
+#ifndef INTEGERS_H
+#define INTEGERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Numbers that make a byte of another: their places, since weights and scales may be streamed.
+struct scaled {
+    const float *scale;
+    const uint8_t *zero;
+    int32_t flip;
+    int32_t unused;
+};
+
+// A convolution of `channels` to `filters`, or of each channel by itself (`depthwise`).
+//
+// Weights are [filters, channels, kernel_y, kernel_x], or [channels, filters] (`by_inputs`, one pixel). A scale
+// and a zero point for all filters, or for each (`scales_apart`, `zeros_apart`).
+struct layer {
+    const uint8_t *weights;
+    const int32_t *bias;  // NULL: none
+    struct scaled given, weight, made;
+    int32_t scales_apart, zeros_apart, by_inputs, depthwise;
+    int32_t channels, filters;
+    int32_t kernel_y, kernel_x, stride_y, stride_x, step_y, step_x, above, left;
+    int32_t height, width, made_height, made_width;
+};
+
+// A sum of two tensors; `over`: which of them the last layer makes.
+struct addition {
+    struct scaled first, second, made;
+    const uint8_t *other;  // NULL: nothing is added
+    int32_t over;
+    int32_t unused;
+};
+
+// Planes of floats of which a rectangle is quantised and turned: channels lie last then.
+struct picture {
+    const float *planes;  // NULL: the first layer reads bytes
+    size_t plane, line;   // floats from one plane, one line, to the next
+    int32_t first_line;   // of the rectangle: the one that `planes` begins with
+    int32_t first_column;
+    struct scaled made;
+};
+
+enum { MOST_LAYERS = 3 };
+
+// One layer; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
+// last one at a time (`rows`), whose sums are in memory of the task.
+//
+// Rows [first_row, end_row) of the last layer are made. `n_parts` may run at once, each with memory of
+// `n_bytes`; that and `cost`, about the nanoseconds of one part alone, says integers_fit.
+struct task {
+    int32_t n_layers, depthwise;  // which of the layers is; -1: none
+    int32_t group, rows;
+    int32_t first_row, end_row;
+    int32_t n_parts;
+    int32_t failed;
+    size_t n_bytes;
+    double cost;
+    const uint8_t *given;
+    uint8_t *made;
+    struct picture picture;
+    struct addition addition;
+    struct layer layers[MOST_LAYERS];
+};
+
+// The average of each channel of `pixels` pixels.
+struct average {
+    const uint8_t *given;
+    uint8_t *made;
+    struct scaled from, to;
+    int32_t channels, pixels;
+};
+
+struct integers {
+    // Chooses groups and rows of a task for memory of about `most` bytes a part, and says what it takes.
+    size_t (*fit)(struct task *task, size_t most);
+    void (*part)(void *task, size_t number);
+    void (*average)(const struct average *average);
+};
+
+#endif

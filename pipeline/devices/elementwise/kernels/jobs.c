@@ -1,0 +1,38 @@
+// Jobs of quantised layers: on the threads of the library, or handed to an operator of ONNX Runtime.
+//
+// The operator finds its job by the thread that runs the session, not in its graph: no file can name an address.
+#include "jobs.h"
+
+#include "integers/integers.h"
+#include "processors.h"
+
+static _Thread_local struct job held;
+static _Thread_local int is_held;
+
+const struct job *elementwise_take_job(void) {
+    if (!is_held) return NULL;
+    is_held = 0;
+    return &held;
+}
+
+static struct job job_of(struct task *task) {
+    task->failed = 0;
+    return (struct job){integer_kernels->part, task, (size_t)task->n_parts};
+}
+
+// Runs a task; returns whether memory was short.
+int integers_run(struct task *task) {
+    const struct job job = job_of(task);
+    elementwise_share(&job, task->n_parts);
+    return task->failed;
+}
+
+// Has the next operator `Job` that this thread runs do a task; NULL: none.
+void integers_hand_over(struct task *task) {
+    is_held = task != NULL;
+    if (task) held = job_of(task);
+}
+
+size_t integers_fit(struct task *task, size_t most) { return integer_kernels->fit(task, most); }
+
+void integers_average(const struct average *average) { integer_kernels->average(average); }

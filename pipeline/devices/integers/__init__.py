@@ -1,0 +1,1 @@
+"""Quantised layers by the native library: the bits of ONNX Runtime, in little memory."""

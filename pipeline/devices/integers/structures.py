@@ -1,0 +1,107 @@
+"""The structures of elementwise/kernels/integers/integers.h."""
+
+import ctypes
+
+MOST_LAYERS = 3
+
+
+class Scaled(ctypes.Structure):
+    """`struct scaled`: where a scale and a zero point lie."""
+
+    _fields_ = (
+        ("scale", ctypes.c_void_p),
+        ("zero", ctypes.c_void_p),
+        ("flip", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class Layer(ctypes.Structure):
+    """`struct layer`."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("given", Scaled),
+        ("weight", Scaled),
+        ("made", Scaled),
+        ("scales_apart", ctypes.c_int32),
+        ("zeros_apart", ctypes.c_int32),
+        ("by_inputs", ctypes.c_int32),
+        ("depthwise", ctypes.c_int32),
+        ("channels", ctypes.c_int32),
+        ("filters", ctypes.c_int32),
+        ("kernel_y", ctypes.c_int32),
+        ("kernel_x", ctypes.c_int32),
+        ("stride_y", ctypes.c_int32),
+        ("stride_x", ctypes.c_int32),
+        ("step_y", ctypes.c_int32),
+        ("step_x", ctypes.c_int32),
+        ("above", ctypes.c_int32),
+        ("left", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("made_height", ctypes.c_int32),
+        ("made_width", ctypes.c_int32),
+    )
+
+
+class Addition(ctypes.Structure):
+    """`struct addition`."""
+
+    _fields_ = (
+        ("first", Scaled),
+        ("second", Scaled),
+        ("made", Scaled),
+        ("other", ctypes.c_void_p),
+        ("over", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class Picture(ctypes.Structure):
+    """`struct picture`."""
+
+    _fields_ = (
+        ("planes", ctypes.c_void_p),
+        ("plane", ctypes.c_size_t),
+        ("line", ctypes.c_size_t),
+        ("first_line", ctypes.c_int32),
+        ("first_column", ctypes.c_int32),
+        ("made", Scaled),
+    )
+
+
+class Task(ctypes.Structure):
+    """`struct task`."""
+
+    _fields_ = (
+        ("n_layers", ctypes.c_int32),
+        ("depthwise", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("first_row", ctypes.c_int32),
+        ("end_row", ctypes.c_int32),
+        ("n_parts", ctypes.c_int32),
+        ("failed", ctypes.c_int32),
+        ("n_bytes", ctypes.c_size_t),
+        ("cost", ctypes.c_double),
+        ("given", ctypes.c_void_p),
+        ("made", ctypes.c_void_p),
+        ("picture", Picture),
+        ("addition", Addition),
+        ("layers", Layer * MOST_LAYERS),
+    )
+
+
+class Average(ctypes.Structure):
+    """`struct average`."""
+
+    _fields_ = (
+        ("given", ctypes.c_void_p),
+        ("made", ctypes.c_void_p),
+        ("source", Scaled),
+        ("target", Scaled),
+        ("channels", ctypes.c_int32),
+        ("pixels", ctypes.c_int32),
+    )

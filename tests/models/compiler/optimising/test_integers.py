@@ -1,0 +1,246 @@
+"""Weights that are integers in the source and computed as floats: int8 in the file, blocked kernels."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnx.parser import parse_model
+
+from models.compiler import CompileOptions
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack
+from models.packs.records.spans import Store
+from models.packs.storing import read_span
+from models.runtime.sessions import open_reference, open_resident
+from tests.models.nets import written
+from tests.models.streamed import compiled, same, streamed
+
+CHANNELS = 64
+KERNEL = (CHANNELS, CHANNELS, 3, 3)
+RNG = np.random.default_rng(4)
+INT8 = RNG.integers(-127, 128, KERNEL).astype(np.int8)
+SCALES = np.linspace(0.0002, 0.0004, CHANNELS).astype(np.float32)
+FACTORS = np.linspace(0.5, 1.5, CHANNELS, dtype=np.float32)
+BEHIND = """r = Relu(c)
+            p = GlobalAveragePool(r)
+            g = Flatten(p)
+            y = Gemm<transB=1>(g, m, n)"""
+
+
+def _model(
+    text: str, opset: int = 21, **constants: np.ndarray | onnx.TensorProto
+) -> onnx.ModelProto:
+    model = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,{CHANNELS},9,9] x) => (float[1,40] y) {{ {text} {BEHIND} }}"""
+    )
+    dense = np.linspace(-1, 1, 40 * CHANNELS, dtype=np.float32).reshape(40, CHANNELS)
+    constants |= {"m": dense, "n": np.linspace(-1, 1, 40, dtype=np.float32)}
+    model.graph.initializer.extend(
+        array if isinstance(array, onnx.TensorProto) else numpy_helper.from_array(array, name)
+        for name, array in constants.items()
+    )
+    return model
+
+
+def _int4(name: str, array: np.ndarray) -> onnx.TensorProto:
+    return helper.make_tensor(name, onnx.TensorProto.INT4, array.shape, array.ravel())
+
+
+def per_channel() -> onnx.ModelProto:
+    return _model(
+        "w = DequantizeLinear<axis=0>(q, s, z) c = Conv<pads=[1,1,1,1]>(x, w)",
+        q=INT8,
+        s=SCALES,
+        z=np.zeros(CHANNELS, np.int8),
+    )
+
+
+def unsigned_and_turned() -> onnx.ModelProto:
+    """One scale and a zero point for all, channels last, as TFLite has them."""
+    return _model(
+        """t = DequantizeLinear(q, s, z)
+            w = Transpose<perm=[0,3,1,2]>(t)
+            c = Conv<pads=[1,1,1,1]>(x, w)""",
+        q=(INT8.transpose(0, 2, 3, 1).astype(np.int16) + 128).astype(np.uint8),
+        s=np.array(0.0003, np.float32),
+        z=np.array(128, np.uint8),
+    )
+
+
+def four_bits() -> onnx.ModelProto:
+    return _model(
+        "w = DequantizeLinear<axis=0>(q, s, z) c = Conv<pads=[1,1,1,1]>(x, w)",
+        q=_int4("q", INT8 // 16),
+        s=SCALES * 16,
+        z=_int4("z", np.zeros(CHANNELS, np.int8)),
+    )
+
+
+def before_a_batch_norm() -> onnx.ModelProto:
+    return _model(
+        """w = DequantizeLinear<axis=0>(q, s, z)
+            b = Conv<pads=[1,1,1,1]>(x, w)
+            c = BatchNormalization(b, f, f, f, f)""",
+        q=INT8,
+        s=SCALES,
+        z=np.zeros(CHANNELS, np.int8),
+        f=FACTORS,
+    )
+
+
+def sixteen_bits() -> onnx.ModelProto:
+    """Activations of 16 bits, for which no kernel of integers is."""
+    return _model(
+        """x16 = QuantizeLinear(x, a, o)
+            xd = DequantizeLinear(x16, a, o)
+            w = DequantizeLinear<axis=0>(q, s, z)
+            b = Conv<pads=[1,1,1,1]>(xd, w)
+            c16 = QuantizeLinear(b, a, o)
+            c = DequantizeLinear(c16, a, o)""",
+        a=np.array(0.0005, np.float32),
+        o=np.array(32768, np.uint16),
+        q=INT8,
+        s=SCALES,
+        z=np.zeros(CHANNELS, np.int8),
+    )
+
+
+def in_blocks() -> onnx.ModelProto:
+    return _model(
+        "w = DequantizeLinear<axis=1, block_size=16>(q, s) c = Conv<pads=[1,1,1,1]>(x, w)",
+        q=INT8,
+        s=RNG.uniform(0.0002, 0.0004, (CHANNELS, 4, 3, 3)).astype(np.float32),
+    )
+
+
+def _input() -> NDArray[np.float32]:
+    return np.random.default_rng(6).standard_normal((1, CHANNELS, 9, 9)).astype(np.float32)
+
+
+def _compared(model: onnx.ModelProto, folder: Path, options: CompileOptions | None = None) -> Pack:
+    """Compile ``model``, compare what streams with ONNX Runtime, and return the pack."""
+    source = written(model, folder / "m.onnx")
+    pack = compiled(source, folder, options)
+    (expected,) = open_resident(str(source)).run(None, {"x": _input()})
+    # What is rounded to 16 bits may be rounded otherwise.
+    far = 5e-4 if "QuantizeLinear" in operators(pack.manifest) else 1e-5
+    same(streamed(pack, {"x": _input()}), {"y": expected}, 0, far * np.abs(expected).max())
+    return pack
+
+
+def operators(manifest: Manifest) -> Counter[str]:
+    return Counter(layer.operator for layer in manifest.layers)
+
+
+def _bytes_a_number(pack: Pack) -> float:
+    """Return what the numbers of the convolution take in the file, scales and pages, too."""
+    (layer,) = (layer for layer in pack.manifest.layers if "Conv" in layer.operator)
+    pieces = pack.manifest.pieces[layer.first_piece : layer.end_piece]
+    spans = [pack.manifest.spans[piece.span] for piece in pieces if piece.span is not None]
+    return sum(span.file_length for span in spans) / INT8.size
+
+
+@pytest.mark.parametrize(
+    "make",
+    [per_channel, unsigned_and_turned, four_bits, before_a_batch_norm, sixteen_bits],
+    ids=lambda make: make.__name__,
+)
+def test_integers_of_the_source_are_integers_in_the_file(make: object, tmp_path: Path) -> None:
+    pack = _compared(make(), tmp_path)  # type: ignore[operator]
+    assert _bytes_a_number(pack) < 1.4
+    assert pack.manifest.store == "fp32"
+    # No sweep makes floats of weights, and the convolution is the one for constant weights.
+    assert pack.manifest.resident_pieces == []
+    assert operators(pack.manifest)["DequantizeLinear"] == 2 * (make is sixteen_bits)
+    assert "FusedConv" not in operators(pack.manifest)
+
+
+def test_scales_of_blocks_make_floats_and_a_warning(tmp_path: Path) -> None:
+    warned: list[str] = []
+    pack = _compared(in_blocks(), tmp_path, CompileOptions(warn=warned.append))
+    assert _bytes_a_number(pack) >= 4
+    assert not pack.manifest.expands
+    assert warned == [
+        "weights 'q' become float32, in the file, too: they have a scale for each block"
+    ]
+
+
+@pytest.mark.parametrize("store", ["int8", "lossless"])
+def test_integers_stay_the_same_whatever_is_asked_for(store: Store, tmp_path: Path) -> None:
+    pack = compiled(
+        written(per_channel(), tmp_path / "m.onnx"), tmp_path, CompileOptions(store=store)
+    )
+    assert _bytes_a_number(pack) < 1.4
+    numbers = [read_span(pack.weights_path, span).view("f4") for span in pack.manifest.spans]
+    given = INT8.astype(np.float32) * SCALES[:, None, None, None]
+    assert np.isin(given, np.concatenate(numbers)).all()
+
+
+def _signed(inputs: str, outputs: str, before: str, behind: str) -> onnx.ModelProto:
+    """Signed activations, of which two operators read the same; a limit with a symmetric scale."""
+    model = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g ({inputs} x) => ({outputs} y) {{
+            {before}
+            w = DequantizeLinear<axis=0>(q, s, z)
+            b = Conv<pads=[1,1,1,1]>(a, w)
+            b8 = QuantizeLinear(b, t, o)
+            bd = DequantizeLinear(b8, t, o)
+            e = Conv<pads=[1,1,1,1]>(bd, w)
+            r = Relu(e)
+            e8 = QuantizeLinear(r, t, m)
+            ed = DequantizeLinear(e8, t, m)
+            d = Add(bd, ed)
+            {behind}
+        }}"""
+    )
+    constants: dict[str, np.ndarray] = {
+        "t": np.array(0.03, np.float32),
+        "o": np.array(-3, np.int8),
+        "m": np.array(0, np.int8),
+        "q": INT8,
+        "s": SCALES,
+        "z": np.zeros(CHANNELS, np.int8),
+    }
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    return model
+
+
+SHAPE = f"[1,{CHANNELS},9,9]"
+FLOATS = (
+    f"float{SHAPE}",
+    f"float{SHAPE}",
+    "x8 = QuantizeLinear(x, t, o) a = DequantizeLinear(x8, t, o)",
+    "d8 = QuantizeLinear(d, t, o) y = DequantizeLinear(d8, t, o)",
+)
+INTEGERS = (
+    f"int8{SHAPE}",
+    f"int8{SHAPE}",
+    "a = DequantizeLinear(x, t, o)",
+    "y = QuantizeLinear(d, t, o)",
+)
+
+
+@pytest.mark.parametrize("ports", [FLOATS, INTEGERS], ids=["floats", "integers"])
+def test_signed_activations_are_computed_as_integers(
+    ports: tuple[str, str, str, str], tmp_path: Path
+) -> None:
+    source = written(_signed(*ports), tmp_path / "m.onnx")
+    pack = compiled(source, tmp_path)
+    (port,) = pack.manifest.inputs
+    given = (_input() * (1 if port.dtype == "float32" else 40)).astype(port.dtype)
+    (expected,) = open_reference(source, optimise=False).run(None, {"x": given})
+    got = streamed(pack, {"x": given})["y"]
+    assert np.ptp(expected.astype(float)) > 100 * (0.03 if port.dtype == "float32" else 1)
+    # Sums of integers and of floats may lie on two sides of a half; here none does.
+    np.testing.assert_array_equal(got, expected)
+    found = operators(pack.manifest)
+    assert found["QLinearConv"] + found["QGemm"] >= 2
+    assert found["QLinearAdd"] == 1
+    assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()

@@ -1,0 +1,130 @@
+"""Weights that layers share: once in the file, once in memory where they stay, the same answers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.compiler import CompileOptions, compile_onnx
+from models.errors import PackError
+from models.initial import filled
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack, open_pack
+from models.packs.records.spans import Store
+from models.packs.same_spans import SameSpans, shared_bytes
+from models.zoo.builder import Builder, Tensor
+from pipeline.planning.draft import Drafts
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.planning.thumb import rule_of_thumb
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import CHUNK_BYTES, answers, written
+from tests.models.packs.test_pack import edit, put
+from tests.models.refusal import refuses
+from tests.models.streamed import compiled, same, streamed
+from tests.pipeline.made_profiles import profile
+
+OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
+IMAGE = np.random.default_rng(0).standard_normal((1, 3, 24, 24), np.float32)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two halves of an image through the same layers, whose batch norms are folded apart; then a third."""
+    net = Builder("siamese", 24)
+
+    def seen(x: Tensor, last: str) -> Tensor:
+        for label, channels in (("one", 32), ("two", 64), (last, 64)):
+            x = net.relu(net.norm(net.conv(x, channels, 3, label=label), label=f"{label}.norm"))
+        return net.global_pool(x)
+
+    halves = [seen(net.crop(net.image, 0, left, 24, 12), "three") for left in (0, 12)]
+    alone = seen(net.crop(net.image, 0, 6, 24, 12), "four")
+    total = net.add(net.add(*halves), alone)
+    model = filled(net.model(net.linear(net.flatten(total), 10)))
+    return written(model, tmp_path_factory.mktemp("nets") / "siamese.onnx")
+
+
+@pytest.fixture(scope="module")
+def pack(source: Path) -> Pack:
+    return compiled(source, source.parent, OPTIONS)
+
+
+def test_the_file_has_them_once(pack: Pack, source: Path) -> None:
+    spans = pack.manifest.spans
+    assert pack.manifest.format_version == 3
+    ends = {span.file_offset: span.file_end for span in spans}
+    assert sum(end - start for start, end in ends.items()) == pack.weights_path.stat().st_size
+    all_bytes, own = sum(span.length for span in spans), pack.weights_path.stat().st_size
+    assert all_bytes - own == shared_bytes(pack.manifest) > 0.4 * all_bytes
+    found = answers(pack.model_path, {"image": IMAGE})
+    same(found, answers(source, {"image": IMAGE}), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("store", ["fp32", "int8", "lossless"])
+def test_answers_are_those_of_weights_of_their_own(
+    store: Store, source: Path, tmp_path: Path
+) -> None:
+    pack = compiled(source, tmp_path, replace(OPTIONS, store=store))
+    expected = streamed(pack, {"image": IMAGE}, "pre")
+    same(streamed(pack, {"image": IMAGE}, "2s", times=2), expected)
+    same(streamed(pack, {"image": IMAGE}, "auto", times=2), expected)
+    limit = 0.1 if store == "int8" else 1e-4
+    same(expected, answers(source, {"image": IMAGE}), rtol=limit, atol=limit)
+    assert SameSpans(pack.manifest.spans).n_bytes(range(len(pack.manifest.spans))) < sum(
+        span.length for span in pack.manifest.spans
+    )
+
+
+def test_what_stays_in_memory_is_there_once(pack: Pack) -> None:
+    manifest = pack.manifest
+    plan = make_plan(manifest, ARCHITECTURES["pre"])
+    assert plan.resident_bytes == pack.weights_path.stat().st_size
+    known = SameSpans(manifest.spans)
+    assert all(plan.spans[span] == plan.spans[known.first(span)] for span in plan.resident)
+    places = {(plan.spans[span], manifest.spans[span].length) for span in plan.resident}
+    assert sum(length for _, length in places) == plan.resident_bytes
+
+
+def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
+    manifest, auto = pack.manifest, ARCHITECTURES["auto"]
+    everything = rule_of_thumb(manifest, auto, pack.weights_path.stat().st_size)
+    assert not everything.streamed
+    known = SameSpans(manifest.spans)
+    some = known.with_same([len(manifest.spans) // 3])
+    assert len(some) == 2
+    choice = Choice(1 << 18, 1 << 16, 1 << 16, resident=some)
+    plan = make_plan(manifest, auto, choice=choice)
+    draft = Drafts(manifest, profile(manifest).durations).draft(choice)
+    assert draft.weight_bytes == plan.weight_bytes
+    assert plan.resident_bytes == known.n_bytes(plan.resident)
+
+
+def swapped(manifest: Manifest) -> tuple[int, int]:
+    """Return a span that is the same as an earlier one, and an earlier one of another length."""
+    number = next(number for number, span in enumerate(manifest.spans) if span.at is not None)
+    length = manifest.spans[number].length
+    return number, next(n for n, span in enumerate(manifest.spans) if span.length != length)
+
+
+@pytest.mark.parametrize(
+    ("at", "fault"),
+    [("other", "is not the same"), (4096 * 3 + 1, "is not on 4096"), (1 << 40, "leaves a hole")],
+)
+def test_what_lies_elsewhere_is_one_that_was_before(
+    at: int | str, fault: str, source: Path, tmp_path: Path
+) -> None:
+    folder = compile_onnx(source, tmp_path / "net", OPTIONS)
+    number, other = swapped(open_pack(folder).manifest)
+    place = open_pack(folder).manifest.spans[other].file_offset if at == "other" else at
+    path = edit(folder, put("spans", number, "at", place))
+    with refuses(PackError, path, f"spans.{number}", fault):
+        open_pack(folder)
+
+
+def test_an_older_reader_is_told(source: Path, tmp_path: Path) -> None:
+    folder = compile_onnx(source, tmp_path / "net", OPTIONS)
+    path = edit(folder, put("format_version", 2))
+    with refuses(PackError, path, "format_version: 2 has no spans that are stored"):
+        open_pack(folder)

@@ -1,0 +1,205 @@
+"""Quantised layers with random weights as pieces, run by ONNX Runtime and by the native library."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.packs.records.pieces import Operand, Piece
+from models.runtime.sessions import open_piece, run_session
+from pipeline.devices.elementwise.library import Library, find_library
+from pipeline.devices.integers.binding import bind_average, bind_task, fitted
+from pipeline.devices.integers.layers import QuantisedAverage
+from pipeline.devices.integers.recognising import recognised
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def native() -> Library:
+    """Return the native library."""
+    found = find_library()
+    assert isinstance(found, Library), found
+    return found
+
+
+@dataclass
+class Network:
+    """Nodes that are added one by one; ``last``: the name of what the newest makes, and its shape."""
+
+    seed: int
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+    weight_dtype: str = "int8"
+    apart: bool = True
+    zeros: bool = False
+    source: str = "x"
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+        self.given = {"x": self._bytes(self.dtype, self.shape)}
+        self.last = "x"
+        self.scaling = self._scaling("x", self.dtype)
+
+    def picture(self, planes: tuple[int, ...], rows: slice, columns: slice) -> "Network":
+        """Begin with a rectangle of an image of floats instead of bytes."""
+        self.given = {"x": self.random.normal(0, 2, planes).astype(np.float32)}
+        names = [*self.scaling]
+        self.nodes.append(helper.make_node("QuantizeLinear", ["x", *names], ["q"]))
+        name = "q"
+        for axis, cut in ((2, rows), (3, columns)):
+            bounds = [self._constant(np.array([n], np.int64)) for n in (cut.start, cut.stop, axis)]
+            self.nodes.append(helper.make_node("Slice", [name, *bounds], [f"cut{axis}"]))
+            name = f"cut{axis}"
+        self.nodes.append(helper.make_node("Transpose", [name], ["turned"], perm=[0, 2, 3, 1]))
+        self.last = "turned"
+        self.shape = (1, rows.stop - rows.start, columns.stop - columns.start, planes[1])
+        return self
+
+    def conv(
+        self,
+        filters: int,
+        kernel: int = 1,
+        stride: int = 1,
+        pad: int = 0,
+        step: int = 1,
+        group: int = 1,
+    ) -> "Network":
+        _, height, width, channels = self.shape
+        weights = (filters, channels // group, kernel, kernel)
+        size = [(n + 2 * pad - (kernel - 1) * step - 1) // stride + 1 for n in (height, width)]
+        operands = self._operands(weights, filters)
+        name = f"y{len(self.nodes)}"
+        made = self._scaling(name, self.dtype, float(np.sqrt(np.prod(weights[1:]))))
+        bias = self._constant(self.random.integers(-999, 999, filters).astype(np.int32))
+        self.nodes.append(
+            helper.make_node(
+                "QLinearConv",
+                [self.last, *self.scaling, *operands, *made, bias],
+                [name],
+                domain="com.microsoft",
+                channels_last=1,
+                group=group,
+                kernel_shape=[kernel] * 2,
+                strides=[stride] * 2,
+                pads=[pad] * 4,
+                dilations=[step] * 2,
+            )
+        )
+        self.last, self.scaling, self.shape = name, made, (1, *size, filters)
+        return self
+
+    def product(self, filters: int, turned: bool = False) -> "Network":
+        weights = (filters, self.shape[-1]) if turned else (self.shape[-1], filters)
+        operands = self._operands(weights, filters)
+        made = self._scaling("p", self.dtype, float(np.sqrt(self.shape[-1])))
+        bias = self._constant(self.random.integers(-999, 999, filters).astype(np.int32))
+        inputs = [self.last, *self.scaling, *operands, bias, *made]
+        self.nodes.append(
+            helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft", transB=int(turned))
+        )
+        self.last, self.scaling, self.shape = "p", made, (self.shape[0], filters)
+        return self
+
+    def plus(self, first: bool) -> "Network":
+        """Add another tensor of the newest one's shape: it is the ``first`` operand, or the second."""
+        self.given["z"] = self._bytes(self.dtype, self.shape)
+        own, other = [self.last, *self.scaling], ["z", *self._scaling("z", self.dtype)]
+        made = self._scaling("s", self.dtype)
+        operands = [*other, *own] if first else [*own, *other]
+        node = helper.make_node("QLinearAdd", [*operands, *made], ["s"], domain="com.microsoft")
+        self.nodes.append(node)
+        self.last, self.scaling = "s", made
+        return self
+
+    def average(self) -> "Network":
+        made = self._scaling("a", self.dtype, 0.3)
+        inputs = [self.last, *self.scaling, *made]
+        self.nodes.append(
+            helper.make_node(
+                "QLinearGlobalAveragePool", inputs, ["a"], domain="com.microsoft", channels_last=1
+            )
+        )
+        self.last, self.shape = "a", (1, 1, 1, self.shape[-1])
+        return self
+
+    def serialised(self) -> bytes:
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for name, a in self.given.items()
+        ]
+        kind = TensorProto.UINT8 if self.dtype == "uint8" else TensorProto.INT8
+        outputs = [helper.make_tensor_value_info(self.last, kind, self.shape)]
+        held = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
+        graph = helper.make_graph(self.nodes, "g", inputs, outputs, held)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        return bytes(
+            helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        )
+
+    def expected(self) -> NDArray[Any]:
+        """Return what ONNX Runtime makes of it."""
+        return run_session(open_piece(self.serialised()), self.given)[self.last]
+
+    def operand(self, name: str, array: NDArray[Any]) -> Operand:
+        return Operand(dtype=array.dtype.name, shape=array.shape, kind="value", index=0)
+
+    def piece(self) -> Piece:
+        made = np.zeros(self.shape, self.dtype)
+        return Piece(
+            graph=0,
+            span=None,
+            inputs=tuple(self.operand(name, array) for name, array in self.given.items()),
+            outputs=(self.operand(self.last, made),),
+        )
+
+    def computed(self, threads: int = 1, workspace: int = 12 << 10) -> NDArray[Any]:
+        """Return what the native library makes of it."""
+        found = recognised(self.serialised(), self.piece())
+        assert found is not None
+        made = np.zeros(self.shape, self.dtype)
+        places = {**self.constants, **self.given, self.last: made}
+        if isinstance(found, QuantisedAverage):
+            bind_average(found, places, native())()
+        else:
+            library = native()
+            task = fitted(found, library, threads, workspace)
+            bind_task(found, places, task, workspace, lambda task: _run(library, task))()
+        return made
+
+    def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        limits = np.iinfo(dtype)
+        return self.random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+    def _scaling(self, name: str, dtype: str, factor: float = 1.0) -> tuple[str, str]:
+        limits = np.iinfo(dtype)
+        zero = self.random.integers(limits.min, limits.max + 1)
+        scale = np.float32(self.random.uniform(0.01, 0.05) * factor)
+        return self._constant(np.array(scale)), self._constant(np.array(zero, dtype))
+
+    def _operands(self, shape: tuple[int, ...], filters: int) -> tuple[str, str, str]:
+        """Return weights, scales and zero points; a scale for each filter where these are ``apart``."""
+        weights = self._constant(self._bytes(self.weight_dtype, shape))
+        count = (filters,) if self.apart else ()
+        scales = self.random.uniform(0.002, 0.02, count).astype(np.float32)
+        middle = 128 if self.weight_dtype == "uint8" else 0
+        zeros = np.full(count, middle) + (self.random.integers(-9, 9, count) if self.zeros else 0)
+        return (
+            weights,
+            self._constant(np.asarray(scales)),
+            self._constant(np.asarray(zeros).astype(self.weight_dtype)),
+        )
+
+    def _constant(self, array: NDArray[Any]) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+
+def _run(library: Library, task: Any) -> None:
+    assert library.run_task(task)

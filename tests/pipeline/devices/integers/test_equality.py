@@ -1,0 +1,108 @@
+"""Quantised layers by the native library give the bits of ONNX Runtime, whatever the memory and threads."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.pipeline.devices.integers.quantised import Network, native
+
+SMALL, LARGE = 1, 1 << 20
+
+
+def _begun(seed: int, **given: object) -> tuple[Network, int, int]:
+    """Return a network of random size, its channels, and a number of filters."""
+    random = np.random.default_rng(seed)
+    channels, filters = int(random.integers(2, 40)), int(random.integers(1, 50))
+    height, width = map(int, random.integers(6, 19, 2))
+    kinds = [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")]
+    dtype, weights = kinds[seed % len(kinds)]
+    network = Network(
+        seed,
+        (1, height, width, channels),
+        dtype,
+        weights,
+        apart=seed % 2 == 0,
+        zeros=seed % 4 > 1,
+        **given,  # type: ignore[arg-type]
+    )
+    return network, channels, filters
+
+
+def _point(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return network.conv(filters)
+
+
+def _window(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return network.conv(filters, 3, 1 + seed % 3, 1, 1 + seed % 2)
+
+
+def _each(seed: int) -> Network:
+    network, channels, _ = _begun(seed)
+    return network.conv(channels, 3 + 2 * (seed % 2), 1 + seed % 2, 1, group=channels)
+
+
+def _product(seed: int) -> Network:
+    network, channels, filters = _begun(seed)
+    return Network(seed, (network.shape[1], channels)).product(filters, turned=seed % 2 == 0)
+
+
+def _average(seed: int) -> Network:
+    network, _, _ = _begun(seed)
+    return network.average()
+
+
+def _bottleneck(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return network.conv(70).conv(70, 3, 1 + seed % 2, 1, group=70).conv(filters)
+
+
+def _residual(seed: int) -> Network:
+    network, channels, _ = _begun(seed)
+    inner = network.conv(33).conv(33, 3, 1, 1, group=33).conv(channels)
+    return inner.plus(first=seed % 2 == 0)
+
+
+def _picture(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return _cut(network).conv(filters, 3, 2, 1)
+
+
+def _picture_and_bottleneck(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return _cut(network).conv(24, 3, 2, 1).conv(24, 3, 1, 1, group=24).conv(filters)
+
+
+def _cut(network: Network) -> Network:
+    """Return a network that reads a rectangle of an image, which is a little larger."""
+    _, height, width, _ = network.shape
+    planes = (1, 3, height + 9, width + 8)
+    return network.picture(planes, slice(2, height + 5), slice(1, width + 4))
+
+
+@pytest.fixture(params=[True, False], ids=["dot products", "without"])
+def _products(request: pytest.FixtureRequest) -> Iterator[None]:
+    library = native()
+    library.use_dot_products(request.param)
+    yield
+    library.use_dot_products(True)
+
+
+@pytest.mark.usefixtures("_products")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(_point, _window, _each, _product, _average),
+        *(_bottleneck, _residual, _picture, _picture_and_bottleneck),
+    ],
+)
+def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
+    for seed in range(8):
+        network = kind(seed)
+        if seed == 0 and kind is not _average:
+            assert len(np.unique(network.expected())) > 20  # or all would be the largest byte
+        expected = network.expected()
+        for threads, workspace in ((1, SMALL), (2, 2 << 14), (3, LARGE)):
+            assert np.array_equal(network.computed(threads, workspace), expected), (seed, threads)
