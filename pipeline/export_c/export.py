@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.packs.pack import Pack
+from pipeline.export_c.bands import plan_in_bands
 from pipeline.export_c.lowering.fusing import fused
 from pipeline.export_c.lowering.lower import lower
-from pipeline.export_c.memory import Memory, plan_memory
+from pipeline.export_c.lowering.steps import Program
+from pipeline.export_c.memory import Memory
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.swish import with_swish
 from pipeline.export_c.network.unblocking import plain_network
-from pipeline.export_c.writing.api import Api, Ports, Weights, api_of
+from pipeline.export_c.regions.bottlenecks import with_bottlenecks
+from pipeline.export_c.regions.copies import live, without_whole_copies
+from pipeline.export_c.regions.views import check_asked, with_views
+from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of
 from pipeline.export_c.writing.folder import Content, write_folder
 from pipeline.export_c.writing.header import header
 from pipeline.export_c.writing.names import identifier
@@ -27,13 +32,16 @@ class Options:
 
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
     (None: as large as the compiler's chunks for so many weights). ``ports``: whose memory inputs and
-    outputs are. ``prefix``: of all names, None: the pack's name.
+    outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory, or a
+    callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
     """
 
     weights: Weights = "const"
     ports: Ports = "caller"
     prefix: str | None = None
     buffer_bytes: int | None = None
+    inputs: Inputs = "memory"
+    arena_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,12 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
         ExportError: something in it cannot become C; the message names node, operator and reason.
     """
     network = standard_network(pack)
-    api = api_of(network, options.prefix or identifier(pack.name), options.weights, options.ports)
-    outputs = [port.name for port in network.outputs]
-    program = fused(lower(network), frozenset(outputs))
-    inputs = [port.name for port in network.inputs]
-    memory = plan_memory(program, inputs, outputs, options.ports == "arena")
+    prefix = options.prefix or identifier(pack.name)
+    api = api_of(network, prefix, options.weights, options.ports, options.inputs)
+    program = in_regions(network, api.asks)
+    inputs, outputs = ([port.name for port in ports] for ports in (api.given, network.outputs))
+    inside = options.ports == "arena"
+    memory = plan_in_bands(program, inputs, outputs, inside, options.arena_bytes)
     stored = store(memory.steps)
     loads = None
     if api.reads:
@@ -74,6 +83,20 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
     if api.reads:
         files[f"{api.prefix}.weights"] = file
     return Exported(files, api, memory, source.buffer_bytes, stored.weight_bytes)
+
+
+def in_regions(network: Network, asks: bool) -> Program:
+    """Return the steps of ``network``, those as one that need less memory so.
+
+    ``asks``: rows of its input are asked for.
+    """
+    outputs = frozenset(port.name for port in network.outputs)
+    inputs = [port.name for port in network.inputs]
+    program = without_whole_copies(fused(lower(network), outputs), outputs)
+    program = live(with_views(program, inputs, asks), outputs)
+    if asks:
+        check_asked(program, inputs)
+    return with_bottlenecks(program, outputs)
 
 
 def standard_network(pack: Pack) -> Network:

@@ -2,7 +2,8 @@
 
 First copies that need not be: a value that is all of another one, or a part of it, is the same memory where
 nothing else wants to lie there. Then steps that may write over what they read. What is left has a life, and
-the planner of arenas gives it a place (pipeline/planning/arena.py).
+the planner of arenas gives it a place (pipeline/planning/arena.py), and so it does to the scratch of steps
+that compute some rows at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,20 @@ class Place:
 class Memory:
     """``steps`` that are left, ``places`` of what they read and make, and the bytes of the arena.
 
-    ``lower_bound_bytes``: no arrangement of the same values takes less.
+    ``held``: bytes of the arena that are in use while each step runs. ``lower_bound_bytes``: no
+    arrangement of the same values takes less.
     """
 
     steps: Sequence[Step]
     places: Mapping[str, Place]
     arena_bytes: int
     lower_bound_bytes: int
+    held: Sequence[int]
+
+
+def scratch_of(step: Step) -> str:
+    """Return the name of the memory that only ``step`` uses, while it runs."""
+    return f"{step.output} (scratch)"
 
 
 def plan_memory(
@@ -147,7 +155,7 @@ class _Lies:
         return root == other_root and max(start, other_start) < min(end, other_end)
 
     def placed(self, steps: Sequence[Step]) -> Memory:
-        lives = self._lives()
+        lives = self._lives() | _scratch_lives(steps)
         names = [name for name in lives if name not in self._outside]
         plan = plan_arena(tuple(lives[name] for name in names))
         bases = {name: Place(None, at) for name, at in zip(names, plan.offsets, strict=True)}
@@ -156,7 +164,12 @@ class _Lies:
         for name in {*self._read, *self._written}:
             root, offset = self._root(name)
             places[name] = replace(bases[root], offset=bases[root].offset + offset)
-        return Memory(steps, places, plan.n_bytes, plan.lower_bound_bytes)
+        places |= {name: place for name, place in bases.items() if name not in self._values}
+        held = [
+            sum(lives[name].n_bytes for name in names if lives[name].start <= now < lives[name].end)
+            for now in range(1, len(steps) + 1)
+        ]
+        return Memory(steps, places, plan.n_bytes, plan.lower_bound_bytes, held)
 
     def _lives(self) -> dict[str, Lifetime]:
         """Return the life of each root: from when any part of it is written until all were read."""
@@ -169,3 +182,12 @@ class _Lies:
             root: Lifetime(self._values[root].n_bytes, min(moments) + 1, max(moments) + 2)
             for root, moments in sorted(uses.items(), key=lambda item: (min(item[1]), item[0]))
         }
+
+
+def _scratch_lives(steps: Sequence[Step]) -> dict[str, Lifetime]:
+    """Return the life of each scratch: its step."""
+    return {
+        scratch_of(step): Lifetime(step.bands.n_bytes, number + 1, number + 2)
+        for number, step in enumerate(steps)
+        if step.bands is not None and step.bands.n_bytes
+    }

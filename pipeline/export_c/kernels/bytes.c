@@ -1,11 +1,3 @@
-struct bytes {
-    int batch, channels, filters, groups;
-    int size_y, size_x, result_y, result_x;
-    int kernel_y, kernel_x, stride_y, stride_x, step_y, step_x, pad_y, pad_x;
-    int x_pixel, x_channel, y_pixel, y_channel; /* bytes from one to the next */
-    int x_zero, x_flip, w_zero, w_flip, y_zero, y_flip;
-};
-
 struct sums {
     int n;
     float first, second, start;
@@ -18,20 +10,19 @@ struct averages {
     int pixel, channel, x_zero, x_flip, y_zero, y_flip;
 };
 
-/* The nearest whole number, of two the even one; v is far from the limits of int. */
-static int nearest(float v)
+/* The nearest whole number, of two the even one; v is far from the limits of int. Without branches, which a
+   processor would guess wrong half of the time. */
+static inline int nearest(float v)
 {
-    int whole = (int)v;
+    const int whole = (int)v, odd = whole & 1;
     const float rest = v - (float)whole;
-    if (rest > 0.5f || (rest == 0.5f && whole % 2 != 0))
-        whole++;
-    if (rest < -0.5f || (rest == -0.5f && whole % 2 != 0))
-        whole--;
-    return whole;
+    const int up = (rest > 0.5f) | ((rest == 0.5f) & odd);
+    const int down = (rest < -0.5f) | ((rest == -0.5f) & odd);
+    return whole + up - down;
 }
 
 /* v and a zero point as a byte, saturated. */
-static unsigned char byte_of(float v, int zero, int flip)
+static inline unsigned char byte_of(float v, int zero, int flip)
 {
     const float low = (float)-zero, high = (float)(255 - zero);
     v = v > low ? v : low;
@@ -53,56 +44,6 @@ static void dequantize(const void *x, float *y, int n, float scale, int zero, in
     int i;
     for (i = 0; i < n; i++)
         y[i] = (float)((from[i] ^ flip) - zero) * scale;
-}
-
-/* The sum over one window of the products of a filter, whose weights lie by rows, columns and channels. */
-static int32_t window_sum(const unsigned char *x, const unsigned char *w, const struct bytes *g, int at_y, int at_x)
-{
-    const int depth = g->channels / g->groups;
-    int32_t sum = 0;
-    int k, l, c;
-    for (k = 0; k < g->kernel_y; k++) {
-        const int line = at_y * g->stride_y + k * g->step_y - g->pad_y;
-        for (l = 0; l < g->kernel_x; l++, w += depth) {
-            const int column = at_x * g->stride_x + l * g->step_x - g->pad_x;
-            const unsigned char *from;
-            if (line < 0 || line >= g->size_y || column < 0 || column >= g->size_x)
-                continue;
-            from = x + ((size_t)line * (size_t)g->size_x + (size_t)column) * (size_t)g->x_pixel;
-            for (c = 0; c < depth; c++, from += g->x_channel)
-                sum += ((*from ^ g->x_flip) - g->x_zero) * ((w[c] ^ g->w_flip) - g->w_zero);
-        }
-    }
-    return sum;
-}
-
-/* Filters [first, first + count) of a convolution of bytes; weight begins with the first of them. */
-static void convolve_bytes(const void *x, const void *weight, const int32_t *bias, const float *scale, void *y,
-                           const struct bytes *g, int first, int count)
-{
-    const int depth = g->channels / g->groups, together = g->filters / g->groups;
-    const size_t taps = (size_t)depth * (size_t)g->kernel_y * (size_t)g->kernel_x;
-    const size_t image = (size_t)g->size_y * (size_t)g->size_x * (size_t)g->channels;
-    const size_t made = (size_t)g->result_y * (size_t)g->result_x * (size_t)g->filters;
-    int n, f, i, j;
-    for (n = 0; n < g->batch; n++) {
-        const unsigned char *from = (const unsigned char *)x + (size_t)n * image;
-        unsigned char *to = (unsigned char *)y + (size_t)n * made;
-        for (f = first; f < first + count; f++) {
-            const unsigned char *w = (const unsigned char *)weight + (size_t)(f - first) * taps;
-            const unsigned char *part = from + (size_t)(f / together * depth) * (size_t)g->x_channel;
-            unsigned char *result = to + (size_t)f * (size_t)g->y_channel;
-            int32_t begin = 0;
-            if (bias)
-                memcpy(&begin, bias + f, sizeof begin);
-            for (i = 0; i < g->result_y; i++) {
-                for (j = 0; j < g->result_x; j++, result += g->y_pixel) {
-                    const int32_t sum = begin + window_sum(part, w, g, i, j);
-                    *result = byte_of((float)sum * scale[f], g->y_zero, g->y_flip);
-                }
-            }
-        }
-    }
 }
 
 /* A sum of bytes of three scales. Products and sums are exact before they are rounded to float, as fma is. */

@@ -6,10 +6,7 @@ import numpy as np
 
 from pipeline.devices.operators.window import Window
 from pipeline.export_c.lowering.node import Operation, Shape, items
-from pipeline.export_c.lowering.steps import After, Record, Rows, Value, Weight
-
-# Pixels that a convolution of one pixel sees as one row.
-_LONG_ROW = 4096
+from pipeline.export_c.lowering.steps import After, Band, Record, Rows, Value, Weight
 
 
 def convolution(operation: Operation) -> None:
@@ -25,14 +22,17 @@ def convolution(operation: Operation) -> None:
     frame = _frame(operation, weight.shape[2:])
     made = operation.make((shape[0], filters, *frame.result))
     bias = operation.optional(2)
+    fields = geometry(shape, frame, filters, groups)
+    fields |= {"line": fields["size_x"], "plane": items(shape[2:]), "part": 0}
     operation.step(
         "convolve",
         Value(operation.name(0)),
         Weight(np.ascontiguousarray(weight), rows=True),
         None if bias is None else Weight(np.ascontiguousarray(bias)),
         Value(made),
-        Record("window", geometry(shape, frame, filters, groups)),
+        Record("window", fields),
         Rows(filters),
+        Band(fields["result_y"]),
         after=After(adds=True),
     )
 
@@ -99,8 +99,6 @@ def geometry(shape: Shape, frame: Window, filters: int, groups: int) -> dict[str
     """Return the fields of ``struct window``: a row of columns where there is one dimension."""
     sizes = _two(shape[2:]), _two(frame.result), _two(frame.kernel)
     steps = _two(frame.strides), _two(frame.dilations), _two(frame.begins, 0)
-    if groups < filters and _is_pointwise(frame) and items(shape[2:]) <= _LONG_ROW:
-        sizes = (1, items(shape[2:])), (1, items(shape[2:])), (1, 1)
     fields: Mapping[str, int | tuple[int, int]] = {
         "batch": shape[0],
         "channels": shape[1],
@@ -119,10 +117,6 @@ def geometry(shape: Shape, frame: Window, filters: int, groups: int) -> dict[str
         else:
             named |= {f"{name}_y": value[0], f"{name}_x": value[1]}
     return named
-
-
-def _is_pointwise(frame: Window) -> bool:
-    return {*frame.kernel, *frame.strides} == {1} and not any((*frame.begins, *frame.ends))
 
 
 def _two(numbers: Shape, other: int = 1) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from pipeline.devices.operators.window import Window
 from pipeline.export_c.lowering.convolution import geometry
 from pipeline.export_c.lowering.movement import concat
 from pipeline.export_c.lowering.node import Operation, Shape, items
-from pipeline.export_c.lowering.steps import Record, Rows, Value, Weight
+from pipeline.export_c.lowering.steps import Band, Record, Rows, Value, Weight
 from pipeline.export_c.network.quantised import WINDOWS
 
 _FLIPS = {"uint8": 0, "int8": 128}
@@ -55,6 +55,13 @@ def _scaled(operation: Operation, position: int) -> _Scaled:
     if (zeros != zeros[0]).any():
         operation.refuse("zero points that differ from channel to channel")
     return _Scaled(dtype, scale, int(zeros[0]) + _FLIPS[dtype])
+
+
+def signed(weights: NDArray[Any]) -> NDArray[np.int8]:
+    """Return bytes as signed ones: unsigned ones less 128, as their zero point must be."""
+    if weights.dtype == np.int8:
+        return weights
+    return (weights.astype(np.int16) - 128).astype(np.int8)
 
 
 def quantize(operation: Operation) -> None:
@@ -209,26 +216,27 @@ class _Product:
         scale = np.broadcast_to(scale / np.float32(to.one), len(rows)).astype(np.float32)
         planes = fields["size_y"] * fields["size_x"], fields["result_y"] * fields["result_x"]
         fields |= {
+            "part": 0,
             "x_pixel": fields["channels"] if last else 1,
             "x_channel": 1 if last else planes[0],
             "y_pixel": fields["filters"] if last else 1,
             "y_channel": 1 if last else planes[1],
             "x_zero": self._given.zero,
             "x_flip": self._given.flip,
-            "w_zero": self._weight.zero,
-            "w_flip": self._weight.flip,
+            "w_zero": self._weight.zero - 128,
             "y_zero": to.zero,
             "y_flip": to.flip,
         }
         self._operation.step(
             "convolve_bytes",
             Value(self._operation.name(0)),
-            Weight(np.ascontiguousarray(rows), rows=True),
+            Weight(np.ascontiguousarray(signed(rows)), rows=True),
             None if bias is None else Weight(np.ascontiguousarray(bias.reshape(-1))),
             Weight(np.ascontiguousarray(scale)),
             Value(made),
             Record("bytes", fields),
             Rows(len(rows)),
+            Band(fields["result_y"]),
         )
 
 

@@ -10,16 +10,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.packs.records.fields import Array
+from pipeline.export_c.lowering.strips import Strip
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
+_ALIGNED = 8  # strips, to bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A pointer to a value that the step reads or makes."""
+    """A pointer to a value that the step reads or makes, ``offset`` bytes behind its begin."""
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,8 +63,60 @@ class Rows:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The first of the ``total`` rows of the result that a call computes, and how many they are."""
+
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A pointer to a strip of the step's scratch, as numbers of type ``dtype``."""
+
+    strip: int
+    dtype: str
+
+
 #: None is a pointer to nothing.
-Argument = Value | Weight | Record | Function | Named | Rows | int | float | None
+Argument = Value | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A call that puts the rows of an input that a band needs where the step reads them.
+
+    ``asks``: it asks the caller for them, who may fail.
+    """
+
+    kernel: str
+    arguments: tuple[Argument, ...]
+    asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """A step that can compute its ``height`` rows some at a time, with ``strips`` as scratch.
+
+    ``source``: called first for each band. ``rows``: at a time, as it was decided.
+    """
+
+    height: int
+    strips: tuple[Strip, ...] = ()
+    source: Source | None = None
+    rows: int = 1
+
+    def offsets(self) -> list[int]:
+        """Return where each strip begins in the scratch; last, where that ends."""
+        ends = [0]
+        for strip in self.strips:
+            ends.append(-(-(ends[-1] + strip.n_bytes(self.rows)) // _ALIGNED) * _ALIGNED)
+        return ends
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the scratch."""
+        return self.offsets()[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +159,7 @@ class Step:
     ``in_place``: values whose memory the output may be: each of their elements is read before the element
     at its place is made, and, unless ``pointwise``, nothing else that the step reads may lie there.
     ``same``: what it does, where that is only to copy. ``after``: what it can do with its result.
+    ``bands``: how it computes some rows at a time, where it can.
     """
 
     label: str
@@ -114,6 +170,7 @@ class Step:
     pointwise: bool = False
     same: Same | None = None
     after: After | None = None
+    bands: Bands | None = None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
@@ -123,7 +180,9 @@ class Step:
     @property
     def reads(self) -> tuple[str, ...]:
         """The values that it reads."""
-        values = (item.name for item in self.all_arguments if isinstance(item, Value))
+        source = self.bands.source if self.bands is not None else None
+        given = (*self.all_arguments, *(source.arguments if source is not None else ()))
+        values = (item.name for item in given if isinstance(item, Value))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property

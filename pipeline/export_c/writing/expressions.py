@@ -1,6 +1,6 @@
 """Arguments of calls as text, and the constant structs that they point to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,18 @@ from models.packs.records.fields import Array
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.steps import (
     Argument,
+    Band,
     Function,
     Named,
     Record,
     Rows,
+    Scratch,
+    Source,
     Step,
     Value,
     Weight,
 )
-from pipeline.export_c.memory import Memory
+from pipeline.export_c.memory import Memory, scratch_of
 from pipeline.export_c.writing.api import C_TYPES
 from pipeline.export_c.writing.weights import Load, Loads, Stored
 
@@ -45,12 +48,19 @@ class Expressions:
     def call(self, step: Step, loads: Loads | None, in_parts: bool) -> str:
         """Return the call of ``step``; ``in_parts``: for `count` filters from `first` on."""
         texts = [self._text(step, item, loads, in_parts) for item in step.all_arguments]
-        return f"{step.kernel}({', '.join(texts)});"
+        return f"{step.kernel}({', '.join(texts)})"
+
+    def source(self, step: Step, source: Source, first: Sequence[str]) -> str:
+        """Return the call that brings the rows of an input; ``first``: its first arguments."""
+        texts = [self._text(step, item, None, in_parts=False) for item in source.arguments]
+        return f"{source.kernel}({', '.join((*first, *texts))})"
 
     def _text(self, step: Step, item: Argument, loads: Loads | None, in_parts: bool) -> str:
         match item:
-            case Value(name):
-                text = self.pointer(name)
+            case Value(name, offset):
+                text = self.pointer(name, offset)
+            case Scratch():
+                text = self._scratch(step, item)
             case Weight():
                 text = self._weight(item, loads)
             case Record():
@@ -61,18 +71,25 @@ class Expressions:
                 text = name
             case Rows(total):
                 text = "first, count" if in_parts else f"0, {total}"
+            case Band(total):
+                text = "row, rows" if in_bands(step) else f"0, {total}"
             case int():
                 text = self._whole(step, item)
             case _:
                 text = "NULL" if item is None else number(item)
         return text
 
-    def pointer(self, name: str) -> str:
-        """Return where the value ``name`` lies."""
+    def pointer(self, name: str, offset: int = 0) -> str:
+        """Return where the value ``name`` lies, ``offset`` bytes behind its begin."""
         place = self._memory.places[name]
         base = "arena" if place.port is None else self._names[place.port]
         held = "float32" if place.port is None else self._values[place.port].dtype
-        return _moved(base, held, self._values[name].dtype, place.offset)
+        return _moved(base, held, self._values[name].dtype, place.offset + offset)
+
+    def _scratch(self, step: Step, item: Scratch) -> str:
+        assert step.bands is not None
+        start = self._memory.places[scratch_of(step)].offset
+        return _moved("arena", "float32", item.dtype, start + step.bands.offsets()[item.strip])
 
     def _weight(self, weight: Weight, loads: Loads | None) -> str:
         index = self._stored.number(weight)
@@ -97,6 +114,11 @@ class Expressions:
         if abs(value) > _LARGEST:
             raise ExportError(f"node {step.label!r}: {value} elements are more than an int counts")
         return str(int(value))
+
+
+def in_bands(step: Step) -> bool:
+    """Return whether ``step`` computes some rows at a time."""
+    return step.bands is not None and step.bands.rows < step.bands.height
 
 
 def _load(weight: Weight, index: int, loads: Loads) -> Load:

@@ -54,6 +54,13 @@ def header(api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: 
             f"{api.check};",
             "",
         ]
+    if api.asks:
+        lines += [
+            "/* Puts row `row` of the image, from `column` on, at to: `columns` numbers of each channel,",
+            "   one channel after the other. Not 0: it could not. */",
+            f"typedef int (*{prefix}_pixels)(void *camera, int row, int column, int columns, float *to);",
+            "",
+        ]
     for port, declaration in api.accessors():
         lines += [f"{declaration}; /* {comment(str(list(port.shape)))}, in the arena */"]
     lines += [f"{api.run};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
@@ -73,6 +80,11 @@ def _contract(api: Api) -> list[str]:
             "Inputs and outputs lie in the arena: write all inputs before each run, which writes over",
             "them; outputs are there until the next one.",
         ]
+    if api.asks:
+        said += [
+            "Rows of the image are asked for while it runs, from the top on for each convolution that",
+            "reads it; some of them again, for the next rows or for another part of the image.",
+        ]
     if api.reads:
         said += [
             f"Weights are read while it runs, in ranges of {api.prefix}.weights, one after the other, each",
@@ -83,10 +95,16 @@ def _contract(api: Api) -> list[str]:
 
 
 def _errors(api: Api) -> list[str]:
-    errors = ["OK = 0,", "NO_POINTER = 1, /* an argument is NULL */"]
+    errors = ["OK = 0", "NO_POINTER = 1"]
+    said = ["", "an argument is NULL"]
     if api.reads:
-        errors += [
-            "READ_FAILED = 2, /* the callback said so */",
-            "WRONG_WEIGHTS = 3 /* not the weights of this source, or damaged */",
-        ]
-    return errors
+        errors += ["READ_FAILED = 2", "WRONG_WEIGHTS = 3"]
+        said += ["the callback said so", "not the weights of this source, or damaged"]
+    if api.asks:
+        errors += ["INPUT_FAILED = 4"]
+        said += ["the callback of pixels said so"]
+    commas = [*[","] * (len(errors) - 1), ""]
+    return [
+        f"{error}{comma}{f' /* {why} */' * bool(why)}"
+        for error, comma, why in zip(errors, commas, said, strict=True)
+    ]

@@ -16,21 +16,25 @@ _FILES = (
     "crc",
     "functions",
     "convolution",
+    "bottleneck",
     "matrix",
     "pooling",
     "elements",
     "movement",
     "bytes",
+    "convolution_of_bytes",
+    "bottleneck_of_bytes",
 )
 _NAME = re.compile(
     r"^(?:struct (\w+) \{|typedef \w+ \(\*(\w+)\)|static [\w *]*?\b(\w+)\()", re.MULTILINE
 )
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """``text`` defines ``name``; ``words`` are the names in it."""
+    """``text`` defines ``name``; ``words`` are the names in it, not those of its comments."""
 
     name: str
     text: str
@@ -46,7 +50,9 @@ def blocks() -> dict[str, Block]:
             match = _NAME.search(text)
             assert match is not None, text
             name = match[1] or match[2] or match[3]
-            found[name] = Block(name, text.strip(), frozenset(_WORD.findall(text)))
+            found[name] = Block(
+                name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
+            )
     return found
 
 

@@ -10,7 +10,8 @@ _WORDS = """
     int long register restrict return short signed sizeof static struct switch typedef union unsigned
     void volatile while asm bool catch class delete explicit export false friend mutable namespace
     new operator private protected public template this throw true try typename using virtual and or
-    not xor arena buffer read context first count expf memcpy crc32_of check error size NULL INFINITY NAN
+    not xor arena buffer read context first count row rows pixels camera expf memcpy memset crc32_of check
+    error size NULL INFINITY NAN
 """
 _RESERVED = frozenset(_WORDS.split())
 _LONGEST = 48

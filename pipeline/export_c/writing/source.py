@@ -7,14 +7,18 @@ import numpy as np
 from pipeline.export_c.lowering.steps import Function, Named, Program, Step
 from pipeline.export_c.memory import Memory
 from pipeline.export_c.writing.api import C_TYPES, Api
-from pipeline.export_c.writing.expressions import Expressions, lines
+from pipeline.export_c.writing.expressions import Expressions, in_bands, lines
 from pipeline.export_c.writing.kernels import Block, needed
 from pipeline.export_c.writing.names import comment
 from pipeline.export_c.writing.weights import HEADER_BYTES, MAGIC, VERSION, Loads, Stored
 
 _FLOAT_BYTES = 4
 #: Files of C's library, and the names that come from them.
-_INCLUDES = {"float.h": {"FLT_MAX"}, "math.h": {"expf", "INFINITY"}, "string.h": {"memcpy"}}
+_INCLUDES = {
+    "float.h": {"FLT_MAX"},
+    "math.h": {"expf", "INFINITY"},
+    "string.h": {"memcpy", "memset"},
+}
 
 
 class Source:
@@ -98,10 +102,11 @@ class Source:
         yield "{"
         if any(self._in_parts(number) for number in range(len(self._memory.steps))):
             yield "    int first, count;"
+        if any(map(in_bands, self._memory.steps)):
+            yield "    int row, rows;"
         if self._api.reads:
             yield "    int error;"
-        pointers = list(self._api.names.values()) if self._api.ports == "caller" else []
-        pointers = [*(["read"] if self._api.reads else []), *pointers]
+        pointers = self._api.pointers
         if pointers:
             yield f"    if ({' || '.join(f'!{name}' for name in pointers)})"
             yield f"        return {upper}_NO_POINTER;"
@@ -120,16 +125,36 @@ class Source:
     def _step(self, number: int, step: Step) -> Iterator[str]:
         shape = list(self._values[step.output].shape)
         yield f"    /* {comment(f'{step.label} {shape}')} */"
-        if self._loads is None:
-            yield f"    {self._write.call(step, None, in_parts=False)}"
-            return
-        loads = self._loads[number]
-        for load in loads.whole:
+        loads = None if self._loads is None else self._loads[number]
+        for load in () if loads is None else loads.whole:
             yield from self._read(
                 str(self._stored.offsets[load.number]), load.at, str(load.n_bytes)
             )
-        if loads.by_rows is None:
-            yield f"    {self._write.call(step, loads, in_parts=False)}"
+        body = [*self._source(step), *self._calls(step, loads)]
+        if step.bands is None or not in_bands(step):
+            yield from body
+            return
+        height, most = step.bands.height, step.bands.rows
+        yield f"    for (row = 0; row < {height}; row += rows) {{"
+        yield f"        rows = {height} - row < {most} ? {height} - row : {most};"
+        yield from (f"    {line}" for line in body)
+        yield "    }"
+
+    def _source(self, step: Step) -> Iterator[str]:
+        """Yield what brings the rows of an input."""
+        source = step.bands.source if step.bands is not None else None
+        if source is None:
+            return
+        call = self._write.source(step, source, ("pixels", "camera") if source.asks else ())
+        if not source.asks:
+            yield f"    {call};"
+            return
+        yield f"    if ({call})"
+        yield f"        return {self._api.prefix.upper()}_INPUT_FAILED;"
+
+    def _calls(self, step: Step, loads: Loads | None) -> Iterator[str]:
+        if loads is None or loads.by_rows is None:
+            yield f"    {self._write.call(step, loads, in_parts=False)};"
             return
         rows, row = step.rows, loads.by_rows
         yield f"    for (first = 0; first < {rows}; first += count) {{"
@@ -137,7 +162,7 @@ class Source:
         start = f"{self._stored.offsets[row.number]} + (uint64_t)first * {row.row_bytes}"
         for line in self._read(start, row.at, f"(size_t)count * {row.row_bytes}"):
             yield f"    {line}"
-        yield f"        {self._write.call(step, loads, in_parts=True)}"
+        yield f"        {self._write.call(step, loads, in_parts=True)};"
         yield "    }"
 
     def _read(self, start: str, at: int, length: str) -> Iterator[str]:
@@ -154,6 +179,8 @@ def _functions(steps: Sequence[Step]) -> set[str]:
         for item in step.all_arguments
         if isinstance(item, Function | Named) and item.name
     }
+    sources = (step.bands.source for step in steps if step.bands is not None)
+    named |= {source.kernel for source in sources if source is not None}
     return named | {step.kernel for step in steps}
 
 

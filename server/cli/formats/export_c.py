@@ -36,6 +36,20 @@ def export(
         Literal["caller", "arena"],
         typer.Option(help="Where inputs and outputs lie: the caller's memory, or the arena."),
     ] = "caller",
+    input_: Annotated[
+        Literal["memory", "callback"],
+        typer.Option(
+            "--input",
+            help="memory: the image is there as a whole; callback: your function brings its rows.",
+        ),
+    ] = "memory",
+    arena: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory for activations: more of it saves time. Default: as little as it can be.",
+        ),
+    ] = None,
     buffer: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +70,7 @@ def export(
         message = f"{name!r} does not begin names in C: a letter, then letters, digits, _"
         raise typer.BadParameter(message, param_hint="--name")
     opened = read_pack(pack)
-    options = Options(weights, io, name, size(buffer, "--buffer"))
+    options = Options(weights, io, name, size(buffer, "--buffer"), input_, size(arena, "--arena"))
     with working(f"exporting {opened.name}"):
         exported = export_c(opened, options, f"layerstream {own_version()}")
         sizes = write_export(exported, output, force)
@@ -99,7 +113,8 @@ def _facts(exported: Exported, document: dict[str, Any], name: str) -> Iterator[
         yield "names", f"begin with {api.prefix!r}, for {name!r}"
     yield "function", f"{api.run};"
     for port in api.network.inputs:
-        yield "input", _port(exported, port.name, tensor(port))
+        by_rows = ", brought by rows" * api.asks
+        yield "input", _port(exported, port.name, tensor(port)) + by_rows
     for port in api.network.outputs:
         yield "output", _port(exported, port.name, tensor(port))
     buffer = f", and {format_size(exported.buffer_bytes)} for weights" * bool(exported.buffer_bytes)

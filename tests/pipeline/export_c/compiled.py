@@ -4,7 +4,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ TARGETS = ("cpu", "cuda-sm72")
 _READ = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
 )
+_PIXELS = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p
+)
 
 
 def packed(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: Any) -> Pack:
@@ -49,13 +52,18 @@ def run_compiler(*arguments: object) -> None:
 
 @dataclass
 class Compiled:
-    """``weights``: the file that the callback reads, which a test may damage; ``reads``: what it read."""
+    """``weights``: the file that the callback reads, which a test may damage; ``reads``: what it read.
+
+    ``image``: [channels, rows, columns], of which the callback of pixels brings ``rows``.
+    """
 
     exported: Exported
     library: ctypes.CDLL
     weights: bytearray
     reads: list[tuple[int, int]]
     fails: bool = False
+    image: NDArray[np.float32] | None = None
+    rows: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, pack: Pack, folder: Path, **options: Any) -> "Compiled":
@@ -77,9 +85,18 @@ class Compiled:
         ctypes.memmove(to, data, len(data))
         return int(self.fails or len(data) < length)
 
+    def _pixels(self, _: int, row: int, column: int, columns: int, to: int) -> int:
+        assert self.image is not None
+        self.rows.append(row)
+        line = np.ascontiguousarray(self.image[:, row, column : column + columns])
+        assert line.shape[1] == columns
+        ctypes.memmove(to, line.ctypes.data, line.nbytes)
+        return int(self.fails)
+
     def call(self, name: str, *arguments: Any) -> int:
-        callback = _READ(self._read)  # lives while it is called
-        given = (callback, None) if self.exported.api.reads else ()
+        callbacks = _READ(self._read), _PIXELS(self._pixels)  # live while they are called
+        given: tuple[Any, ...] = (callbacks[0], None) if self.exported.api.reads else ()
+        given += (callbacks[1], None) if self.exported.api.asks and name == "run" else ()
         return int(self.function(name)(*given, *arguments))
 
     def check(self) -> int:
@@ -90,6 +107,8 @@ class Compiled:
         network, names = self.exported.api.network, self.exported.api.names
         outputs = {p.name: np.full(p.shape, np.nan, p.dtype) for p in network.outputs}
         given = {p.name: np.ascontiguousarray(inputs[p.name], p.dtype) for p in network.inputs}
+        if self.exported.api.asks:
+            self.image, given = next(iter(given.values()))[0], {}
         if self.exported.api.ports == "caller":
             pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in given.values()]
             pointers += [array.ctypes.data_as(ctypes.c_void_p) for array in outputs.values()]

@@ -14,12 +14,22 @@ from tests.pipeline.export_c.compiled import run_compiler
 
 _MAIN = """
 #include <stdio.h>
+#include <string.h>
 #include "NAME.h"
 static float input[INPUT], output[OUTPUT];
 #ifdef NAME_BUFFER
 static int from_file(void *context, uint64_t offset, void *to, size_t length)
 {
     return fseek(context, (long)offset, SEEK_SET) || fread(to, 1, length, context) != length;
+}
+#endif
+#ifdef ASKS
+static int from_memory(void *camera, int row, int column, int columns, float *to)
+{
+    int c;
+    for (c = 0; c < CHANNELS; c++, to += columns)
+        memcpy(to, (float *)camera + (c * HEIGHT + row) * WIDTH + column, columns * sizeof *to);
+    return 0;
 }
 #endif
 int main(int count, char **names)
@@ -41,8 +51,11 @@ def program(exported: Exported, folder: Path, *flags: str) -> Path:
     """Return the program for a network of one input and one output, compiled with ``flags``."""
     prefix = exported.api.prefix
     (source,), (result,) = exported.api.network.inputs, exported.api.network.outputs
-    given = "input, output"
-    text = _MAIN
+    given, text, defined = "input, output", _MAIN, []
+    if exported.api.asks:
+        given = "from_memory, input, output"
+        sides = zip(("CHANNELS", "HEIGHT", "WIDTH"), source.shape[1:], strict=True)
+        defined = ["-DASKS", *(f"-D{name}={n}" for name, n in sides)]
     if exported.api.reads:
         text = text.replace("NAME_BUFFER", f"{prefix.upper()}_BUFFER_BYTES")
         given = f"from_file, weights, {given}"
@@ -54,7 +67,7 @@ def program(exported: Exported, folder: Path, *flags: str) -> Path:
     text = text.replace("NAME", prefix).replace("CALL", f"{prefix}_run({given})")
     (folder / "main.c").write_text(text)
     files = folder / "main.c", folder / f"{prefix}.c"
-    run_compiler(*flags, "-I", folder, "-o", folder / "program", *files, "-lm")
+    run_compiler(*flags, *defined, "-I", folder, "-o", folder / "program", *files, "-lm")
     return folder / "program"
 
 

@@ -1,0 +1,40 @@
+"""The windows of convolutions, read from their records and changed in them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pipeline.export_c.lowering.steps import Record, Step
+from pipeline.export_c.lowering.strips import Reach
+
+_KERNELS = ("convolve", "convolve_bytes")
+
+
+def window_of(step: Step) -> dict[str, int] | None:
+    """Return the fields of the window of a convolution, None: ``step`` is none."""
+    if step.kernel not in _KERNELS:
+        return None
+    fields = record_of(step).fields
+    return {name: value for name, value in fields.items() if isinstance(value, int)}
+
+
+def record_of(step: Step) -> Record:
+    """Return the record that ``step`` has."""
+    return next(item for item in step.arguments if isinstance(item, Record))
+
+
+def with_fields(step: Step, fields: Mapping[str, int]) -> Step:
+    """Return ``step`` with other ``fields`` in its record."""
+    old = record_of(step)
+    new = changed(old, fields)
+    return replace(step, arguments=tuple(new if item is old else item for item in step.arguments))
+
+
+def changed(record: Record, fields: Mapping[str, int]) -> Record:
+    """Return ``record`` with other ``fields``."""
+    return Record(record.kind, {**record.fields, **fields})
+
+
+def reach_of(window: Mapping[str, int]) -> Reach:
+    """Return which rows a window needs."""
+    span = (window["kernel_y"] - 1) * window["step_y"] + 1
+    return Reach(window["stride_y"], window["pad_y"], span, window["size_y"])

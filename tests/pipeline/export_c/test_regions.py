@@ -1,0 +1,185 @@
+"""Rows of an image as they come, bottlenecks some channels at a time: the same answers in less memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from PIL import Image
+
+from models.images.preprocess import Preprocess
+from models.initial import filled
+from models.packs.pack import Pack
+from models.zoo.patchnet import patchnet
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.export import Options, export_c
+from tests.models.nets import answers, inputs_for, parsed
+from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
+from tests.pipeline.export_c.test_quantised import Graph
+
+IMAGE = {"image": (1, 3, 32, 32)}
+INPUT_FAILED, PATCHES = 4, 2
+
+
+def _pictures() -> Iterator[Image.Image]:
+    generator = np.random.default_rng(0)
+    for _ in range(2):
+        yield Image.fromarray(generator.integers(0, 256, (32, 32, 3)).astype(np.uint8))
+
+
+def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
+    """Two patches, one tunnel of bottlenecks for each."""
+    sizes: dict[str, Any] = {
+        "budget": 4096,
+        "margin": 4,
+        "classes": 5,
+        "patches": PATCHES,
+        "central": False,
+    }
+    model = filled(patchnet(32, **sizes, expansion=expansion), seed=1)
+    recipe = Preprocess(size=(32, 32), mean=(128.0,), std=(64.0,))
+    chosen: dict[str, Any] = {"preprocess": recipe, "calibrate": _pictures} if integers else {}
+    return packed(model, folder, **chosen)
+
+
+def _same(compiled: Compiled, pack: Pack, integers: bool) -> None:
+    """Check the answers: bit for bit in integers."""
+    inputs = inputs_for(IMAGE)
+    status, outputs = compiled.run(inputs)
+    assert status == 0
+    expected = answers(pack.model_path, inputs, optimise=True)
+    agree(outputs, expected, 0 if integers else 1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("integers", [False, True])
+def test_the_expansion_takes_no_memory(integers: bool, tmp_path: Path) -> None:
+    kernel = "bottleneck_of_bytes" if integers else "bottleneck"
+    arenas = set()
+    for expansion in (2, 8):
+        folder = tmp_path / str(expansion)
+        folder.mkdir()
+        pack = _tunnels(folder, expansion, integers)
+        compiled = Compiled.of(
+            pack, folder / "c", weights="callback", inputs="callback", buffer_bytes=2000
+        )
+        _same(compiled, pack, integers)
+        steps = compiled.exported.memory.steps
+        by_rows = [step for step in steps if step.bands is not None and step.bands.source]
+        assert len(by_rows) == PATCHES
+        assert kernel in {step.kernel for step in steps}
+        arenas.add(compiled.exported.memory.arena_bytes)
+    assert len(arenas) == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("integers", [False, True])
+def test_more_memory_is_less_work(integers: bool, tmp_path: Path) -> None:
+    pack = _tunnels(tmp_path, 4, integers)
+    least = export_c(pack, Options()).memory.arena_bytes
+    rows = []
+    for extra in (0, 500, 1 << 20):
+        memory = export_c(pack, Options(arena_bytes=least + extra)).memory
+        assert memory.arena_bytes <= least + extra
+        rows.append([step.bands.rows for step in memory.steps if step.bands is not None])
+    assert all(few <= many for few, many in zip(rows[0], rows[2], strict=True))
+    assert rows[0] < rows[2]
+    with pytest.raises(ExportError, match=f"at least {least} bytes"):
+        export_c(pack, Options(arena_bytes=least - 1))
+    compiled = Compiled.of(pack, tmp_path / "c", ports="arena", arena_bytes=1 << 20)
+    _same(compiled, pack, integers)
+
+
+@needs_compiler
+def test_rows_that_cannot_be_brought(tmp_path: Path) -> None:
+    pack = _tunnels(tmp_path, 2, integers=True)
+    compiled = Compiled.of(pack, tmp_path / "c", inputs="callback")
+    compiled.fails = True
+    assert compiled.run(inputs_for(IMAGE))[0] == INPUT_FAILED
+    assert len(compiled.rows) == 1
+    compiled.fails = False
+    assert compiled.run(inputs_for(IMAGE))[0] == 0
+    assert set(compiled.rows) == set(range(32))
+
+
+def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float[1,3,8,8] x) => (float[1,4,8,8] y, float[1,3,8,8] z) { y = Conv(x, w)\n z = Relu(x) }",
+        {"w": (4, 3, 1, 1)},
+    )
+    model.graph.node[1].name = "whole"
+    with pytest.raises(ExportError, match=r"'whole' reads all of input 'x'"):
+        export_c(packed(model, tmp_path), Options(inputs="callback"))
+
+
+Shape = tuple[int, ...]
+Drawn = tuple[onnx.ModelProto, Shape, bool]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[Shape, dict[str, Any]]:
+    """A kernel, and the attributes of a convolution by it."""
+    kernel = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return kernel, {
+        "pads": [draw(st.integers(0, size - 1)) for size in (*kernel, *kernel)],
+        "strides": [draw(st.integers(1, 2)) for _ in range(2)],
+        "dilations": [draw(st.integers(1, 2)) for _ in range(2)],
+    }
+
+
+@st.composite
+def bottlenecks(draw: st.DrawFn) -> Drawn:
+    """A convolution of any geometry, one of each channel, and one of a pixel, of floats or of integers."""
+    size, inner, filters = (
+        draw(st.integers(14, 16)),
+        draw(st.integers(17, 21)),
+        draw(st.integers(1, 18)),
+    )
+    (wide, first), (thin, own) = draw(windows()), draw(windows())
+    layers = [
+        ((inner, 2, *wide), first),
+        ((inner, 1, *thin), {**own, "group": inner}),
+        ((filters, inner, 1, 1), {}),
+    ]
+    shape, integers = (1, 2, size, size + 1), draw(st.booleans())
+    g = Graph("uint8", draw(st.integers(0, 99)))
+    if integers:
+        source = g.quantized()
+        for name, (kernel, attributes) in zip("aby", layers, strict=True):
+            source = g.convolution(source, name, kernel, **attributes)
+        return g.model(shape, ["y"]), shape, True
+    source = "x"
+    for name, (kernel, attributes) in zip("aby", layers, strict=True):
+        weight = g.constant(g.generator.standard_normal(kernel).astype(np.float32))
+        source = g.add("Conv", name, source, weight, **attributes)
+        source = g.add("Relu", f"{name}r", source)
+    port, result = helper.make_tensor_value_info, helper.make_empty_tensor_value_info("yr")
+    result.type.tensor_type.elem_type = TensorProto.FLOAT
+    given_ = [port("x", TensorProto.FLOAT, shape)]
+    graph = helper.make_graph(g.nodes, "g", given_, [result], g.tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9), shape, False
+
+
+@needs_compiler
+@settings(max_examples=4)
+@given(bottlenecks(), st.sampled_from(["memory", "callback"]))
+def test_bottlenecks_of_any_geometry(
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: Drawn,
+    inputs: str,
+) -> None:
+    model, shape, integers = drawn
+    folder = tmp_path_factory.mktemp("c")
+    pack = packed(model, folder)
+    compiled = Compiled.of(pack, folder / "c", inputs=inputs)
+    given_ = {"x": 2 * inputs_for({"x": shape})["x"]}
+    status, outputs = compiled.run(given_)
+    assert status == 0
+    expected = answers(pack.model_path, given_, optimise=True)
+    agree(outputs, expected, 0 if integers else 1e-5)
