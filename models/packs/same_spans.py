@@ -8,17 +8,18 @@ from models.packs.records.spans import Span
 
 
 class SameSpans:
-    """Which of ``spans`` are the same."""
+    """Which of ``spans`` are the same. One without bytes, of another partition, is nobody's."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
         self._at: dict[int, list[int]] = defaultdict(list)
         for number, span in enumerate(spans):
-            self._at[span.file_offset].append(number)
+            if span.length:
+                self._at[span.file_offset].append(number)
 
     def first(self, span: int) -> int:
         """Return the number of the first one with the bytes of ``span``."""
-        return self._at[self._spans[span].file_offset][0]
+        return self._alike(span)[0]
 
     def n_bytes(self, spans: Iterable[int]) -> int:
         """Return what ``spans`` take in memory where the same ones are there once."""
@@ -26,8 +27,11 @@ class SameSpans:
 
     def with_same(self, spans: Iterable[int]) -> tuple[int, ...]:
         """Return ``spans`` and all that are the same, in order."""
-        places = {self._spans[span].file_offset for span in spans}
-        return tuple(sorted(number for place in places for number in self._at[place]))
+        return tuple(sorted({number for span in spans for number in self._alike(span)}))
+
+    def _alike(self, span: int) -> Sequence[int]:
+        found = self._spans[span]
+        return self._at[found.file_offset] if found.length else (span,)
 
 
 def shared_bytes(manifest: Manifest) -> int:

@@ -18,6 +18,7 @@ from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.thumb import rule_of_thumb
+from pipeline.program.partitions import Cuts
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, answers, written
 from tests.models.packs.test_pack import edit, put
@@ -99,6 +100,16 @@ def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
     draft = Drafts(manifest, profile(manifest).durations).draft(choice)
     assert draft.weight_bytes == plan.weight_bytes
     assert plan.resident_bytes == known.n_bytes(plan.resident)
+
+
+def test_a_partition_keeps_what_only_an_earlier_one_shared_with_it(pack: Pack) -> None:
+    cuts = Cuts(pack.manifest)
+    for place in cuts.places:
+        for part in cuts.parts([place]):
+            own = {span.file_offset: span.length for span in part.spans if span.length}
+            plan = make_plan(part, ARCHITECTURES["pre"])
+            assert plan.resident_bytes >= sum(own.values())
+            assert SameSpans(part.spans).n_bytes(range(len(part.spans))) == sum(own.values())
 
 
 def swapped(manifest: Manifest) -> tuple[int, int]:
