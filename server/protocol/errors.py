@@ -125,7 +125,9 @@ def public(said: Exception | str, root: Path) -> str:
         return text
     for path in {str(root.absolute()), str(root)} - {"/", "."}:
         text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
-        text = re.sub(rf"(^| ){re.escape(path)}(?![\w./-])", "", text)
+        # A bare word such as "repository" is also one of sentences: a path is it only where one begins.
+        before, after = ("(^| )", r"(?![\w./-])") if "/" in path else ("(^|(?<=: ))", "(?=:)")
+        text = re.sub(rf"{before}{re.escape(path)}{after}", "", text)
     return text
 
 

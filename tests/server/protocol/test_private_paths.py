@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from server.protocol.errors import public
 from server.repository.layout.presence import Presence
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, error, inputs_for, serving
@@ -145,3 +146,11 @@ async def test_a_file_system_that_does_not_answer_takes_one_thread(
     answers.set()
     presence = Presence(tmp_path, LIMIT_SECONDS)
     assert await presence.is_there()
+
+
+@pytest.mark.parametrize("root", ["repository", "./repository"])
+def test_a_folder_that_is_called_like_a_word_of_sentences_leaves_them_whole(root: str) -> None:
+    said = "model 'gone': not in the repository"
+    assert public(said, Path(root)) == said
+    assert public("repository/tiny/1: no manifest", Path(root)) == "tiny/1: no manifest"
+    assert public("repository: no such folder", Path(root)) == ": no such folder"
