@@ -23,9 +23,11 @@ from pipeline.devices.integers.binding import (
     workspace_bytes,
 )
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
-from pipeline.devices.integers.recognising import Recognised, recognised
+from pipeline.devices.integers.recognising import Recognised, may_be_quantised, recognised
 from pipeline.devices.integers.structures import Task
 
+#: Grows when the same layers take another time: profiles of before hold no longer.
+KERNELS_VERSION = 1
 #: What a piece takes instead of a session: its task, and Python's objects around it. Measured 3 KB.
 TASK_BYTES = 4 << 10
 #: A model with the one operator that does what its thread was handed (kernels/custom_operator.c).
@@ -37,6 +39,11 @@ Inputs = Collection[tuple[int, str, tuple[int, ...]]]
 RunJob = Callable[[], None]
 
 
+def is_quantised(pack: Pack) -> bool:
+    """Return whether ``pack`` may have pieces that are computed here."""
+    return any(map(may_be_quantised, pack.graphs))
+
+
 class QuantisedLayers:
     """Quantised pieces with ``threads`` threads: those of ``run_job``, else of ``library``."""
 
@@ -44,6 +51,11 @@ class QuantisedLayers:
         self._library = library
         self._threads = threads
         self._run_job = run_job
+
+    @property
+    def kernels(self) -> str:
+        """What tells these kernels from others that take another time."""
+        return f"{self._library.processor} {KERNELS_VERSION}"
 
     def runs(self, graph: bytes, piece: Piece) -> bool:
         """Return whether ``piece``, whose serialised graph is ``graph``, is computed here."""
@@ -132,7 +144,7 @@ class QuantisedLayers:
 
 
 def _is_whole(operand: Operand, inputs: Inputs) -> bool:
-    """Return whether ``operand`` is one of ``inputs`` as a request gives it, no part or other form of it."""
+    """Return whether ``operand`` is one of ``inputs`` as a request gives it: all of it, in this form."""
     as_given = operand.index, operand.dtype, operand.shape
     return operand.kind == "value" and operand.offset == 0 and as_given in inputs
 

@@ -1,4 +1,4 @@
-"""Quantised pieces that a file may have and no compiler writes: they are left to ONNX Runtime, which checks them."""
+"""Quantised pieces that a file may have and no compiler writes: ONNX Runtime checks them."""
 
 from collections.abc import Callable
 from dataclasses import replace
