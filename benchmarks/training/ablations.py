@@ -31,18 +31,14 @@ def _first() -> Iterator[tuple[str, Options]]:
     yield "no-central", replace(BASE, central=False)
     yield "margin0", replace(BASE, margin=0)
     yield "margin0-no-central", replace(BASE, margin=0, central=False)
+    yield "margin2", replace(BASE, margin=2)
+    yield "margin2-no-central", replace(BASE, margin=2, central=False)
 
 
 def _then() -> Iterator[tuple[str, Options]]:
     for expansion in (2, 8, 6):
         yield f"expansion{expansion}", replace(BASE, expansion=expansion)
-    for tunnels in (5, 2):
-        yield (
-            f"whole{tunnels}",
-            replace(BASE, image=(_PATCH, _PATCH, 3), patches=tunnels, whole=True),
-        )
-    yield "margin2", replace(BASE, margin=2)
-    for tunnels in (4, 3):
+    for tunnels in (5, 2, 4, 3):
         yield (
             f"whole{tunnels}",
             replace(BASE, image=(_PATCH, _PATCH, 3), patches=tunnels, whole=True),
