@@ -1,25 +1,36 @@
 """Spans that are the same bytes of weights.bin: what layers share is there, and stays in memory, once."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 from models.packs.manifest import Manifest
-from models.packs.records.spans import Span
 
 
 class SameSpans:
-    """Which of ``spans`` are the same. One without bytes, of another partition, is nobody's."""
+    """Which spans of ``manifest`` are the same, in memory.
 
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = spans
-        self._at: dict[int, list[int]] = defaultdict(list)
-        for number, span in enumerate(spans):
-            if span.length:
-                self._at[span.file_offset].append(number)
+    Chunks of a layer may be joined: then their spans lie one behind the other. So those of a layer are the
+    same as those of another one all together, or not at all, though the file may have some of them once.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._spans = manifest.spans
+        self._first = list(range(len(manifest.spans)))
+        self._alike: dict[int, list[int]] = defaultdict(list)
+        known: dict[tuple[int, ...], list[int]] = {}
+        for own in _by_layer(manifest):
+            places = tuple(self._spans[span].file_offset for span in own)
+            for span, first in zip(own, known.setdefault(places, own), strict=True):
+                self._first[span] = first
+        for span, first in enumerate(self._first):
+            self._alike[first].append(span)
 
     def first(self, span: int) -> int:
-        """Return the number of the first one with the bytes of ``span``."""
-        return self._alike(span)[0]
+        """Return the number of the first one with the bytes of ``span``.
+
+        Of spans that are joined, the first ones follow each other as they do.
+        """
+        return self._first[span]
 
     def n_bytes(self, spans: Iterable[int]) -> int:
         """Return what ``spans`` take in memory where the same ones are there once."""
@@ -27,14 +38,18 @@ class SameSpans:
 
     def with_same(self, spans: Iterable[int]) -> tuple[int, ...]:
         """Return ``spans`` and all that are the same, in order."""
-        return tuple(sorted({number for span in spans for number in self._alike(span)}))
-
-    def _alike(self, span: int) -> Sequence[int]:
-        found = self._spans[span]
-        return self._at[found.file_offset] if found.length else (span,)
+        found = set(map(self.first, spans))
+        return tuple(sorted(span for first in found for span in self._alike[first]))
 
 
 def shared_bytes(manifest: Manifest) -> int:
     """Return by how much all weights of layers are more than what they take in memory where they stay."""
-    same = SameSpans(manifest.spans)
+    same = SameSpans(manifest)
     return sum(span.length for span in manifest.spans) - same.n_bytes(range(len(manifest.spans)))
+
+
+def _by_layer(manifest: Manifest) -> Iterator[list[int]]:
+    """Yield the spans of each layer."""
+    for layer in manifest.layers:
+        pieces = manifest.pieces[layer.first_piece : layer.end_piece]
+        yield [piece.span for piece in pieces if piece.span is not None]

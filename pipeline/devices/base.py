@@ -92,6 +92,11 @@ class Device(ABC):
         return "none" if self.one_pass is None else self.one_pass.processor
 
     @property
+    def quantised_kernels(self) -> str:
+        """What processor those for quantised layers were made for, and which ones, or "none"."""
+        return "none" if self.quantised is None else self.quantised.kernels
+
+    @property
     def computes_on_caller(self) -> bool:
         """Whether kernels compute on the thread that launches them alone, so that its core is theirs."""
         return False

@@ -104,7 +104,7 @@ class Drafts:
         self._architecture = of_weights(architecture, manifest)
         self._loading = loading_bytes(manifest, self._architecture)
         self._regions = regions
-        self.same = SameSpans(manifest.spans)
+        self.same = SameSpans(manifest)
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}

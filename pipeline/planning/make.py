@@ -64,7 +64,7 @@ def make_plan(
     _check_ring(manifest, architecture, choice, streamed)
     loading = loading_bytes(manifest, architecture)
     stream = streaming(architecture, choice, streamed, loading)
-    same = SameSpans(manifest.spans)
+    same = SameSpans(manifest)
     resident_bytes = same.n_bytes(kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
     arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
@@ -204,7 +204,7 @@ def _span_offsets(
             position += manifest.spans[span].length
 
     there = {same.first(span): span for span in reversed(kept)}
-    put(sorted(there.values()), 0)
+    put([there[first] for first in sorted(there)], 0)
     for span in kept:
         offsets[span] = offsets[there[same.first(span)]]
     for group, item in zip(stream.groups, stream.places, strict=True):

@@ -60,7 +60,7 @@ def rule_of_thumb(
     if architecture.tuned != "auto":
         return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
     streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]
-    same = SameSpans(manifest.spans)
+    same = SameSpans(manifest)
     if room >= same.n_bytes(streamed):
         choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
         return make_plan(manifest, architecture, choice=choice)

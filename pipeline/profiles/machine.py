@@ -24,7 +24,8 @@ class Machine(BaseModel):
     """A machine with the storage that weights are read from. ``reader``: how the file is read.
 
     ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
-    2 MiB pages when asked to. ``native_kernels``: what those for operators on elements were made for.
+    2 MiB pages when asked to. ``native_kernels``: what those for operators on elements were made for;
+    ``quantised_kernels``: those for quantised layers, which count where a pack has such layers.
     ``pace``: bytes a second of a disk that is none (loader/readers/disk.py); None: of a real one.
     """
 
@@ -43,11 +44,16 @@ class Machine(BaseModel):
     huge_pages: bool
     gpu: str = ""
     native_kernels: str = "none"
+    quantised_kernels: str = "none"
     pace: PositiveFloat | None = None
 
-    def decisive_differences(self, other: "Machine") -> list[str]:
-        """Return in words what ``other`` has where this one has something else that times depend on."""
-        return self._differences(other, set(type(self).model_fields) - _SLIGHT)
+    def decisive_differences(self, other: "Machine", quantised: bool) -> list[str]:
+        """Return in words what ``other`` has where this one has something else that times depend on.
+
+        ``quantised``: those of a pack with quantised layers.
+        """
+        ignored = _SLIGHT if quantised else _SLIGHT | {"quantised_kernels"}
+        return self._differences(other, set(type(self).model_fields) - ignored)
 
     def slight_differences(self, other: "Machine") -> list[str]:
         """Return the same of what makes times less exact, and bounds invalid."""
@@ -86,6 +92,7 @@ def this_machine(weights: Path, computing: Device, disk: Disk = REAL_DISK) -> Ma
         huge_pages=_has_huge_pages(),
         gpu=computing.gpu,
         native_kernels=computing.native_kernels,
+        quantised_kernels=computing.quantised_kernels,
         pace=disk.bytes_per_second,
     )
 

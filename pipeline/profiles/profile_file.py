@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
+from pipeline.devices.integers.quantised import is_quantised
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
@@ -96,7 +97,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     if profile.manifest != manifest_checksum(pack):
         raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
     measured_on = f"{path}: profile of {pack.name}: measured on "
-    if decisive := profile.machine.decisive_differences(machine):
+    if decisive := profile.machine.decisive_differences(machine, is_quantised(pack)):
         raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
     if slight := profile.machine.slight_differences(machine):
         _log.log(

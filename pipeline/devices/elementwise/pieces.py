@@ -93,7 +93,11 @@ def read_graph(graph: bytes) -> Piece:
 
 def _read(graph: bytes) -> Piece:
     body = b"".join(contents(graph, ModelField.GRAPH))
+    inputs = tuple(_name(data) for data in contents(body, GraphField.INPUT))
+    outputs = tuple(_name(data) for data in contents(body, GraphField.OUTPUT))
     tensors = dict(map(_constant, contents(body, GraphField.INITIALIZER)))
+    for name in (*inputs, *outputs):  # what is bound counts, not what an input would be without
+        tensors.pop(name, None)
     numbers = {
         name: float(array.item())
         for name, array in tensors.items()
@@ -101,8 +105,8 @@ def _read(graph: bytes) -> Piece:
     }
     return Piece(
         tuple(_node(data, numbers) for data in contents(body, GraphField.NODE)),
-        tuple(_name(data) for data in contents(body, GraphField.INPUT)),
-        tuple(_name(data) for data in contents(body, GraphField.OUTPUT)),
+        inputs,
+        outputs,
         {name: array for name, array in tensors.items() if array is not None},
     )
 

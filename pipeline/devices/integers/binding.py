@@ -187,6 +187,7 @@ class _ByRows:
     ) -> None:
         self._found = found
         self._task = task
+        self._parts = int(task.n_parts)
         self._source = source
         self._run = run
         self._held = held
@@ -197,6 +198,7 @@ class _ByRows:
         if whole is None or not whole.flags.c_contiguous:
             self._strip_by_strip()
             return
+        self._task.n_parts = self._parts
         _point(self._task, self._found, whole)
         self._task.first_row, self._task.end_row = 0, self._found.layers[-1].rows.made
         self._run(self._task)
@@ -206,7 +208,7 @@ class _ByRows:
         _, planes, _, columns = self._found.rectangle.planes
         strip = np.empty((planes, self._most, columns), np.float32)
         task, last, have = self._task, self._found.layers[-1].rows.made, (0, 0)
-        parts, task.n_parts = task.n_parts, strip_parts(self._rows, task.n_parts)
+        task.n_parts = strip_parts(self._rows, self._parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)
             wanted = self._found.given_rows(first, end)
@@ -221,7 +223,6 @@ class _ByRows:
             _point(task, self._found, strip[None], wanted[0])
             task.first_row, task.end_row = first, end
             self._run(task)
-        task.n_parts = parts
 
 
 def _point(task: Task, found: QuantisedTask, source: NDArray[Any], first_row: int = 0) -> None:

@@ -1,13 +1,13 @@
 """Quantised pieces of packs on the native library, and the memory that they take there."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from models.packs.pack import Pack
-from models.packs.records.pieces import GraphRange, Piece
+from models.packs.records.pieces import GraphRange, Operand, Piece
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.messages import model, node
 from pipeline.devices.elementwise.operator_node import DOMAIN, VERSION
@@ -23,16 +23,25 @@ from pipeline.devices.integers.binding import (
     workspace_bytes,
 )
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
-from pipeline.devices.integers.recognising import Recognised, recognised
+from pipeline.devices.integers.recognising import Recognised, may_be_quantised, recognised
 from pipeline.devices.integers.structures import Task
 
+#: Grows when the same layers take another time: profiles of before hold no longer.
+KERNELS_VERSION = 1
 #: What a piece takes instead of a session: its task, and Python's objects around it. Measured 3 KB.
 TASK_BYTES = 4 << 10
 #: A model with the one operator that does what its thread was handed (kernels/custom_operator.c).
 JOB = model([node("Job", DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, VERSION)])
 
+#: Of inputs of a model: value, element type and shape.
+Inputs = Collection[tuple[int, str, tuple[int, ...]]]
 #: Runs the operator `Job`; raises KernelError.
 RunJob = Callable[[], None]
+
+
+def is_quantised(pack: Pack) -> bool:
+    """Return whether ``pack`` may have pieces that are computed here."""
+    return any(map(may_be_quantised, pack.graphs))
 
 
 class QuantisedLayers:
@@ -42,6 +51,11 @@ class QuantisedLayers:
         self._library = library
         self._threads = threads
         self._run_job = run_job
+
+    @property
+    def kernels(self) -> str:
+        """What tells these kernels from others that take another time."""
+        return f"{self._library.processor} {KERNELS_VERSION}"
 
     def runs(self, graph: bytes, piece: Piece) -> bool:
         """Return whether ``piece``, whose serialised graph is ``graph``, is computed here."""
@@ -71,7 +85,7 @@ class QuantisedLayers:
         manifest = pack.manifest
         if manifest.target.capability is not None:
             return pack  # what a GPU does not run has sessions
-        inputs = {port.value for port in manifest.inputs}
+        inputs = {(port.value, port.dtype, port.shape) for port in manifest.inputs}
         known = [
             None if piece.resident else recognised(pack.graphs[piece.graph], piece)
             for piece in manifest.pieces
@@ -96,10 +110,10 @@ class QuantisedLayers:
         update = {"pieces": pieces, "graphs": graphs}
         return replace(pack, manifest=pack.manifest.model_copy(update=update))
 
-    def _fitted(self, piece: Piece, found: Recognised, inputs: set[int], workspace: int) -> Piece:
+    def _fitted(self, piece: Piece, found: Recognised, inputs: Inputs, workspace: int) -> Piece:
         if isinstance(found, QuantisedAverage):
             return replace(piece, scratch_bytes=0, unrolled=None)
-        by_rows = found.rectangle is not None and piece.inputs[0].index in inputs
+        by_rows = found.rectangle is not None and _is_whole(piece.inputs[0], inputs)
         scratch = self._scratch_bytes(found, by_rows, workspace)
         return replace(
             piece, scratch_bytes=scratch, unrolled=None, by_rows=by_rows, workspace_bytes=workspace
@@ -127,6 +141,12 @@ class QuantisedLayers:
             short = not self._library.run_task(task)
         if short:
             raise MemoryError(f"no memory for {task.n_parts} times {task.n_bytes} bytes")
+
+
+def _is_whole(operand: Operand, inputs: Inputs) -> bool:
+    """Return whether ``operand`` is one of ``inputs`` as a request gives it: all of it, in this form."""
+    as_given = operand.index, operand.dtype, operand.shape
+    return operand.kind == "value" and operand.offset == 0 and as_given in inputs
 
 
 def _without_session(graph: GraphRange) -> GraphRange:

@@ -40,26 +40,36 @@ _INPUTS = {
     "Transpose": 1,
 }
 _NAMES = (b"QLinear", b"QGemm")
+# The library counts pixels, channels and padding with 32 bits, and so what is made of two of them. A file
+# may say anything.
+_MOST = 1 << 20
 
 
 class _OtherError(Exception):
     """A piece is something else."""
 
 
+def may_be_quantised(graph: bytes) -> bool:
+    """Return whether a serialised piece names what is recognised; most pieces of most packs do not."""
+    return any(name in graph for name in _NAMES)
+
+
 def recognised(graph: bytes, piece: PackPiece) -> Recognised | None:
     """Return what ``piece``, whose serialised graph is ``graph``, computes; None: something else."""
-    if not any(name in graph for name in _NAMES):  # most pieces of most packs
+    if not may_be_quantised(graph):
         return None
     try:
         read = read_graph(graph)
+        counts = len(read.inputs), len(read.outputs)
+        _require(counts == (len(piece.inputs), len(piece.outputs)))
         return _Reader(read, _arrays(read, piece)).task()
     except (PieceError, _OtherError):
         return None
 
 
 def _arrays(read: Piece, piece: PackPiece) -> dict[str, tuple[str, tuple[int, ...]]]:
-    ports = [*zip(read.inputs, piece.inputs, strict=False)]
-    ports += zip(read.outputs, piece.outputs, strict=False)
+    ports = [*zip(read.inputs, piece.inputs, strict=True)]
+    ports += zip(read.outputs, piece.outputs, strict=True)
     known = {name: (operand.dtype, operand.shape) for name, operand in ports}
     known |= {name: (array.dtype.name, array.shape) for name, array in read.tensors.items()}
     return known
@@ -105,6 +115,7 @@ class _Reader:
                 break
             _require(node.inputs[0] == image.name)
             layer = self._layer(node, image)
+            _require(max(layer.channels, layer.filters) <= _MOST)
             layers.append(layer)
             image = _Image(node.outputs[0], layer.rows.made, layer.columns.made, layer.filters)
         held = None if rectangle is None else rectangle[0]
@@ -164,6 +175,7 @@ class _Reader:
         _require(bool(self._nodes) and self._nodes[0].operator == "Transpose")
         turned = self._nodes.pop(0)
         _require(turned.inputs[0] == name and turned.attributes.get("perm") == _CHANNELS_LAST)
+        _require(node.inputs[0] == self._piece.inputs[0])  # a request may hold that one
         image = _Image(turned.outputs[0], high[0] - low[0], high[1] - low[1], shape[1])
         return Rectangle(shape, low[0], low[1], made), image
 
@@ -258,6 +270,7 @@ class _Reader:
         _require(dtype in _SIGNED and len(shape) == _IMAGE and shape[0] == 1)
         given, made = self._scaling(node, 1), self._scaling(node, 3)
         pixels = math.prod(shape[1:-1])
+        _require(0 < pixels <= _MOST and 0 < shape[-1] <= _MOST)
         result = self._array(node.outputs[0])
         _require(given.signed == _SIGNED[dtype] and math.prod(result[1]) == shape[-1])
         _require(_SIGNED.get(result[0]) == made.signed)
@@ -292,8 +305,10 @@ def _numbers(given: object, default: int, count: int) -> tuple[int, ...]:
 
 def _window(kernel: int, stride: int, step: int, pads: tuple[int, int], given: int) -> Window:
     reach = (kernel - 1) * step + 1
+    _require(kernel > 0 and stride > 0 and step > 0 and min(pads) >= 0)
+    _require(max(stride, step, reach, given, *pads) <= _MOST)
     made = (given + sum(pads) - reach) // stride + 1
-    _require(kernel > 0 and stride > 0 and step > 0 and made > 0 and min(pads) >= 0)
+    _require(made > 0)
     return Window(kernel, stride, step, pads[0], given, made)
 
 

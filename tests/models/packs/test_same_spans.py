@@ -1,16 +1,19 @@
 """Weights that layers share: once in the file, once in memory where they stay, the same answers."""
 
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store
 from models.packs.same_spans import SameSpans, shared_bytes
 from models.zoo.builder import Builder, Tensor
@@ -20,7 +23,7 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.thumb import rule_of_thumb
 from pipeline.program.partitions import Cuts
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.models.nets import CHUNK_BYTES, answers, written
+from tests.models.nets import CHUNK_BYTES, answers, parsed, written
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -73,7 +76,7 @@ def test_answers_are_those_of_weights_of_their_own(
     same(streamed(pack, {"image": IMAGE}, "auto", times=2), expected)
     limit = 0.1 if store == "int8" else 1e-4
     same(expected, answers(source, {"image": IMAGE}), rtol=limit, atol=limit)
-    assert SameSpans(pack.manifest.spans).n_bytes(range(len(pack.manifest.spans))) < sum(
+    assert SameSpans(pack.manifest).n_bytes(range(len(pack.manifest.spans))) < sum(
         span.length for span in pack.manifest.spans
     )
 
@@ -82,7 +85,7 @@ def test_what_stays_in_memory_is_there_once(pack: Pack) -> None:
     manifest = pack.manifest
     plan = make_plan(manifest, ARCHITECTURES["pre"])
     assert plan.resident_bytes == pack.weights_path.stat().st_size
-    known = SameSpans(manifest.spans)
+    known = SameSpans(manifest)
     assert all(plan.spans[span] == plan.spans[known.first(span)] for span in plan.resident)
     places = {(plan.spans[span], manifest.spans[span].length) for span in plan.resident}
     assert sum(length for _, length in places) == plan.resident_bytes
@@ -92,7 +95,7 @@ def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
     manifest, auto = pack.manifest, ARCHITECTURES["auto"]
     everything = rule_of_thumb(manifest, auto, pack.weights_path.stat().st_size)
     assert not everything.streamed
-    known = SameSpans(manifest.spans)
+    known = SameSpans(manifest)
     some = known.with_same([len(manifest.spans) // 3])
     assert len(some) == 2
     choice = Choice(1 << 18, 1 << 16, 1 << 16, resident=some)
@@ -109,7 +112,28 @@ def test_a_partition_keeps_what_only_an_earlier_one_shared_with_it(pack: Pack) -
             own = {span.file_offset: span.length for span in part.spans if span.length}
             plan = make_plan(part, ARCHITECTURES["pre"])
             assert plan.resident_bytes >= sum(own.values())
-            assert SameSpans(part.spans).n_bytes(range(len(part.spans))) == sum(own.values())
+            assert SameSpans(part).n_bytes(range(len(part.spans))) == sum(own.values())
+
+
+def test_chunks_of_a_layer_that_are_equal_can_be_joined(tmp_path: Path) -> None:
+    """Two chunks of a pruned layer are nothing but zeros: once in the file, and both in memory."""
+    weights = np.random.default_rng(1).standard_normal((256, 64, 3, 3), np.float32)
+    weights[:64] = weights[128:192] = 0
+    model = parsed(
+        "g (float[1,64,5,5] x) => (float[1,256,5,5] y) { y = Conv<pads=[1,1,1,1]>(x, w) }",
+        {"w": weights.shape},
+    )
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+    pack = compiled(written(model, tmp_path / "pruned.onnx"), tmp_path, OPTIONS)
+    spans = pack.manifest.spans
+    assert len({span.file_offset for span in spans}) < len(spans)
+    everything = Choice(0, 1 << 30, 1 << 16, resident=tuple(range(len(spans))))
+    plan = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=everything)
+    (step,) = (step for step in plan.steps if isinstance(step, Piece) and step.n_spans > 1)
+    assert step.span is not None
+    own = range(step.span, step.span + step.n_spans)
+    places = [plan.spans[span] for span in own]
+    assert places == list(accumulate((spans[span].length for span in own[:-1]), initial=places[0]))
 
 
 def swapped(manifest: Manifest) -> tuple[int, int]:

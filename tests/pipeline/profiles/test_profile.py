@@ -287,8 +287,10 @@ def test_every_difference_is_decisive_or_slight() -> None:
     }
     for field in type(MACHINE).model_fields:
         other = MACHINE.model_copy(update={field: values.get(field, "other")})
-        both = MACHINE.decisive_differences(other), MACHINE.slight_differences(other)
+        both = MACHINE.decisive_differences(other, True), MACHINE.slight_differences(other)
         assert sorted(map(len, both)) == [0, 1], field
+        plain = MACHINE.decisive_differences(other, False)
+        assert plain == ([] if field == "quantised_kernels" else both[0]), field
 
 
 def test_a_profile_of_another_pack_is_refused(kept: tuple[Pack, Profile]) -> None:

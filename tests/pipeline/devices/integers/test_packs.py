@@ -1,6 +1,7 @@
 """Packs of 8-bit integers on native kernels: the bits of ONNX Runtime, and memory as planned."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,15 @@ def test_plans_hold_neither_image_nor_patches_nor_what_is_expanded(tmp_path: Pat
         scratches.add(plan.scratch_bytes)
         assert np.array_equal(_answers(pack, device), _answers(pack, plain))
     assert (len(arenas), len(scratches)) == (1, 1)
+
+
+def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Path) -> None:
+    pack = _compiled(tmp_path, 2)
+    (port,) = pack.manifest.inputs
+    flat = replace(port, shape=(1, 3, SIZE * SIZE, 1))
+    manifest = pack.manifest.model_copy(update={"inputs": (flat,)})
+    fitted = CpuDevice(2).fitted(replace(pack, manifest=manifest))
+    assert not any(piece.by_rows for piece in fitted.manifest.pieces)
 
 
 def test_a_graph_alone_has_no_job() -> None:

@@ -1,0 +1,74 @@
+"""Quantised pieces that a file may have and no compiler writes: ONNX Runtime checks them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models.packs.records.pieces import Operand, Piece
+from pipeline.devices.integers.recognising import recognised
+from tests.pipeline.devices.integers.quantised import Network
+
+Crafted = tuple[onnx.ModelProto, Piece]
+
+
+def _layer() -> Crafted:
+    network = Network(0, (1, 6, 7, 16)).conv(16, kernel=3, pad=1, group=16)
+    return onnx.load_from_string(network.serialised()), network.piece()
+
+
+def _set(model: onnx.ModelProto, **attributes: list[int]) -> None:
+    for item in model.graph.node[-1].attribute:
+        if item.name in attributes:
+            item.ints[:] = attributes[item.name]
+
+
+def _padding_below_zero_in_32_bits() -> Crafted:
+    model, piece = _layer()
+    pads = [(1 << 32) - 5] * 2 + [1, 0]
+    _set(model, pads=pads, strides=[1 << 32] * 2)
+    made = replace(piece.outputs[0], shape=(1, 1, 1, 16))
+    return model, replace(piece, outputs=(made,))
+
+
+def _result_as_large_as_a_constant_of_its_name() -> Crafted:
+    model, piece = _layer()
+    constant = np.zeros((1, 6, 7, 16), np.uint8)
+    model.graph.initializer.append(numpy_helper.from_array(constant, model.graph.output[0].name))
+    return model, replace(piece, outputs=(replace(piece.outputs[0], shape=(1,)),))
+
+
+def _weights_as_large_as_their_default() -> Crafted:
+    model, piece = _layer()
+    weights = model.graph.node[-1].input[3]
+    model.graph.input.append(onnx.ValueInfoProto(name=weights))
+    given = Operand(dtype="int8", shape=(1,), kind="value", index=1)
+    return model, replace(piece, inputs=(*piece.inputs, given))
+
+
+def _more_inputs_than_operands() -> Crafted:
+    model, piece = _layer()
+    model.graph.input.append(onnx.ValueInfoProto(name="more"))
+    return model, piece
+
+
+def test_what_a_compiler_writes_is_computed_here() -> None:
+    model, piece = _layer()
+    assert recognised(model.SerializeToString(), piece) is not None
+
+
+@pytest.mark.parametrize(
+    "crafted",
+    [
+        _padding_below_zero_in_32_bits,
+        _result_as_large_as_a_constant_of_its_name,
+        _weights_as_large_as_their_default,
+        _more_inputs_than_operands,
+    ],
+)
+def test_what_would_lie_outside_of_its_memory_is_not(crafted: Callable[[], Crafted]) -> None:
+    model, piece = crafted()
+    assert recognised(model.SerializeToString(), piece) is None
