@@ -33,7 +33,14 @@ from models.compiler.writing.describe import (
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
-from models.compiler.writing.write import Unfinished, building, write_model, write_weights
+from models.compiler.writing.write import (
+    Unfinished,
+    building,
+    is_shorter,
+    unstored,
+    write_model,
+    write_weights,
+)
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
 from models.graphs.finite import warn_of_infinite
@@ -212,10 +219,14 @@ def _write_pack(
     progress("write")
     storing = _storing(graph, target, options)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    store: Store = options.store
+    if storing is not None:
+        _tell_kept(options, storing)
+        if not any(is_shorter(span) for span in spans):
+            _tell_unchanged(options)
+            spans, store, storing = unstored(spans), "fp32", None
     if storing is None:
         write_model(optimised, graph, layout, spans, folder / "model.onnx")
-    else:
-        _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -250,7 +261,7 @@ def _write_pack(
         designed=metadata.memory,
         parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
-        store=options.store,
+        store=store,
     )
     write_manifest(manifest, folder / "manifest.json")
 
@@ -282,6 +293,14 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:
     for name, reason in storing.kept.items():
         options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
+
+
+def _tell_unchanged(options: CompileOptions) -> None:
+    """Tell that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
+    if options.store == "fp32":
+        return  # nobody asked for it
+    only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"
+    options.warn(f"--store {options.store} makes no weights shorter, so they stay as they are{only}")
 
 
 def _read_back(folder: Path, pack: Path) -> None:
