@@ -154,7 +154,7 @@ def _quantised(
     folder = unfinished.work.with_name("quantised")
     folder.mkdir()
     preprocess = options.preprocess or metadata.preprocess
-    return quantise(model, source, preprocess, options.calibrate(), folder)
+    return quantise(model, source, preprocess, options.calibrate(), folder, options.warn)
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
@@ -300,7 +300,9 @@ def _tell_unchanged(options: CompileOptions) -> None:
     if options.store == "fp32":
         return  # nobody asked for it
     only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"
-    options.warn(f"--store {options.store} makes no weights shorter, so they stay as they are{only}")
+    options.warn(
+        f"--store {options.store} makes no weights shorter, so they stay as they are{only}"
+    )
 
 
 def _read_back(folder: Path, pack: Path) -> None:

@@ -15,6 +15,9 @@ SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
 
+#: Broken pictures that are named.
+_SHOWN = 5
+
 
 class DataError(ModelError):
     """A data set, or one of its files, cannot be used; the message names it."""
@@ -48,12 +51,34 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """``samples`` makes them anew, always in the same order. ``classes``: in their order, if known."""
+    """``samples`` makes them anew, always in the same order.
+
+    ``classes``: of the samples, in their order, none: unknown. ``marked``: objects in them are known.
+    """
 
     name: str
     count: int
     samples: Callable[[], Iterator[Sample]]
     classes: tuple[str, ...] = ()
+    marked: bool = False
+
+    def check_pictures(self) -> None:
+        """Read all pictures.
+
+        Raises:
+            SampleError: some are broken; the message says how many, and which are the first.
+        """
+        faults = []
+        for sample in self.samples():
+            try:
+                sample.open()
+            except SampleError as exc:
+                faults.append(str(exc))
+        if faults:
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            raise SampleError(
+                f"{len(faults)} of {self.count} pictures cannot be used: {'; '.join(faults[:_SHOWN])}{more}"
+            )
 
     def pictures(self) -> Iterator[Image.Image]:
         """Yield the picture of each sample.

@@ -54,12 +54,29 @@ def counter_of(pack: Pack, dataset: Dataset, against: Pack | None = None) -> Cou
             data set are not those of the model.
     """
     one, other = _recipe(pack), _recipe(against or pack)
+    if against is None:
+        _check_known(pack, dataset, isinstance(one, Classification))
     if isinstance(one, Classification) and isinstance(other, Classification):
         return _Classifier(pack, dataset, one, other)
     if isinstance(one, _Sight) and isinstance(other, _Sight):
         return _Detector(one, other)
     assert against is not None
     raise DataError(f"{pack.folder} and {against.folder}: one classifies, the other detects")
+
+
+def _check_known(pack: Pack, dataset: Dataset, classifies: bool) -> None:
+    """Check that of the pictures of ``dataset`` is known what ``pack`` answers.
+
+    Raises:
+        DataError: it is not.
+    """
+    if dataset.classes if classifies else dataset.marked:
+        return
+    known = "classes are" if dataset.classes else "boxes are" if dataset.marked else "nothing is"
+    raise DataError(
+        f"{dataset.name}: {known} known of its pictures, while {pack.folder} "
+        f"{'classifies' if classifies else 'finds boxes'}: only agreement can be counted (--against PACK)"
+    )
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def compile_(
         str | None,
         typer.Option(
             metavar="|".join(STORES),
-            help="How weights lie in the file; they are expanded to float32 beside the reads. Default: fp32.",
+            help="How weights lie in the file; they are expanded to float32 beside reads. Default: fp32.",
         ),
     ] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
@@ -116,6 +116,8 @@ def compile_(
     if (precision == "int8") != (calibrate is not None):
         raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
     pictures = read_folder(calibrate) if calibrate else None
+    if pictures:
+        pictures.check_pictures()
     compiled_for = named_target(target)
     warnings: list[str] = []
     options = CompileOptions(

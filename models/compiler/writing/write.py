@@ -121,9 +121,7 @@ def is_shorter(span: Span) -> bool:
 def unstored(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Return ``spans``, none of which `is_shorter`, as kernels read them from where they lie."""
     return tuple(
-        replace(
-            span, stored=None, at=None if span.file_offset == span.offset else span.file_offset
-        )
+        replace(span, stored=None, at=None if span.file_offset == span.offset else span.file_offset)
         for span in spans
     )
 
