@@ -43,7 +43,7 @@ from models.compiler.writing.write import (
 )
 from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
-from models.graphs.finite import warn_of_infinite
+from models.graphs.finite import infinite_weights
 from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
@@ -110,7 +110,7 @@ def compile_onnx(
     _check_options(destination, options)
     progress("read")
     model = read_onnx(source, options.batch, options.shapes, options.warn)
-    warn_of_infinite(model, options.warn)
+    _tell_infinite(source, model, options)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
@@ -290,9 +290,24 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
             options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
 
 
+def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:
+    """Tell of weights that are no numbers.
+
+    Raises:
+        CompileError: they are to be stored as what holds none.
+    """
+    for text in infinite_weights(model):
+        if options.store not in ("fp32", "lossless"):
+            raise CompileError(
+                f"{source}: {text}: they cannot be stored as {options.store}; --store fp32 or lossless "
+                "keeps them"
+            )
+        options.warn(text)
+
+
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:
     for name, reason in storing.kept.items():
-        options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
+        options.warn(f"weights of {name!r} stay float32: {reason}, more than {options.store} holds")
 
 
 def _tell_unchanged(options: CompileOptions) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.errors import ModelError
 
@@ -106,5 +106,9 @@ def picture(name: str, source: Path | bytes) -> Image.Image:
         raise SampleError(f"{name}: no such file") from exc
     except Exception as exc:  # decoders raise whatever their parsing stumbles over
         reason = str(exc).split(": ", 1)[0] if isinstance(exc, OSError) else type(exc).__name__
+        if isinstance(
+            exc, UnidentifiedImageError
+        ):  # which quotes the file, or its object in memory
+            reason = "no known format"
         reason = reason or type(exc).__name__
         raise SampleError(f"{name}: not a picture that can be read ({reason})") from exc

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from models.datasets.samples import DataError, Dataset, Sample
+from models.datasets.samples import DataError, Dataset, Sample, SampleError
 from models.detection.boxes import Box, Limits, find_boxes
 from models.detection.recipe import Detection
 from models.images.placement import Size
@@ -36,7 +36,7 @@ class Counter(Protocol):
         """Count ``answer`` beside what is known of ``sample``.
 
         Raises:
-            SampleError: the sample is broken. DataError: its classes are not the model's.
+            SampleError: the sample is broken, or has classes that are not the model's.
         """
 
     def compare(self, answer: Answer, other: Answer) -> None:
@@ -149,7 +149,10 @@ class _Detector:
             return
         marks, detection = sample.marks(), self._own.detection
         names = sorted({mark.name for mark in marks})
-        numbers = class_numbers(names, detection.labels, detection.classes)
+        try:
+            numbers = class_numbers(names, detection.labels, detection.classes)
+        except DataError as exc:
+            raise SampleError(f"{sample.name}: {exc}") from exc
         self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(marks, numbers))
 
     def compare(self, answer: Answer, other: Answer) -> None:

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from models.compiler.optimising.optimise import fold
-from models.compiler.quantising.ranges import Ranges, write_quantised
+from models.compiler.quantising.ranges import RangeError, Ranges, write_quantised
 from models.errors import CompileError
 from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, label
@@ -60,8 +60,8 @@ def quantise(
 
     Raises:
         CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
-            the one input, there is no picture, or ONNX Runtime cannot quantise it.
-            Whatever ``pictures`` raises.
+            the one input, there is no picture, a value is no number with one of them, or ONNX Runtime
+            cannot quantise it. Whatever ``pictures`` raises.
     """
     _check_floats(model, source)
     name = _input(model, source, preprocess)
@@ -71,8 +71,13 @@ def quantise(
     ranges = Ranges(folded, _OPERATORS, folder)
     count = 0
     for picture in pictures:
-        ranges.add({name: preprocess.apply(picture)})
         count += 1
+        try:
+            ranges.add({name: preprocess.apply(picture)})
+        except RangeError as exc:
+            raise CompileError(
+                f"{source}: value {str(exc)!r} is NaN or infinite with picture {count}: no scale holds it"
+            ) from exc
     _check_count(count, source, warn)
     result = folder / "int8.onnx"
     try:

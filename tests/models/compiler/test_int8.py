@@ -144,6 +144,15 @@ def test_few_pictures_are_said_and_none_are_refused(tmp_path: Path) -> None:
         _compiled(_network(), tmp_path / "packs", lambda: iter(()))
 
 
+def test_values_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    model = _network()
+    for tensor in model.graph.initializer[:2]:
+        array = numpy_helper.to_array(tensor) * np.float32(1e25)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    with pytest.raises(CompileError, match=r"m\.onnx: value 'c' is NaN or infinite with picture 1"):
+        _compiled(model, tmp_path)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_named(value: float, tmp_path: Path) -> None:
     model = _network()

@@ -87,7 +87,9 @@ def test_each_row_of_a_matrix_has_a_scale(model: object, tmp_path: Path) -> None
 def test_weights_that_are_no_numbers_are_refused_by_name(
     value: float, store: Store, tmp_path: Path
 ) -> None:
-    with pytest.raises(CompileError, match=r"weights '\w+' have NaN or infinite numbers"):
+    with pytest.raises(
+        CompileError, match=r"weights 'w': 1 of 32768 are NaN or infinite: .* stored"
+    ):
         stored(with_weight(gemm(), value), tmp_path, store, [])
 
 
@@ -107,7 +109,7 @@ def test_numbers_beyond_16_bits_keep_their_weights_as_they_are(tmp_path: Path) -
         "float16",  # the chunks without that number
     }
     assert any(
-        "stay float32: its largest number is 7e+04, more than fp16 holds" in w for w in warned
+        "stay float32: the largest number is 7e+04, more than fp16 holds" in w for w in warned
     )
 
 
