@@ -12,9 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from models.packs.records.pieces import Operand, Piece
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
-from pipeline.devices.integers.binding import bind_average, bind_task, fitted
+from pipeline.devices.integers.binding import bind_average, bind_task
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.recognising import recognised
+from pipeline.devices.integers.workspace import fitted
 
 Arrays = Mapping[str, NDArray[Any]]
 
