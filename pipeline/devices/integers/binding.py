@@ -1,6 +1,6 @@
 """Quantised pieces bound to memory: what runs them, on tensors or on the rows that a request gives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,40 +24,41 @@ class RowsOfRequest(Protocol):
     def whole(self) -> NDArray[Any] | None: ...
 
 
-def bind_average(found: QuantisedAverage, places: Places, library: Library) -> Callable[[], None]:
-    """Return what runs ``found`` on ``places``."""
-    return library.bind_average(placed_average(found, places), tuple(places.values()))
+class BoundTask:
+    """Runs a task; ``held``: constants that it points to, and that nobody else keeps."""
 
+    __slots__ = ("_held", "_run", "task")
 
-def bind_task(
-    found: QuantisedTask, places: Places, task: Task, workspace: int, run: RunTask
-) -> Callable[[], None]:
-    """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``.
-
-    ``task``: from ``fitted``, with ``workspace``.
-    """
-    place(task, found, places)
-    source = places[found.source]
-    if isinstance(source, np.ndarray):
-        point(task, found, source)
-        return _Whole(task, run, tuple(places.values()))
-    assert found.rectangle is not None, "only images are taken by rows"
-    rows = strip_rows(found, found.rectangle, workspace)
-    return _ByRows(found, rows, task, source, run, tuple(places.values()))
-
-
-class _Whole:
-    """Runs a task; ``held``: arrays that it points to."""
-
-    __slots__ = ("_held", "_run", "_task")
-
-    def __init__(self, task: Task, run: RunTask, held: Sequence[object]) -> None:
-        self._task = task
+    def __init__(self, task: Task, run: RunTask, held: object) -> None:
+        self.task = task
         self._run = run
         self._held = held
 
     def __call__(self) -> None:
-        self._run(self._task)
+        self._run(self.task)
+
+
+def bind_average(
+    found: QuantisedAverage, places: Places, held: object, library: Library
+) -> Callable[[], None]:
+    """Return what runs ``found`` on ``places``; it keeps what is ``held``."""
+    return library.bind_average(placed_average(found, places), held)
+
+
+def bind_task(
+    found: QuantisedTask, places: Places, bound: BoundTask, workspace: int
+) -> Callable[[], None]:
+    """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``.
+
+    ``bound``: its task from ``fitted``, with ``workspace``, which gets its addresses.
+    """
+    place(bound.task, found, places)
+    source = places[found.source]
+    if isinstance(source, np.ndarray):
+        point(bound.task, found, source)
+        return bound
+    assert found.rectangle is not None, "only images are taken by rows"
+    return _ByRows(found, strip_rows(found, found.rectangle, workspace), bound, source)
 
 
 class _ByRows:
@@ -67,17 +68,14 @@ class _ByRows:
         self,
         found: QuantisedTask,
         rows: tuple[int, int],
-        task: Task,
+        bound: BoundTask,
         source: RowsOfRequest,
-        run: RunTask,
-        held: Sequence[object],
     ) -> None:
         self._found = found
-        self._task = task
-        self._parts = int(task.n_parts)
+        self._task = bound.task
+        self._parts = int(bound.task.n_parts)
         self._source = source
-        self._run = run
-        self._held = held
+        self._run = bound
         self._rows, self._most = rows
 
     def __call__(self) -> None:
@@ -88,7 +86,7 @@ class _ByRows:
         self._task.n_parts = self._parts
         point(self._task, self._found, whole)
         self._task.first_row, self._task.end_row = 0, self._found.layers[-1].rows.made
-        self._run(self._task)
+        self._run()
 
     def _strip_by_strip(self) -> None:
         assert self._found.rectangle is not None
@@ -109,4 +107,4 @@ class _ByRows:
             have = wanted
             point(task, self._found, strip[None], wanted[0])
             task.first_row, task.end_row = first, end
-            self._run(task)
+            self._run()

@@ -1,6 +1,6 @@
 """Quantised layers of packs on the native library: what a device has for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.pieces import read_graph
-from pipeline.devices.integers.binding import bind_average, bind_task
+from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.recognising import may_be_quantised, recognised
@@ -77,15 +77,19 @@ class NativePieces:
         found = recognised(graph, piece)
         if found is None or piece.native is None:
             raise NotAsDecidedError("the plan has it on native kernels, which do not know it")
-        places = _places(graph, inputs, outputs)
+        read = read_graph(graph)
+        ports = (*zip(read.inputs, inputs, strict=True), *zip(read.outputs, outputs, strict=True))
+        places = read.tensors | dict(ports)
         if not _apart(places, found.result):
             raise NotAsDecidedError("the plan has its result over what it reads")
+        # Who binds keeps the rest as long as what is returned.
+        held = tuple(read.tensors.values())
         if isinstance(found, QuantisedAverage):
-            return bind_average(found, places, self._library)
+            return bind_average(found, places, held, self._library)
         workspace = piece.native.workspace_bytes
         task = fitted(found, self._library, self._threads, workspace)
         self._runner.prepare(task)
-        return bind_task(found, places, task, workspace, self._runner.run)
+        return bind_task(found, places, BoundTask(task, self._runner.run, held), workspace)
 
 
 def _apart(places: Places, result: str) -> bool:
@@ -95,13 +99,3 @@ def _apart(places: Places, result: str) -> bool:
     return not any(
         np.may_share_memory(made, each) for each in others if isinstance(each, np.ndarray)
     )
-
-
-def _places(graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Places:
-    """Return where what the nodes of ``graph`` name lies; its constants are held by the result."""
-    read = read_graph(graph)
-    ports: Mapping[str, Any] = {
-        **dict(zip(read.inputs, inputs, strict=True)),
-        **dict(zip(read.outputs, outputs, strict=True)),
-    }
-    return {**read.tensors, **ports}
