@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from models.errors import PackError
 from models.packs.choice import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import Alternative, Joined, Native, Operand, Piece
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedTask
+from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import Recognised, recognised
 from pipeline.devices.integers.running import JOB_BYTES
 from pipeline.devices.integers.workspace import fitted, taken_bytes, workspace_bytes
@@ -27,7 +29,11 @@ _Decided = TypeVar("_Decided", Piece, Joined)
 
 
 class Decision:
-    """Decides about ``pack``: ``threads`` compute, of ONNX Runtime where there ``are_jobs``."""
+    """Decides about ``pack``: ``threads`` compute, of ONNX Runtime where there ``are_jobs``.
+
+    Raises:
+        PackError: tensors of a quantised layer do not fit each other.
+    """
 
     def __init__(self, pack: Pack, library: Library, threads: int, are_jobs: bool) -> None:
         self._pack = pack
@@ -37,10 +43,15 @@ class Decision:
         manifest = pack.manifest
         self._roots = roots(manifest)
         self._inputs = {(port.value, port.dtype, port.shape) for port in manifest.inputs}
-        self._finest = [self._found(piece) for piece in manifest.pieces]
+        self._finest = [
+            self._found(piece, f"pieces.{number}") for number, piece in enumerate(manifest.pieces)
+        ]
         self._joined = [
-            [self._found(piece) for piece in joined_pieces(manifest, each)]
-            for each in manifest.alternatives
+            [
+                self._found(piece, f"alternatives.{number}.joined.{at}")
+                for at, piece in enumerate(joined_pieces(manifest, each))
+            ]
+            for number, each in enumerate(manifest.alternatives)
         ]
         # Scratch is what any of them takes: all may have what one had better have.
         found = (*self._finest, *(each for joined in self._joined for each in joined))
@@ -54,11 +65,16 @@ class Decision:
         alternatives = tuple(map(self._alternative, manifest.alternatives, self._joined))
         return manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})
 
-    def _found(self, piece: Piece) -> Recognised | None:
+    def _found(self, piece: Piece, where: str) -> Recognised | None:
         """Return what the library computes; None: a session does."""
-        if piece.resident is not None or self._lies_over(piece):
+        if piece.resident is not None:
             return None
-        return recognised(self._pack.graphs[piece.graph], piece)
+        try:
+            found = recognised(self._pack.graphs[piece.graph], piece)
+        except MisfitError as exc:
+            file = self._pack.folder / "manifest.json"
+            raise PackError(f"{file}: {where}: {exc}") from exc
+        return None if self._lies_over(piece) else found
 
     def _lies_over(self, piece: Piece) -> bool:
         """Return whether what ``piece`` makes lies over something that it reads: rows are read again."""

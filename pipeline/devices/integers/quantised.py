@@ -13,6 +13,7 @@ from pipeline.devices.elementwise.pieces import read_graph
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.layers import QuantisedAverage
+from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import may_be_quantised, recognised
 from pipeline.devices.integers.running import Bind, TaskRunner
 from pipeline.devices.integers.tasks import Places
@@ -45,7 +46,11 @@ class QuantisedLayers:
         return f"{self._library.processor} {KERNELS_VERSION}"
 
     def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with ``native`` of the pieces that are computed here, and what they take."""
+        """Return ``pack`` with ``native`` of the pieces that are computed here, and what they take.
+
+        Raises:
+            PackError: tensors of a quantised layer do not fit each other.
+        """
         if pack.manifest.target.capability is not None or not is_quantised(pack):
             return pack  # what a GPU does not run has sessions
         decision = Decision(pack, self._library, self._threads, self._bind is not None)
@@ -74,7 +79,10 @@ class NativePieces:
         Raises:
             NotAsDecidedError: it cannot run so.
         """
-        found = recognised(graph, piece)
+        try:
+            found = recognised(graph, piece)
+        except MisfitError as exc:
+            raise NotAsDecidedError(str(exc)) from exc
         if found is None or piece.native is None:
             raise NotAsDecidedError("the plan has it on native kernels, which do not know it")
         read = read_graph(graph)

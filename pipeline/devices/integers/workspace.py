@@ -1,5 +1,7 @@
 """The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows."""
 
+from bisect import bisect_right
+
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedTask, Rectangle
 from pipeline.devices.integers.structures import Task
@@ -67,13 +69,11 @@ def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool)
 
 def strip_rows(found: QuantisedTask, rectangle: Rectangle, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many."""
-    last = found.layers[-1].rows.made
     line = _FLOAT_BYTES * rectangle.planes[1] * rectangle.planes[3]
-    rows, most = 1, _most_rows(found, 1)
-    while rows < last and line * _most_rows(found, rows + 1) <= workspace // 2:
-        rows += 1
-        most = _most_rows(found, rows)
-    return rows, most
+    counts = range(1, found.layers[-1].rows.made + 1)
+    room = workspace // 2 // line
+    rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
+    return rows, found.most_given_rows(rows)
 
 
 def strip_bytes(found: QuantisedTask, workspace: int) -> int:
@@ -88,9 +88,3 @@ def strip_bytes(found: QuantisedTask, workspace: int) -> int:
 def strip_parts(rows: int, parts: int) -> int:
     """Return how many parts of a task run at once on a strip, of which ``rows`` rows are made."""
     return parts if rows >= _ROWS_A_PART * parts else 1
-
-
-def _most_rows(found: QuantisedTask, rows: int) -> int:
-    last = found.layers[-1].rows.made
-    bands = (found.given_rows(at, min(at + rows, last)) for at in range(0, last, rows))
-    return max(end - first for first, end in bands)
