@@ -19,7 +19,7 @@ from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import Recognised, recognised
 from pipeline.devices.integers.running import JOB_BYTES
 from pipeline.devices.integers.workspace import fitted, taken_bytes, workspace_bytes
-from pipeline.program.shared_memory import roots
+from pipeline.program.values.shared_memory import roots
 
 # What a bound piece takes instead of a session beside its constants, which its graph holds: its task, and
 # what Python has around it. Measured 0.7 KB of heap.
