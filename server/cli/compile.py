@@ -18,12 +18,13 @@ from models.packs.records.spans import Store
 from models.packs.same_spans import shared_bytes
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
+from pipeline.devices.base import Device
 from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.cli.arguments.options import Json, size
+from server.cli.arguments.options import Json, open_named, size
 from server.cli.printing.output import print_json, say, suggest, warn
 from server.cli.printing.sentences import counted, serving, stored_as, typed
 from server.cli.printing.steps import steps
@@ -54,6 +55,7 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def compile_(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="The ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
     labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
@@ -135,7 +137,7 @@ def compile_(
         accept = checker(source, compiled_for, warnings.append, progress) if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     pack = read_pack(folder)
-    summary = summary_of(pack)
+    summary = summary_of(pack, open_named(context, "cpu"))
     warnings += _whole_layers(pack.manifest, options.chunk_bytes)
     for warning in warnings:
         warn(warning)
@@ -178,9 +180,13 @@ def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
     ]
 
 
-def summary_of(pack: Pack) -> dict[str, Any]:
-    """Return what users want to know of a pack: sizes in bytes, counts, ports."""
-    manifest = pack.manifest
+def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
+    """Return what users want to know of a pack: sizes in bytes, counts, ports.
+
+    What kernels take is that of ``cpu``, as ``plan`` and ``serve`` have it; of a GPU's pack it is as
+    compiled, since only its device could say more.
+    """
+    manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
     return {
         "model": pack.name,
         "version": pack.version,

@@ -21,7 +21,7 @@ from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
-from server.cli.arguments.options import Json, PackPath
+from server.cli.arguments.options import Json, PackPath, open_named
 from server.cli.compile import summary_of
 from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
@@ -61,6 +61,7 @@ _STORED_AS: dict[Encoding, str] = {
 
 
 def inspect(
+    context: typer.Context,
     pack: PackPath,
     layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,
     device: Annotated[
@@ -68,9 +69,9 @@ def inspect(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show what a pack holds and what it needs; no device is touched."""
+    """Show what a pack holds and what it needs on this machine's CPU; nothing is loaded or run."""
     opened = read_pack(pack)
-    summary = summary_of(opened)
+    summary = summary_of(opened, open_named(context, "cpu"))
     summary["one_pass"] = _one_pass(opened)
     summary["evaluations"] = read_results(opened.folder)
     table = _table(opened, device)
