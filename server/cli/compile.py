@@ -26,9 +26,9 @@ from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
 from server.cli.printing.output import print_json, say, suggest, warn
-from server.cli.printing.sentences import counted, serving, stored_as, typed
+from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
-from server.memory.request_needs import Need, smallest_budget
+from server.memory.request_needs import Need, smallest_budgets
 from server.settings.sizes import format_least, format_size
 
 # A CPU has no kernels for these: what they save is reading.
@@ -152,7 +152,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
-        f"serves from a budget of {typed(least)} up"
+        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}"
     )
     suggest("To serve it", serving(pack, least))
 
@@ -187,6 +187,8 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
     compiled, since only its device could say more.
     """
     manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
+    least = fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes
+    budgets = smallest_budgets(least, [Need.of(manifest)])
     return {
         "model": pack.name,
         "version": pack.version,
@@ -206,9 +208,8 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "spans": len(manifest.spans),
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
-        "smallest_budget_bytes": smallest_budget(
-            fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes, [Need.of(manifest)]
-        ),
+        "smallest_budget_bytes": budgets.full_bytes,
+        "pictures_budget_bytes": budgets.bare_bytes,
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
         "session_bytes": session_bytes(manifest, manifest.pieces),

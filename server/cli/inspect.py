@@ -34,6 +34,7 @@ from server.cli.printing.sentences import (
     designed_layer,
     detector,
     given,
+    less_for_pictures,
     machine,
     network_size,
     operators_alone,
@@ -112,7 +113,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "stored", stored(manifest)
     if summary["shared_bytes"]:
         yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
-    yield "budget", f"from {typed(least)} up, where it is served alone"
+    alone = "where it is served alone"
+    yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}"
     yield "profile", _profile(pack)
     for port in manifest.inputs:
         yield "input", given(port)

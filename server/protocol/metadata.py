@@ -14,7 +14,7 @@ router = APIRouter(tags=["models"])
 
 
 class _NoAction(Convertor[str]):
-    """A name or a version, and not one with an action behind it: that is a path of its own, with methods."""
+    """A name or a version, and none with an action behind it: that is a path of its own."""
 
     regex = "(?:(?!:(?:classify|detect)$)[^/])+"
 

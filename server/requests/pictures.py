@@ -154,7 +154,8 @@ def _opened(path: Path, limits: PictureLimits) -> Iterator[ImageFile.ImageFile]:
         raise InvalidRequestError("not an image that can be read") from exc
     except Image.DecompressionBombError as exc:
         raise InvalidRequestError(
-            f"the image has too many pixels; the limit is {limits.max_pixels} in all (setting max_image_pixels)"
+            f"the image has too many pixels; the limit is {limits.max_pixels} in all "
+            "(setting max_image_pixels)"
         ) from exc
     except Exception as exc:  # decoders raise whatever their parsing stumbles over
         raise InvalidRequestError(

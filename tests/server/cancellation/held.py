@@ -20,6 +20,7 @@ class Held:
 
     request_bytes: int
     waiting_for_memory: int
+    bodies_in_line: tuple[int, int]
     exchanges: int
     budget: dict[str, dict[str, int]]
     used_models: int
@@ -43,6 +44,7 @@ class Held:
         return cls(
             request_bytes=context.request_memory.used_bytes,
             waiting_for_memory=context.request_memory.waiting,
+            bodies_in_line=(context.body_share.pool.used_bytes, context.body_share.pool.waiting),
             exchanges=len(context.exchanges),
             budget=context.budget.held(),
             used_models=sum(len(entry.uses) for entry in entries),

@@ -426,6 +426,7 @@ async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: 
         await memory.take(6 * MIB)  # others have it, and keep it
         client = Client(service, "/v2/models/ones/infer")
         client.send(ones(MIB), more=False)
-        await client.ends(504)
+        await client.ends(503, "memory")
+        assert client.headers[b"retry-after"] == b"1"
         assert memory.used_bytes == 6 * MIB
         memory.give(6 * MIB)
