@@ -70,7 +70,7 @@ def inspect(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show what a pack holds and what it needs on this machine's CPU; nothing is loaded or run."""
+    """Show what a pack holds and what it needs on this machine; nothing is run."""
     opened = read_pack(pack)
     summary = summary_of(opened, open_named(context, "cpu"))
     summary["one_pass"] = _one_pass(opened)
