@@ -420,6 +420,20 @@ async def test_answers_that_wait_for_each_others_memory_end(growing: Path) -> No
         assert memory.used_bytes == 0
 
 
+async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
+    settings: SettingsFactory,
+) -> None:
+    async with serving(settings(request_memory=4 * MIB, deadline="tiny=0.2")) as service:
+        memory = service.context.request_memory
+        taken = memory.room_bytes
+        await memory.take(taken)
+        client = Client(service, "/v2/models/tiny:classify")
+        client.send(picture(200, 150), more=False)
+        await client.ends(503, "no memory", "0.2 s")
+        memory.give(taken)
+        assert (memory.used_bytes, service.context.body_share.pool.used_bytes) == (0, 0)
+
+
 async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: Path) -> None:
     async with growing_service(growing, request_timeout=0.2) as service:
         memory = service.context.request_memory
