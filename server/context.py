@@ -13,7 +13,6 @@ from pipeline.devices.find import open_device
 from pipeline.execution.sweep import DRAIN_SECONDS
 from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
-from server.memory.body_share import BodyShare
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.metrics.metrics import Metrics
@@ -87,8 +86,6 @@ class Context:
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
-        #: What bodies may hold of it whose photographs wait for that.
-        self.body_share = BodyShare(self.request_memory, settings.queue_limit)
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.

@@ -19,11 +19,11 @@ def room_beside_bodies(n_bytes: int) -> int:
 
 
 class BodyShare:
-    """The share of ``memory``, for which ``limit`` may wait."""
+    """The share of ``memory``, for which as many may wait as for that."""
 
-    def __init__(self, memory: RequestMemory, limit: int) -> None:
+    def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
-        self._pool = RequestMemory(0, limit, keeps_some=False)
+        self._pool = RequestMemory(0, memory.limit, keeps_some=False)
 
     @property
     def pool(self) -> RequestMemory:

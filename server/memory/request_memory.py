@@ -47,7 +47,7 @@ class RequestMemory:
     def __init__(self, capacity_bytes: int, limit: int = 64, *, keeps_some: bool = True) -> None:
         self.capacity_bytes = capacity_bytes
         self._keeps_some = keeps_some
-        self._limit = limit
+        self.limit = limit
         self.used_bytes = 0
         self._held: dict[str, int] = {}
         self._line: list[_Waiter] = []
@@ -135,7 +135,7 @@ class RequestMemory:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._line) >= self._limit and len(self._newcomers) >= self._limit
+        return len(self._line) >= self.limit and len(self._newcomers) >= self.limit
 
     def _make_room(self, client: str) -> None:
         """Where the line is full, turn somebody away for ``client``.

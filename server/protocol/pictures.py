@@ -50,7 +50,7 @@ async def read_picture(
     """
     exchange = exchange_of(request)
     check_not_encoded(request.headers.raw)
-    part = BodyPart(context.body_share, exchange.client)
+    part = BodyPart(context.exchanges.bodies, exchange.client)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(exchange.in_line(part))
         path = await stack.enter_async_context(uploaded(request))

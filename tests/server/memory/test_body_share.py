@@ -44,7 +44,7 @@ class Kitchen:
 
     def __init__(self) -> None:
         self.memory = RequestMemory(CAPACITY)
-        self.share = BodyShare(self.memory, limit=16)
+        self.share = BodyShare(self.memory)
         self.turn = asyncio.Lock()
 
     async def answer(self, photograph: Photograph, client: str = "") -> None:
@@ -103,14 +103,13 @@ def test_a_photograph_has_the_room_that_was_reckoned() -> None:
     needed = 1 << 20
     memory = RequestMemory(CAPACITY)
     memory.capacity_bytes -= memory.room_bytes - room_beside_bodies(needed)
-    share = BodyShare(memory, limit=1)
+    share = BodyShare(memory)
     with closing(BodyPart(share, "")) as part:
         assert memory.room_bytes - part.others_bytes >= needed
 
 
 async def test_the_line_for_the_share_has_an_end() -> None:
-    kitchen = Kitchen()
-    share = BodyShare(kitchen.memory, limit=1)
+    share = BodyShare(RequestMemory(CAPACITY, limit=1))
     first, second, third = (BodyPart(share, "") for _ in range(3))
     await first.hold(None)
     waits = asyncio.create_task(second.hold(1))

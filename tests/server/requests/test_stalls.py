@@ -166,6 +166,25 @@ async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
             assert {client.status for client in ended} <= {408, 503}
 
 
+async def test_a_photograph_that_stalls_lets_the_next_one_in(
+    settings: SettingsFactory,
+) -> None:
+    """Nobody knows how long it is, so no other body has room beside it."""
+    async with serving(settings(request_memory=4 * MIB)) as service:
+        image = picture(200, 150)
+        first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
+        first.send(image[: FREE_BYTES + 1])
+        await settled()
+        second.send(image, more=False)
+        await settled()
+        assert service.context.exchanges.waiting == 1
+        now = asyncio.get_running_loop().time()
+        service.context.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
+        await first.ends(408, "no progress")
+        await second.ends(200)
+        assert service.context.request_memory.used_bytes == 0
+
+
 async def test_a_client_that_stalls_is_told(service: Service) -> None:
     async with stalled(service, 1, BODY[:100]) as ((client,), _):
         now = asyncio.get_running_loop().time()
@@ -431,7 +450,7 @@ async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
         client.send(picture(200, 150), more=False)
         await client.ends(503, "no memory", "0.2 s")
         memory.give(taken)
-        assert (memory.used_bytes, service.context.body_share.pool.used_bytes) == (0, 0)
+        assert (memory.used_bytes, service.context.exchanges.bodies.pool.used_bytes) == (0, 0)
 
 
 async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: Path) -> None:
