@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.operators.blocked import plain_weight
+from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
 from pipeline.export_c.network.network import Network, Node
 
-_BLOCKED = "com.microsoft.nchwc."
 _FUSED = {"com.microsoft.FusedConv": "Conv", "com.microsoft.FusedGemm": "Gemm"}
 #: Names of an activation's parameters, in the order in which fused operators give them.
 _PARAMETERS = {
@@ -29,6 +29,7 @@ _SUM = 3
 
 def plain_network(network: Network, block: int) -> Network:
     """Return what ``network`` computes in standard operators; ``block``: channels in a block, 1: none."""
+    network = with_plain_softmax(network, block)
     channels = _Channels(network, block)
     constants = dict(network.constants)
     translation = _Translation(channels, constants, block)
@@ -64,7 +65,7 @@ class _Channels:
     def _join(self, node: Node) -> None:
         """Put values of the same channels in one class."""
         same = [name for name in node.inputs if name and name not in self._constants]
-        if node.operator == f"{_BLOCKED}Conv":
+        if node.operator == f"{BLOCKED}Conv":
             same = [*same[:1]] if self._is_depthwise(node) else []
             same += [name for name in node.inputs[_SUM:] if name]
         elif node.operator in _OTHERS:
@@ -80,11 +81,11 @@ class _Channels:
 
     def _note(self, node: Node) -> None:
         """Note how many channels ``node`` reads of its input."""
-        if node.operator == f"{_BLOCKED}ReorderOutput":
+        if node.operator == f"{BLOCKED}ReorderOutput":
             self._need(node.inputs[0], int(node.attributes["channels"]))
-        elif node.operator == f"{_BLOCKED}Conv":
+        elif node.operator == f"{BLOCKED}Conv":
             self._note_convolution(node, self._constants.get(node.inputs[1]))
-        elif node.operator in _OTHERS and not node.operator.startswith(_BLOCKED):
+        elif node.operator in _OTHERS and not node.operator.startswith(BLOCKED):
             self._all.update((*node.inputs, *node.outputs))
 
     def _note_convolution(self, node: Node, weight: NDArray[Any] | None) -> None:
@@ -112,7 +113,7 @@ class _Channels:
 # Operators whose output does not have the channels of their inputs one by one.
 _OTHERS = frozenset(
     (
-        *(f"{_BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
+        *(f"{BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
         *("Concat", "Split", "Reshape", "Flatten", "Gemm", "MatMul", "Transpose", "Slice"),
         *("Squeeze", "Unsqueeze", "Softmax", "ReduceMean", "Conv", "ConvTranspose", "Pad"),
         *_FUSED,
@@ -130,8 +131,8 @@ class _Translation:
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yield what ``node`` is in standard operators."""
-        blocked = node.operator.startswith(_BLOCKED)
-        operator = _FUSED.get(node.operator, node.operator.removeprefix(_BLOCKED))
+        blocked = node.operator.startswith(BLOCKED)
+        operator = _FUSED.get(node.operator, node.operator.removeprefix(BLOCKED))
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
             yield node
         elif operator == "ReorderOutput":

@@ -167,6 +167,32 @@ def bottlenecks(draw: st.DrawFn) -> Drawn:
 
 
 @needs_compiler
+def test_a_bottleneck_ends_where_the_next_one_would_begin(tmp_path: Path) -> None:
+    """Of MobileNetV1's layers each is the last of one and the first of the next: it is part of one only."""
+    model = parsed(
+        """v1 (float[1,3,16,16] x) => (float y) {
+            a = Conv<strides=[2,2], pads=[1,1,1,1]>(x, stem)
+            b = Conv<group=32, pads=[1,1,1,1]>(a, own)
+            c = Conv(b, wide)
+            d = Conv<group=32, pads=[1,1,1,1], strides=[2,2]>(c, other)
+            y = Conv(d, last)
+        }""",
+        {
+            "stem": (32, 3, 3, 3),
+            "own": (32, 1, 3, 3),
+            "wide": (32, 32, 1, 1),
+            "other": (32, 1, 3, 3),
+            "last": (32, 32, 1, 1),
+        },
+    )
+    compiled = Compiled.of(packed(model, tmp_path), tmp_path / "c")
+    given_ = inputs_for({"x": (1, 3, 16, 16)})
+    agree(compiled.run(given_)[1], answers(tmp_path / "source.onnx", given_))
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["bottleneck", "convolve", "convolve"]
+
+
+@needs_compiler
 @settings(max_examples=4)
 @given(bottlenecks(), st.sampled_from(["memory", "callback"]))
 def test_bottlenecks_of_any_geometry(
