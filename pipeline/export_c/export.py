@@ -14,6 +14,7 @@ from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.swish import with_swish
+from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
 from pipeline.export_c.regions.bottlenecks import with_bottlenecks
 from pipeline.export_c.regions.copies import live, without_whole_copies
@@ -101,7 +102,7 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_whole_products(read_network(pack))
+    network = with_tables(with_whole_products(read_network(pack)))
     return with_swish(plain_network(network, pack.manifest.target.block))
 
 

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from models.packs.records.fields import Array
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering import (
+    byte_elements,
+    byte_pools,
+    byte_products,
     convolution,
     elementwise,
     matrix,
     movement,
     normalise,
-    quantised,
 )
 from pipeline.export_c.lowering.node import Lowering, Operation
 from pipeline.export_c.lowering.steps import Program
@@ -19,12 +21,14 @@ from pipeline.export_c.network.network import Network
 
 def _max_pool(operation: Operation) -> None:
     of_floats = operation.array(0).dtype == "float32"
-    (convolution.max_pool if of_floats else quantised.max_pool)(operation)
+    (convolution.max_pool if of_floats else byte_pools.max_pool)(operation)
 
 
 OPERATORS: dict[str, Callable[[Operation], None]] = {
     **elementwise.OPERATORS,
-    **quantised.OPERATORS,
+    **byte_elements.OPERATORS,
+    **byte_pools.OPERATORS,
+    **byte_products.OPERATORS,
     "AveragePool": convolution.average_pool,
     "BatchNormalization": normalise.batch_normalization,
     "Concat": movement.concat,

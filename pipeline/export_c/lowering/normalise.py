@@ -42,20 +42,23 @@ def mean(operation: Operation) -> None:
 
 
 def batch_normalization(operation: Operation) -> None:
-    """BatchNormalization as at inference: a factor and a term for each channel."""
+    """BatchNormalization as at inference: a factor and a term for each channel.
+
+    Each operation rounds to float, as ONNX Runtime does: in a quantised network its results become bytes.
+    """
     operation.floats(0)
-    shape = operation.shape(0)
+    shape, epsilon = operation.shape(0), np.float32(operation.attribute("epsilon", 1e-5))
     scale, bias, average, variance = (
-        operation.constant(n).astype(np.float64) for n in (1, 2, 3, 4)
+        operation.constant(n).astype(np.float32) for n in (1, 2, 3, 4)
     )
-    factor = scale / np.sqrt(variance + operation.attribute("epsilon", 1e-5))
+    factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
     term = bias - average * factor
     made = operation.make(shape)
     fields = {"batch": shape[0], "channels": shape[1], "plane": items(shape[2:])}
     operation.step(
         "scale_channels",
-        *(Value(operation.name(0)), Weight(factor.astype(np.float32))),
-        *(Weight(term.astype(np.float32)), Value(made), Record("planes", fields)),
+        *(Value(operation.name(0)), Weight(factor)),
+        *(Weight(term), Value(made), Record("planes", fields)),
         in_place=(operation.name(0),),
         pointwise=True,
         after=After(),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -45,3 +45,13 @@ class Network:
         read = Counter(name for node in self.nodes for name in node.inputs if name)
         read.update(port.name for port in self.outputs)
         return read
+
+    def live(self) -> "Network":
+        """Return the network without nodes whose results nobody reads."""
+        wanted = {port.name for port in self.outputs}
+        kept = []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                kept.append(node)
+                wanted.update(node.inputs)
+        return replace(self, nodes=tuple(kept[::-1]))
