@@ -1,5 +1,6 @@
 """Which operators become C, and by which of our functions."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from models.packs.records.fields import Array
@@ -15,8 +16,11 @@ from pipeline.export_c.lowering import (
     normalise,
 )
 from pipeline.export_c.lowering.node import Lowering, Operation
+from pipeline.export_c.lowering.scales import FLIPS
 from pipeline.export_c.lowering.steps import Program
 from pipeline.export_c.network.network import Network
+
+_DTYPES = ("float32", *FLIPS)
 
 
 def _max_pool(operation: Operation) -> None:
@@ -63,20 +67,31 @@ def lower(network: Network) -> Program:
     """
     lowering = Lowering(network, constants=dict(network.constants))
     for port in (*network.inputs, *network.outputs):
-        if port.is_loose or port.dtype != "float32":
+        if port.is_loose or port.dtype not in _DTYPES:
             raise ExportError(
                 f"{network.name}: {port.name!r} is {port.dtype} {list(port.shape)}; "
-                "float32 of a known shape can be exported"
+                "float32, int8 and uint8 of a known shape can be exported"
             )
     for port in network.inputs:
         lowering.values[port.name] = Array(dtype=port.dtype, shape=port.shape)
+    _check_operators(network)
     for node in network.nodes:
-        operation = Operation(lowering, node)
-        if node.operator not in OPERATORS:
-            operation.refuse("this operator cannot be exported to C")
-        OPERATORS[node.operator](operation)
+        OPERATORS[node.operator](Operation(lowering, node))
     _check_outputs(network, lowering)
     return Program(tuple(lowering.steps), lowering.values)
+
+
+def _check_operators(network: Network) -> None:
+    """Check that all operators are known, before any of them is looked at."""
+    others = [node for node in network.nodes if node.operator not in OPERATORS]
+    if not others:
+        return
+    first = {node.operator: node.label for node in reversed(others)}
+    said = ", ".join(
+        f"{name} ({count}, the first {first[name]!r})"
+        for name, count in Counter(node.operator for node in others).items()
+    )
+    raise ExportError(f"{network.name}: these operators cannot be exported to C: {said}")
 
 
 def _check_outputs(network: Network, lowering: Lowering) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,15 +30,28 @@ class Node:
         return self.outputs[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """Bytes of ``dtype`` stand for ``scale`` times (byte - ``zero``)."""
+
+    dtype: str
+    scale: float
+    zero: int
+
+
 @dataclass(frozen=True)
 class Network:
-    """``constants`` by name; of ``ports`` what a caller gives and gets."""
+    """``constants`` by name; of ports what a caller gives and gets.
+
+    ``quantised``: ports that are bytes, and floats in the pack.
+    """
 
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, NDArray[Any]]
+    quantised: Mapping[str, Quantisation] = field(default_factory=dict)
 
     def readers(self) -> Counter[str]:
         """Return how often each value is read, by nodes and by the caller."""
