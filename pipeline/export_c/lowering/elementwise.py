@@ -21,6 +21,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "HardSwish": ("hard_swish", ()),
     "Elu": ("elu", (("alpha", 1.0),)),
     "com.microsoft.QuickGelu": ("quick_gelu", (("alpha", 1.702),)),
+    "Erf": ("error_function", ()),
+    "com.microsoft.Gelu": ("gelu", ()),
     "Exp": ("exponential", ()),
     "Neg": ("negative", ()),
     "Abs": ("absolute", ()),

@@ -43,6 +43,7 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "GlobalAveragePool": convolution.global_average_pool,
     "GlobalMaxPool": convolution.global_max_pool,
     "Identity": movement.identity,
+    "LayerNormalization": normalise.layer_normalization,
     "MatMul": matrix.matmul,
     "MaxPool": _max_pool,
     "Pad": movement.pad,

@@ -26,6 +26,30 @@ def softmax(operation: Operation) -> None:
     )
 
 
+def layer_normalization(operation: Operation) -> None:
+    """LayerNormalization over the last dimensions."""
+    operation.floats(0, 1)
+    if len([name for name in operation.node.outputs if name]) > 1:
+        operation.refuse("means and deviations as outputs")
+    shape = operation.shape(0)
+    axis = int(operation.attribute("axis", -1)) % len(shape)
+    length = items(shape[axis:])
+    scale, bias = operation.constant(1), operation.optional(2)
+    if scale.size != length or (bias is not None and bias.size != length):
+        operation.refuse(f"a factor {list(scale.shape)} for {list(shape)}")
+    made = operation.make(shape)
+    operation.step(
+        "normalise_rows",
+        *(Value(operation.name(0)), Weight(np.ascontiguousarray(scale, np.float32))),
+        None if bias is None else Weight(np.ascontiguousarray(bias, np.float32)),
+        *(Value(made), items(shape[:axis]), length),
+        float(operation.attribute("epsilon", 1e-5)),
+        in_place=(operation.name(0),),
+        pointwise=True,
+        after=After(),
+    )
+
+
 def mean(operation: Operation) -> None:
     """ReduceMean over the last dimensions."""
     operation.floats(0)

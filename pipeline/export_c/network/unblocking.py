@@ -134,7 +134,7 @@ class _Translation:
         blocked = node.operator.startswith(BLOCKED)
         operator = _FUSED.get(node.operator, node.operator.removeprefix(BLOCKED))
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
-            yield node
+            yield from self._turned(node, operator)
         elif operator == "ReorderOutput":
             yield replace(node, operator="Identity", attributes={})
         elif operator == "ReorderInput":
@@ -143,6 +143,17 @@ class _Translation:
             yield from self._apart(node, operator, blocked)
         else:
             yield replace(node, operator=operator)
+
+    def _turned(self, node: Node, operator: str) -> Iterator[Node]:
+        """Yield what makes the other one of channels in front and channels last."""
+        perm = [0, 2, 3, 1] if operator == "ReorderOutput" else [0, 3, 1, 2]
+        turned = replace(node, operator="Transpose", attributes={"perm": perm})
+        if operator == "ReorderOutput":
+            yield turned
+            return
+        inside = f"{node.output}/turned"
+        yield replace(turned, outputs=(inside,))
+        yield self._first_channels(replace(node, inputs=(inside,)))
 
     def _first_channels(self, node: Node) -> Node:
         kept = self._channels.kept(node.output)

@@ -39,7 +39,7 @@ def test_every_tiny_network(name: str, tmp_path: Path) -> None:
 
 
 FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, float d, float e, float f,
-    float g, float h, float i, float j, float k) {
+    float g, float h, float i, float j, float k, float l, float m) {
     a = LeakyRelu<alpha=0.3>(x)
     b = Sigmoid(x)
     c = Tanh(x)
@@ -53,6 +53,12 @@ FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, floa
     j = Abs(x)
     k0 = Add(j, one)
     k = Reciprocal(k0)
+    l = Erf(x)
+    m0 = Div(x, root)
+    m1 = Erf(m0)
+    m2 = Add(m1, unit)
+    m3 = Mul(x, m2)
+    m = Mul(m3, one)
 }"""
 
 PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
@@ -100,17 +106,19 @@ MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
     h = Neg(h1)
 }"""
 
-DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c) {
+DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c, float d) {
     a0 = Gemm<alpha=0.5, beta=2.0>(x, w, bias)
     a = Tanh(a0)
     b = MatMul(z, v)
     c0 = Gemm<transB=1>(x, u)
     c = Add(c0, x)
+    d0 = LayerNormalization(c, s, t)
+    d = Relu(d0)
 }"""
 
 
 def functions() -> onnx.ModelProto:
-    return with_constants(parsed(FUNCTIONS), one=0.5)
+    return with_constants(parsed(FUNCTIONS), one=0.5, unit=1.0, root=2**0.5)
 
 
 def pairs() -> onnx.ModelProto:
@@ -134,7 +142,9 @@ def movement() -> onnx.ModelProto:
 
 
 def dense() -> onnx.ModelProto:
-    return parsed(DENSE, {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20)})
+    return parsed(
+        DENSE, {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20), "s": (20,), "t": (20,)}
+    )
 
 
 FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, dense)}
