@@ -39,6 +39,7 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "Conv": convolution.convolution,
     "Dropout": movement.identity,
     "Flatten": movement.flatten,
+    "Gather": movement.gather,
     "Gemm": matrix.gemm,
     "GlobalAveragePool": convolution.global_average_pool,
     "GlobalMaxPool": convolution.global_max_pool,
@@ -57,6 +58,7 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "Transpose": movement.transpose,
     "Unsqueeze": movement.unsqueeze,
     "Upsample": movement.upsample,
+    "com.microsoft.FusedMatMul": matrix.fused_matmul,
 }
 
 

@@ -146,6 +146,19 @@ def split(operation: Operation) -> None:
         start += length
 
 
+def gather(operation: Operation) -> None:
+    """Gather of one element along an axis, which is gone if its number is a scalar."""
+    shape, index = list(operation.shape(0)), operation.constant(1)
+    axis = int(operation.attribute("axis", 0)) % len(shape)
+    if index.size != 1:
+        operation.refuse(f"{index.size} elements along axis {axis}; one can be exported")
+    strides = _strides(shape)
+    start = int(index.reshape(-1)[0]) % shape[axis] * strides[axis]
+    shape[axis] = 1
+    operation.make((*shape[:axis], *index.shape, *shape[axis + 1 :]), operation.array(0).dtype)
+    _copy(operation, shape, (strides, _strides(shape)), (start, 0))
+
+
 def slice_(operation: Operation) -> None:
     """Slice with constant bounds."""
     shape = operation.shape(0)

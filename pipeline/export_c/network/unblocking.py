@@ -25,6 +25,7 @@ _PARAMETERS = {
     "HardSigmoid": ("alpha", "beta"),
 }
 _SUM = 3
+_SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 
 
 def plain_network(network: Network, block: int) -> Network:
@@ -135,6 +136,8 @@ class _Translation:
         operator = _FUSED.get(node.operator, node.operator.removeprefix(BLOCKED))
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
             yield from self._turned(node, operator)
+        elif operator == _SUM_NORMALIZED:
+            yield from _summed(node)
         elif operator == "ReorderOutput":
             yield replace(node, operator="Identity", attributes={})
         elif operator == "ReorderInput":
@@ -218,3 +221,17 @@ def _in_a_row(steps: list[Node], output: str) -> Iterator[Node]:
         made = output if number == len(steps) - 1 else f"{output}/{number + 1}"
         inputs = step.inputs if source is None else (source, *step.inputs[1:])
         yield replace(step, inputs=inputs, outputs=(made,))
+
+
+def _summed(node: Node) -> Iterator[Node]:
+    """Yield a layer normalisation of a sum, and of a bias if there is one, as nodes of their own."""
+    value, other, scale, shift, bias = (*node.inputs, "", "")[:5]
+    outputs = (*node.outputs, "", "", "")
+    whole = outputs[3] or f"{node.output}/sum"
+    before = f"{whole}/0" if bias else whole
+    yield Node("Add", node.label, (value, other), (before,), {}, 14)
+    if bias:
+        yield Node("Add", node.label, (before, bias), (whole,), {}, 14)
+    given = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
+    inputs = (whole, scale, shift) if shift else (whole, scale)
+    yield Node("LayerNormalization", node.label, inputs, (node.output,), given, 17)

@@ -106,7 +106,8 @@ MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
     h = Neg(h1)
 }"""
 
-DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c, float d) {
+DENSE = """dense (float[3,20] x, float[1,4,9] z) => (
+    float a, float b, float c, float d, float e, float f) {
     a0 = Gemm<alpha=0.5, beta=2.0>(x, w, bias)
     a = Tanh(a0)
     b = MatMul(z, v)
@@ -114,6 +115,11 @@ DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c, 
     c = Add(c0, x)
     d0 = LayerNormalization(c, s, t)
     d = Relu(d0)
+    e0 = Transpose<perm=[0,2,1]>(z)
+    e1 = MatMul(z, e0)
+    e = Mul(e1, half)
+    f0 = MatMul(e, z)
+    f = Gather<axis=1>(f0, last)
 }"""
 
 
@@ -142,9 +148,8 @@ def movement() -> onnx.ModelProto:
 
 
 def dense() -> onnx.ModelProto:
-    return parsed(
-        DENSE, {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20), "s": (20,), "t": (20,)}
-    )
+    weights = {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20), "s": (20,), "t": (20,)}
+    return with_constants(parsed(DENSE, weights), half=0.5, last=-1)
 
 
 FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, dense)}
