@@ -16,7 +16,7 @@ class NotFoundError(ServiceError):
 
 
 class NotLoadedError(NotFoundError):
-    """The model was unloaded by request: it is there for a load, and for nobody else."""
+    """The model was unloaded by request, or never loaded: it is there for a load, and for nobody else."""
 
 
 class InvalidRequestError(ServiceError):

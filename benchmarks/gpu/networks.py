@@ -26,7 +26,8 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
-from pipeline.profiles.profile import Distribution, Profile, ReadTime
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import Distribution, ReadTime
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import Services, services

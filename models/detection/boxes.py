@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.decoding import Candidates, candidates
+from models.detection.decoding import ENTRY_BYTES, MAX_CANDIDATES, Candidates, candidates
 from models.detection.nms import SUPPRESSION_BYTES, suppress
 from models.detection.recipe import Detection
 from models.images.placement import Size
@@ -68,10 +68,21 @@ def seen(
     detection: Detection,
     preprocess: Preprocess,
     limits: Limits,
+    room_bytes: int | None = None,
 ) -> Candidates:
-    """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them."""
+    """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them.
+
+    ``room_bytes``: of more than have room there while they are compared, the best.
+    """
     score = detection.score_threshold if limits.score is None else limits.score
-    return candidates(outputs, detection.heads, preprocess.size, score)
+    most = MAX_CANDIDATES
+    if room_bytes is not None:
+        most = min(room_bytes // CANDIDATE_BYTES, most)
+    return candidates(outputs, detection.heads, preprocess.size, score, most)
+
+
+#: What one candidate takes, and its box, where all are of one class (``boxes_bytes``).
+CANDIDATE_BYTES = 3 * ENTRY_BYTES + SUPPRESSION_BYTES
 
 
 def boxes_bytes(found: Candidates) -> int:

@@ -16,11 +16,10 @@ from models.images.placement import Size
 #: No more candidates than this are kept, the best ones: without a limit a request could have a million
 #: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
 MAX_CANDIDATES = 30_000
-# As many are held before those that are not among the best are let go.
-_MOST_HELD = MAX_CANDIDATES + MAX_CANDIDATES // 4
-
 #: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
 WORK_BYTES = 48 * BLOCK_NUMBERS
+#: Of a candidate: four float64, a float32, an index.
+ENTRY_BYTES = 4 * 8 + 4 + 8
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -40,21 +39,25 @@ class Candidates:
         return self.boxes.nbytes + self.scores.nbytes + self.classes.nbytes
 
     @classmethod
-    def best(cls, parts: Sequence[Self]) -> Self:
-        """Return the best ``MAX_CANDIDATES`` of ``parts``; where scores are equal, earlier ones first."""
+    def best(cls, parts: Sequence[Self], most: int = MAX_CANDIDATES) -> Self:
+        """Return the best ``most`` of ``parts``; where scores are equal, earlier ones first."""
         if not parts:
             return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
         scores = np.concatenate([part.scores for part in parts])
-        order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
+        order = np.argsort(-scores, kind="stable")[:most]
         boxes = np.concatenate([part.boxes for part in parts])[order]
         classes = np.concatenate([part.classes for part in parts])[order]
         return cls(boxes, scores[order], classes)
 
 
 def candidates(
-    outputs: Mapping[str, NDArray[Any]], heads: tuple[AnyHead, ...], size: Size, threshold: float
+    outputs: Mapping[str, NDArray[Any]],
+    heads: tuple[AnyHead, ...],
+    size: Size,
+    threshold: float,
+    most: int = MAX_CANDIDATES,
 ) -> Candidates:
-    """Return what ``heads`` see whose score and objectness exceed ``threshold``, best first.
+    """Return the best ``most`` of what ``heads`` see whose score and objectness exceed ``threshold``.
 
     ``outputs`` holds each head's float32 output (models/detection/recipe.py); ``size`` is (width, height)
     of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
@@ -62,14 +65,15 @@ def candidates(
     """
     found: list[Candidates] = []
     count = 0
+    held = most + most // 4  # before those that are not among the best are let go
     for head in heads:
         for sight in _sights(head, outputs[head.output], size, threshold):
-            found.append(_likely(sight, threshold))
+            found.append(_likely(sight, threshold, most))
             count += len(found[-1].scores)
-            if count > _MOST_HELD:
-                found = [Candidates.best(found)]
+            if count > held:
+                found = [Candidates.best(found, most)]
                 count = len(found[0].scores)
-    return Candidates.best(found)
+    return Candidates.best(found, most)
 
 
 def _sights(head: AnyHead, output: NDArray[Any], size: Size, threshold: float) -> Iterator[Sight]:
@@ -78,8 +82,8 @@ def _sights(head: AnyHead, output: NDArray[Any], size: Size, threshold: float) -
     return seen_in_cells(head, output, size, threshold)
 
 
-def _likely(sight: Sight, threshold: float) -> Candidates:
-    """Return the best of ``sight`` with scores above ``threshold``."""
+def _likely(sight: Sight, threshold: float, most: int) -> Candidates:
+    """Return the best ``most`` of ``sight`` with scores above ``threshold``."""
     boxes, scores = sight.boxes, sight.scores
     with np.errstate(invalid="ignore", over="ignore"):
         sane = np.all(np.abs(boxes) < _LARGEST, axis=1)
@@ -87,7 +91,7 @@ def _likely(sight: Sight, threshold: float) -> Candidates:
             (scores > np.float32(threshold)) & np.isfinite(scores) & sane[:, None]
         )
     found = scores[place, number]
-    if len(found) > MAX_CANDIDATES:
-        best = np.argsort(-found, kind="stable")[:MAX_CANDIDATES]
+    if len(found) > most:
+        best = np.argsort(-found, kind="stable")[:most]
         place, number, found = place[best], number[best], found[best]
     return Candidates(boxes[place], found, number)

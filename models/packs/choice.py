@@ -48,7 +48,7 @@ def with_alternatives(manifest: Manifest, chosen: Iterable[Alternative]) -> tupl
             pieces.append(manifest.pieces[number])
             number += 1
         else:
-            pieces.extend(_join(*item) for item in _runs(manifest, alternative))
+            pieces.extend(joined_pieces(manifest, alternative))
             number = alternative.end_piece
     return tuple(pieces)
 
@@ -57,7 +57,12 @@ def every_piece(manifest: Manifest) -> Iterator[Piece]:
     """Yield the finest pieces, then all that they can be joined to."""
     yield from manifest.pieces
     for alternative in manifest.alternatives:
-        yield from (_join(*item) for item in _runs(manifest, alternative))
+        yield from joined_pieces(manifest, alternative)
+
+
+def joined_pieces(manifest: Manifest, alternative: Alternative) -> Iterator[Piece]:
+    """Yield the pieces of ``alternative``, one for each of its ``joined``."""
+    return (_join(*item) for item in _runs(manifest, alternative))
 
 
 def _runs(manifest: Manifest, alternative: Alternative) -> Iterator[tuple[Joined, Run]]:
@@ -76,6 +81,7 @@ def _join(part: Joined, run: Run) -> Piece:
         inputs=_joined_operands([piece.inputs for piece in run]),
         outputs=_joined_operands([piece.outputs for piece in run]),
         scratch_bytes=max(part.scratch_bytes, scratch_bytes(run)),
+        native=part.native,
     )
 
 
@@ -135,9 +141,17 @@ def scratch_bytes(pieces: Iterable[Piece]) -> int:
 
 def session_bytes(manifest: Manifest, pieces: Sequence[Piece]) -> int:
     """Return what the sessions and bindings of ``pieces`` take at most; equal graphs share a session."""
-    used = {piece.graph for piece in pieces}
+    in_sessions = [piece for piece in pieces if piece.native is None]
+    used = {piece.graph for piece in in_sessions}
     held = sum(manifest.graphs[number].session_bytes for number in used)
-    return held + BINDING_BYTES * len(pieces)
+    return held + BINDING_BYTES * len(in_sessions) + native_bytes(pieces)
+
+
+def native_bytes(pieces: Iterable[Piece], lanes: int = 1) -> int:
+    """Return what those of ``pieces`` take that have no session, each bound in each of ``lanes``."""
+    held = [piece.native for piece in pieces if piece.native is not None]
+    together = max((each.together_bytes for each in held), default=0)
+    return together + lanes * sum(each.bound_bytes for each in held)
 
 
 def chunk_sizes(manifest: Manifest) -> list[int]:

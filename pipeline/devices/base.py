@@ -139,7 +139,11 @@ class Device(ABC):
         return architecture
 
     def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with what its kernels allocate here and which of them join, as it works now."""
+        """Return ``pack`` with what its kernels allocate here and which of them join, as it works now.
+
+        Raises:
+            PackError: its pieces are such that no kernel could run them.
+        """
         return pack
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:

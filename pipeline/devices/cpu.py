@@ -1,6 +1,5 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,7 +28,7 @@ from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
 from pipeline.devices.host import HostDevice
-from pipeline.devices.integers.quantised import JOB, QuantisedLayers
+from pipeline.devices.integers.quantised import QuantisedLayers
 from pipeline.devices.joinable import with_joins
 from pipeline.devices.memory import HostMemory, Memory, Use
 
@@ -151,7 +150,6 @@ class CpuDevice(HostDevice):
         super().__init__()
         self.threads = threads_of_device(threads)
         library = find_library()
-        self._jobs = threading.local()  # a binding for each thread that launches
         self._operators = library.path if isinstance(library, Library) else None
         if isinstance(library, Library) and native is not False:
             self.one_pass = self._one_pass(library, native, native_threads)
@@ -178,18 +176,10 @@ class CpuDevice(HostDevice):
             return QuantisedLayers(library, native_threads or self.threads)
         shares = native_threads is None and why_not_shared(library.path) is None
         return (
-            QuantisedLayers(library, self.threads, self._run_job)
+            QuantisedLayers(library, self.threads, self._bind_chain)
             if shares
             else QuantisedLayers(library, 1)
         )
-
-    def _run_job(self) -> None:
-        """Run the operator that does what this thread was handed."""
-        job = getattr(self._jobs, "launch", None)
-        if job is None:
-            given, made = np.zeros((2, 1), np.float32)
-            job = self._jobs.launch = self._bind_chain(JOB, [given], [made])
-        job()
 
     @property
     def computes_on_caller(self) -> bool:

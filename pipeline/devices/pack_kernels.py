@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
-from pipeline.devices.base import Device, Launch
+from pipeline.devices.base import Device, DeviceError, Launch
 from pipeline.devices.elementwise.of_pack import PackPrograms, ports, row_ports
 from pipeline.devices.elementwise.programs import Program
+from pipeline.devices.integers.quantised import NotAsDecidedError
 from pipeline.devices.memory import Memory
 
 
@@ -41,6 +42,7 @@ class PackKernels:
         self._device = device
         one_pass = device.one_pass is not None
         self._programs = PackPrograms(pack.manifest, pack.graphs) if one_pass else None
+        self._native = None if device.quantised is None else device.quantised.of_model()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
     def piece(self, placed: Placed, scratch: Memory) -> Launch:
@@ -50,21 +52,27 @@ class PackKernels:
             DeviceError: it cannot be loaded.
         """
         piece, inputs, outputs = placed
-        if self._device.quantised is not None:
-            graph = self._pack.graphs[piece.graph]
-            launch = self._device.quantised.bind(graph, piece, inputs, outputs)
-            if launch is not None:
-                return launch
+        if piece.native is not None:
+            return self._natively(placed)
         launch = self._in_one_pass(self._program(piece), ports(piece), inputs, outputs)
         if launch is not None:
             return launch
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
+    def _natively(self, placed: Placed) -> Launch:
+        """Return what runs a piece of which the device said that it needs no session."""
+        piece, inputs, outputs = placed
+        if self._native is None:
+            raise DeviceError(f"the {self._device.name} device has no kernels for quantised layers")
+        try:
+            return self._native.bind(self._pack.graphs[piece.graph], piece, inputs, outputs)
+        except NotAsDecidedError as exc:
+            raise DeviceError(str(exc)) from exc
+
     def joins(self, piece: Piece) -> bool:
         """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""
-        quantised, graph = self._device.quantised, self._pack.graphs[piece.graph]
-        if quantised is not None and quantised.runs(graph, piece):
+        if piece.native is not None:
             return False
         program = None if self._programs is None else self._programs.whole(piece)
         if program is None or self._device.one_pass is None:

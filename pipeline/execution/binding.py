@@ -1,11 +1,12 @@
 """The steps of a sweep, bound to memory: for one lane, or each for all lanes that run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
-from pipeline.devices.base import Device, KernelError, Launch, nothing
+from pipeline.devices.base import Device, DeviceError, KernelError, Launch, nothing
 from pipeline.devices.memory import Memory
 from pipeline.devices.pack_kernels import PackKernels, Placed
 from pipeline.execution.engine_memory import EngineMemory
@@ -100,8 +101,10 @@ class _Binder:
         """Return one launch for the steps of ``run``: nobody looks until the last one has ended."""
         steps = self._plan.steps[run.start : run.stop]
         pieces = [step for step in steps if isinstance(step, Piece)]
-        launch = self._kernels.of_pack.run(list(map(self._placed, pieces)), self._scratch)
-        return _named(launch, f"{self._name(pieces[0])} to {self._name(pieces[-1])}")
+        name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
+        with _naming(name):
+            launch = self._kernels.of_pack.run(list(map(self._placed, pieces)), self._scratch)
+        return _named(launch, name)
 
     def _placed(self, piece: Piece) -> Placed:
         return Placed(
@@ -117,15 +120,19 @@ class _Binder:
         return self._memory.array(operand) if given is None else given
 
     def _piece(self, piece: Piece) -> Launch:
-        if piece.resident is not None:
-            kernel = self._kernels.device.load(self._pack.graphs[piece.graph])
-            launch = kernel.attach(
-                [self._memory.place(operand) for operand in piece.inputs],
-                [self._memory.place(operand) for operand in piece.outputs],
-            )
-        else:
-            launch = self._kernels.of_pack.piece(self._placed(piece), self._scratch)
-        return _named(launch, self._name(piece))
+        name = self._name(piece)
+        with _naming(name):
+            return _named(self._resident(piece) if piece.resident else self._alone(piece), name)
+
+    def _resident(self, piece: Piece) -> Launch:
+        kernel = self._kernels.device.load(self._pack.graphs[piece.graph])
+        return kernel.attach(
+            [self._memory.place(operand) for operand in piece.inputs],
+            [self._memory.place(operand) for operand in piece.outputs],
+        )
+
+    def _alone(self, piece: Piece) -> Launch:
+        return self._kernels.of_pack.piece(self._placed(piece), self._scratch)
 
     def _name(self, piece: Piece) -> str:
         return self._names.get(_made(piece), "a piece")
@@ -146,8 +153,17 @@ def _made(piece: Piece) -> tuple[int, int]:
     return first.index, first.offset
 
 
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Have errors say where they are: pieces themselves have no names."""
+    try:
+        yield
+    except DeviceError as exc:
+        raise type(exc)(f"{name}: {exc}") from exc
+
+
 def _named(launch: Launch, name: str) -> Launch:
-    """Return ``launch`` with errors that say where: pieces themselves have no names."""
+    """Return ``launch`` with errors that say where."""
 
     def named() -> None:
         try:

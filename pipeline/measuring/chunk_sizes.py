@@ -2,7 +2,7 @@
 
 from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.manifest import Manifest
-from pipeline.profiles.profile import piece_key
+from pipeline.profiles.keys import piece_key
 
 
 def chunk_levels(manifest: Manifest) -> list[int]:

@@ -24,7 +24,8 @@ from pipeline.planning.make import chunk_limit, make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import READS_IN_RING
 from pipeline.planning.thumb import USEFUL_RING_BYTES
-from pipeline.profiles.profile import Overlap, Profile
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import Overlap
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.traced_durations import Service, Services, services
 

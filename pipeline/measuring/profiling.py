@@ -39,9 +39,11 @@ from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes, span_
 from pipeline.measuring.tunings import choose_tuning
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.profiles.keys import piece_key
 from pipeline.profiles.machine import this_machine
-from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import manifest_checksum
+from pipeline.profiles.times import CopyTime, Distribution, ReadTime
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import services

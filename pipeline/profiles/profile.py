@@ -5,26 +5,24 @@ folder. Seconds, bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from models.errors import ModelError
-from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
 from models.packs.records.fields import Checksum
-from models.packs.records.pieces import Piece
 from pipeline.devices.tuning import Tuning
-from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlans, canonical
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
+from pipeline.profiles.keys import order_of, piece_key, plan_key
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys, tile_keys
+from pipeline.profiles.times import RECORD, CopyTime, Distribution, Overlap, Quantile, ReadTime
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -32,8 +30,6 @@ from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 
-Quantile = Literal["median", "p95", "max"]
-_DIGITS = 9  # nanoseconds
 # A quiet machine with a desktop and its services stays below.
 _MOST_OTHERS = 0.1
 # Regions whose phases are remembered: those of the few variants that one search tries.
@@ -49,74 +45,7 @@ class ProfileError(ModelError):
     """There is no profile, or it does not hold for this pack on this machine."""
 
 
-_EXACTLY = ConfigDict(extra="forbid")
-
-
-class _Record(BaseModel):
-    # Pydantic would keep strings for as long as the process lives.
-    model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """What ``count`` measurements of one time gave, in seconds. A profile has thousands of them."""
-
-    __pydantic_config__ = _EXACTLY
-
-    count: PositiveInt
-    median: Seconds
-    p95: Seconds
-    max: Seconds
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> "Distribution":
-        """Summarise at least one sample."""
-        median, p95 = np.percentile(samples, (50, 95))
-        return cls(
-            count=len(samples),
-            median=round(float(median), _DIGITS),
-            p95=round(float(p95), _DIGITS),
-            max=round(max(samples), _DIGITS),
-        )
-
-    def at(self, quantile: Quantile) -> float:
-        return float(getattr(self, quantile))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTime:
-    """Of one read of ``n_bytes`` while ``depth`` are in flight, itself included."""
-
-    __pydantic_config__ = _EXACTLY
-
-    n_bytes: PositiveInt
-    depth: PositiveInt
-    seconds: Distribution
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTime:
-    """Of one copy of ``n_bytes`` by the copy stage."""
-
-    __pydantic_config__ = _EXACTLY
-
-    n_bytes: PositiveInt
-    seconds: Distribution
-
-
-class Overlap(_Record):
-    """What changes when reads, copies and kernels run beside each other in one order of operations.
-
-    Factors of r and c; ``slowdown`` and ``disturbance`` as in ``Durations``.
-    """
-
-    read: Seconds = 1.0
-    copying: Seconds = 1.0
-    slowdown: Seconds = 0.0
-    disturbance: Seconds = 0.0
-
-
-class Profile(_Record):
+class Profile(BaseModel):
     """See docs/demand-layering.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
@@ -133,6 +62,8 @@ class Profile(_Record):
     processors that other work took while it was measured, which makes times longer. ``exact``: of this very
     machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
+
+    model_config = RECORD
 
     format_version: Literal[1] = 1
     manifest: Checksum
@@ -324,42 +255,3 @@ def _together(kernels: Sequence[float], runs: Sequence[range], launch: float) ->
         took = sum(kernels[run.start : run.stop]) - launch * (len(run) - 1)
         found[run.start : run.stop] = [max(took, 0.0), *[0.0] * (len(run) - 1)]
     return found
-
-
-def piece_key(piece: Piece) -> str:
-    """Return what tells the kernels of a pack apart: graph, first span and count, where it writes."""
-    target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
-    weights = "" if piece.span is None else f"{piece.span}*{piece.n_spans}"
-    return f"{piece.graph}:{weights}:{target}"
-
-
-def plan_key(plan: Plan) -> str:
-    """Return what tells plans of a pack apart: architecture, launches, reads and what each waits for."""
-    parts = {
-        "planner": PLANNER_VERSION,
-        "ring_bytes": plan.ring_bytes,
-        "resident": plan.resident,
-        "groups": [_known(asdict(group)) for group in plan.groups],
-        "depth": plan.choice.depth,
-        "regions": [asdict(region) for region in plan.choice.regions],
-        "steps": [
-            step.number if isinstance(step, Phase) else piece_key(step) for step in plan.steps
-        ],
-        "runs": [(run.start, run.stop) for run in plan.runs],
-        "stages": [asdict(stage) for stage in plan.stages],
-    }
-    return f"{plan.architecture.name}-{checksum(canonical(parts).encode())}"
-
-
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def order_of(plan: Plan) -> str:
-    """Return by which name of ``overlaps`` operations of ``plan`` meet each other.
-
-    In a ring of one chunk reads and kernels take turns, "2s"; in a larger one they overlap, "auto".
-    """
-    name = plan.architecture.name
-    roomy = plan.ring_bytes >= 2 * plan.largest_chunk_bytes
-    return "auto" if name == "2s-md" or (name == "2s" and roomy) else name.removesuffix("-md")

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
-from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
+from pipeline.program.values.shared_memory import roots
 
 #: Of values and strips; what the disk writes to is aligned to pages.
 ALIGNMENT, PAGE_BYTES = 64, 4096

@@ -55,7 +55,7 @@ class Cuts:
         """Return the values that are made before piece ``place`` and read from there on, or answers."""
         return tuple(
             value
-            for value in sorted(self._network.read_after(place))
+            for value in sorted(self._network.readers.after(place))
             if self._first_made.get(value, place) < place
         )
 

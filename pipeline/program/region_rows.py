@@ -47,7 +47,7 @@ class RegionRows:
         self.region = region
         self.operators = operators
         self.items: list[RowOperator] = [network.operators[number] for number in operators]
-        after = network.read_after(region.end_piece)
+        after = network.readers.after(region.end_piece)
         self.made = {
             item.output: Made(position, network.values[item.output].value in after)
             for position, item in enumerate(self.items)

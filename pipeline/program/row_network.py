@@ -7,7 +7,8 @@ from functools import cached_property
 
 from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
-from pipeline.program.shared_memory import SharedMemory
+from pipeline.program.values.readers import Readers
+from pipeline.program.values.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class RowNetwork:
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
         self.memory = SharedMemory(manifest)
-        self._after: dict[int, frozenset[int]] = {}
+        self.readers = Readers(manifest)
         # Of values of which a region has all copies, and of the region that was asked about last.
         self._expanded: dict[int, tuple[Part, ...]] = {}
         self._same: dict[Part, Part] = {}
@@ -162,7 +163,7 @@ class RowNetwork:
 
     def copied(self, pieces: range) -> Iterator[tuple[int, Part]]:
         """Yield values that ``pieces`` put together and others read later, and what they are made of."""
-        after = self.read_after(pieces.stop)
+        after = self.readers.after(pieces.stop)
         for number, value in enumerate(self.values):
             if value.end_piece and value.first_piece in pieces and value.value in after:
                 yield from ((number, part) for part in self.parts(number, pieces))
@@ -191,7 +192,7 @@ class RowNetwork:
 
         They are made before, and what ``pieces`` make may be written over them.
         """
-        after = self.read_after(pieces.stop)
+        after = self.readers.after(pieces.stop)
         return frozenset(
             number
             for number in self.alone
@@ -215,13 +216,6 @@ class RowNetwork:
     def _first_piece(self) -> dict[int, int]:
         return {value: self.operators[number].first_piece for value, number in self.makers.items()}
 
-    def read_after(self, piece: int) -> frozenset[int]:
-        """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""
-        if piece not in self._after:
-            last = self._last_reader.items()
-            self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
-        return self._after[piece]
-
     def views(self, row_values: Iterable[int], pieces: range) -> bool:
         """Return whether ``pieces`` make what one of ``row_values`` is another name of.
 
@@ -240,7 +234,9 @@ class RowNetwork:
         for number, first in self._first_reader.items():
             held = self.values[number].value
             if held not in writers:
-                seen = (piece for value in self._seen[held] for piece in writers.get(value, ()))
+                seen = (
+                    piece for value in self.readers.seen[held] for piece in writers.get(value, ())
+                )
                 # What a reader, or a later piece, writes over it nobody sees in it.
                 found[number] = frozenset(piece for piece in seen if piece < first)
         return found
@@ -256,82 +252,6 @@ class RowNetwork:
                 before = first.get(part.row_value, first[number])
                 first[part.row_value] = min(before, first[number])
         return first
-
-    @cached_property
-    def _last_reader(self) -> dict[int, int]:
-        """The last piece that reads each value; of an output one behind all."""
-        count = len(self.manifest.pieces)
-        last: dict[int, int] = {}
-        for seen in {self._seen[port.value] for port in self.manifest.outputs}:
-            last.update(dict.fromkeys(self._named(seen), count))
-        done: set[frozenset[int]] = set()  # what is seen: its names were all told
-        for number in range(count - 1, -1, -1):
-            for operand in self.manifest.pieces[number].inputs:
-                if operand.kind != "value" or (seen := self._seen[operand.index]) in done:
-                    continue
-                done.add(seen)
-                for value in self._named(seen):
-                    last.setdefault(value, number)
-        return last
-
-    def _named(self, seen: frozenset[int]) -> frozenset[int]:
-        """Return what a reader sees, and the other names of just that: rows may have these."""
-        return seen.union(*(self._views[each] for each in seen if each in self._views))
-
-    @cached_property
-    def _views(self) -> dict[int, frozenset[int]]:
-        """For each value that pieces write, its other names: values that no piece writes, all of it."""
-        values, found = self.manifest.values, dict[int, set[int]]()
-        same: dict[int, int] = {}  # what each is another name of
-        for index in range(len(values)):
-            path, root = [], index
-            while (
-                root not in same
-                and self._seen[root] != {root}
-                and (parent := values[root].parent) is not None
-                and values[parent].n_bytes == values[root].n_bytes
-            ):
-                path.append(root)
-                root = parent
-            root = same.setdefault(root, root)
-            same.update(dict.fromkeys(path, root))
-            if root != index:
-                found.setdefault(root, set()).add(index)
-        return {root: frozenset(names) for root, names in found.items()}
-
-    @cached_property
-    def _seen(self) -> list[frozenset[int]]:
-        """For each value, the values that pieces wrote which someone who reads it sees."""
-        values = self.manifest.values
-        written = {operand.index for piece in self.manifest.pieces for operand in piece.outputs} | {
-            port.value for port in self.manifest.inputs
-        }
-        children: dict[int, list[int]] = {}
-        for index, value in enumerate(values):
-            if value.parent is not None:
-                children.setdefault(value.parent, []).append(index)
-
-        found = [frozenset((index,)) for index in range(len(values))]
-        known = set(written)
-        for index in range(len(values)):
-            if index in known:
-                continue
-            # A value; else what it is joined of; else what it is a view of: all that is not written there
-            # hangs together, and is the same memory to whoever reads it.
-            together, waiting = {index}, [index]
-            while waiting:
-                nearest = waiting.pop()
-                if nearest in written:
-                    continue
-                parent = values[nearest].parent
-                beside = [*children.get(nearest, ()), *([] if parent is None else [parent])]
-                waiting += (other for other in beside if other not in together)
-                together.update(beside)
-            seen = frozenset(together)
-            for each in together - written:
-                found[each] = seen
-            known |= together
-        return found
 
 
 def readers_of(

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
 
-from models.packs.choice import BINDING_BYTES, LaterChunks, choose_pieces, finest_positions
+from models.packs.choice import (
+    BINDING_BYTES,
+    LaterChunks,
+    choose_pieces,
+    finest_positions,
+    native_bytes,
+)
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.program.regions import (
@@ -217,9 +223,11 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
 def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return what sessions, bindings and copies of ``steps`` take at most.
 
-    Equal graphs share a session; each of ``lanes`` has its own bindings and copies.
+    Equal graphs share a session; each of ``lanes`` has its own bindings and copies. What runs natively has
+    no session.
     """
-    pieces = [step for step in steps if isinstance(step, Piece)]
+    whole = [step for step in steps if isinstance(step, Piece)]
+    pieces = [piece for piece in whole if piece.native is None]
     actions = [action for region in regions_of(steps) for action in region.distinct]
     calls = [action for action in actions if isinstance(action, Call)]
     used = {piece.graph for piece in pieces}
@@ -237,7 +245,8 @@ def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> 
     copies = sum(isinstance(action, Move | Fill | Gather) for action in actions)
     held += sum(_joined_bytes(manifest, graphs) for graphs in together if len(graphs) > 1)
     bound = len(pieces) + len(calls) + sum(map(len, computed))
-    return held + lanes * (BINDING_BYTES * bound + MOVE_BYTES * copies)
+    held += lanes * (BINDING_BYTES * bound + MOVE_BYTES * copies)
+    return held + native_bytes(whole, lanes)
 
 
 def _joined_bytes(manifest: Manifest, graphs: Sequence[int]) -> int:

@@ -29,7 +29,9 @@ COMMANDS = {
         "Compile an ONNX file to a pack for this machine, or for a GPU.", "compile", "compile_"
     ),
     "inspect": _Command(
-        "Show what a pack holds and what it needs; no device is touched.", "inspect", "inspect"
+        "Show what a pack holds and what it needs on this machine; nothing is run.",
+        "inspect",
+        "inspect",
     ),
     "list": _Command(
         "List the models of a repository, and which a budget would serve.", "list", "list_"

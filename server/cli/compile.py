@@ -18,16 +18,17 @@ from models.packs.records.spans import Store
 from models.packs.same_spans import shared_bytes
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
+from pipeline.devices.base import Device
 from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.cli.arguments.options import Json, size
+from server.cli.arguments.options import Json, open_named, size
 from server.cli.printing.output import print_json, say, suggest, warn
-from server.cli.printing.sentences import counted, serving, stored_as, typed
+from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
-from server.memory.request_needs import Need, smallest_budget
+from server.memory.request_needs import Need, smallest_budgets
 from server.settings.sizes import format_least, format_size
 
 # A CPU has no kernels for these: what they save is reading.
@@ -54,6 +55,7 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def compile_(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="The ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
     labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
@@ -140,7 +142,7 @@ def compile_(
         accept = checker(source, compiled_for, warnings.append, progress) if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     pack = read_pack(folder)
-    summary = summary_of(pack)
+    summary = summary_of(pack, open_named(context, "cpu"))
     warnings += _whole_layers(pack.manifest, options.chunk_bytes)
     for warning in warnings:
         warn(warning)
@@ -155,7 +157,7 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
-        f"serves from a budget of {typed(least)} up"
+        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}"
     )
     suggest("To serve it", serving(pack, least))
 
@@ -185,9 +187,15 @@ def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
     ]
 
 
-def summary_of(pack: Pack) -> dict[str, Any]:
-    """Return what users want to know of a pack: sizes in bytes, counts, ports."""
-    manifest = pack.manifest
+def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
+    """Return what users want to know of a pack: sizes in bytes, counts, ports.
+
+    What kernels take is that of ``cpu``, as ``plan`` and ``serve`` have it; of a GPU's pack it is as
+    compiled, since only its device could say more.
+    """
+    manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
+    least = fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes
+    budgets = smallest_budgets(least, [Need.of(manifest)])
     return {
         "model": pack.name,
         "version": pack.version,
@@ -207,9 +215,8 @@ def summary_of(pack: Pack) -> dict[str, Any]:
         "spans": len(manifest.spans),
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
-        "smallest_budget_bytes": smallest_budget(
-            fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes, [Need.of(manifest)]
-        ),
+        "smallest_budget_bytes": budgets.full_bytes,
+        "pictures_budget_bytes": budgets.bare_bytes,
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
         "session_bytes": session_bytes(manifest, manifest.pieces),

@@ -21,7 +21,7 @@ from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
-from server.cli.arguments.options import Json, PackPath
+from server.cli.arguments.options import Json, PackPath, open_named
 from server.cli.compile import summary_of
 from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
@@ -34,6 +34,7 @@ from server.cli.printing.sentences import (
     designed_layer,
     detector,
     given,
+    less_for_pictures,
     machine,
     network_size,
     operators_alone,
@@ -61,6 +62,7 @@ _STORED_AS: dict[Encoding, str] = {
 
 
 def inspect(
+    context: typer.Context,
     pack: PackPath,
     layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,
     device: Annotated[
@@ -68,9 +70,9 @@ def inspect(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show what a pack holds and what it needs; no device is touched."""
+    """Show what a pack holds and what it needs on this machine; nothing is run."""
     opened = read_pack(pack)
-    summary = summary_of(opened)
+    summary = summary_of(opened, open_named(context, "cpu"))
     summary["one_pass"] = _one_pass(opened)
     summary["evaluations"] = read_results(opened.folder)
     table = _table(opened, device)
@@ -111,7 +113,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "stored", stored(manifest)
     if summary["shared_bytes"]:
         yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
-    yield "budget", f"from {typed(least)} up, where it is served alone"
+    alone = "where it is served alone"
+    yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}"
     yield "profile", _profile(pack)
     for port in manifest.inputs:
         yield "input", given(port)

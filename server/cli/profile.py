@@ -11,7 +11,8 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
-from pipeline.profiles.profile import Profile, ProfileError, plan_key
+from pipeline.profiles.keys import plan_key
+from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import save_found, save_profile
 from server.cli.arguments.options import (
     DeviceName,

@@ -72,7 +72,7 @@ def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
     """Return the first of pydantic's ``errors`` as "field: why", of bounded length."""
     first = next(iter(errors))
     field = ".".join(shown(str(part))[1:-1] for part in first["loc"][-4:]) or "body"
-    return f"{field}: {first['msg']}"
+    return f"{field}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _check_data(where: str, tensor: InputTensor) -> None:

@@ -63,7 +63,7 @@ async def _server(call: Call, asked: messages.ServerMetadataRequest) -> Mapping[
 
 async def _model_ready(call: Call, asked: messages.ModelReadyRequest) -> Mapping[str, Any]:
     try:
-        call.context.repository.check_answers(asked.name, asked.version or None)
+        await call.context.repository.check_answers(asked.name, asked.version or None)
     except ServiceError:
         return {"ready": False}  # as Triton, also of a model that is not there
     return {"ready": True}

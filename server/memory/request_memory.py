@@ -39,11 +39,15 @@ class _Waiter:
 
 
 class RequestMemory:
-    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing."""
+    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing.
 
-    def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
+    ``keeps_some``: for what takes next to nothing, which waits for nobody.
+    """
+
+    def __init__(self, capacity_bytes: int, limit: int = 64, *, keeps_some: bool = True) -> None:
         self.capacity_bytes = capacity_bytes
-        self._limit = limit
+        self._keeps_some = keeps_some
+        self.limit = limit
         self.used_bytes = 0
         self._held: dict[str, int] = {}
         self._line: list[_Waiter] = []
@@ -58,7 +62,7 @@ class RequestMemory:
         """What is not free of what the next in line wants; 0 where nobody waits."""
         if not self._line:
             return 0
-        free = self.capacity_bytes - self.used_bytes - kept_bytes(self.capacity_bytes)
+        free = self.room_bytes - self.used_bytes
         return max(self._next().n_bytes - free, 0)
 
     def held_by(self, client: str) -> int:
@@ -68,11 +72,11 @@ class RequestMemory:
     @property
     def room_bytes(self) -> int:
         """The most that one request can ever hold."""
-        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
+        return self.capacity_bytes - self._kept_bytes
 
     def has(self, n_bytes: int, holds: bool) -> bool:
         """Return whether ``take`` would give ``n_bytes`` at once."""
-        passes = n_bytes <= SMALL_BYTES or holds or not self._line
+        passes = self._is_small(n_bytes) or holds or not self._line
         return passes and self._is_free(n_bytes)
 
     def check_room(self, client: str) -> None:
@@ -131,7 +135,7 @@ class RequestMemory:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._line) >= self._limit and len(self._newcomers) >= self._limit
+        return len(self._line) >= self.limit and len(self._newcomers) >= self.limit
 
     def _make_room(self, client: str) -> None:
         """Where the line is full, turn somebody away for ``client``.
@@ -157,8 +161,15 @@ class RequestMemory:
                 return next(each for each in reversed(newcomers) if each.client == greediest)
         return None
 
+    @property
+    def _kept_bytes(self) -> int:
+        return kept_bytes(self.capacity_bytes) if self._keeps_some else 0
+
+    def _is_small(self, n_bytes: int) -> bool:
+        return self._keeps_some and n_bytes <= SMALL_BYTES
+
     def _is_free(self, n_bytes: int) -> bool:
-        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
+        kept = 0 if self._is_small(n_bytes) else self._kept_bytes
         return self.used_bytes + n_bytes + kept <= self.capacity_bytes
 
     def _grant(self, n_bytes: int, client: str) -> None:

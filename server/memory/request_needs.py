@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from models.detection.decoding import WORK_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.fields import Array
+from server.memory.body_share import room_beside_bodies
 from server.memory.request_memory import capacity_for
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
@@ -22,7 +23,7 @@ INFLATE_BYTES = 64 << 10
 #: Pieces of raw tensors on their way to a client.
 RAW_ANSWER_BYTES = 128 << 10
 # The least photograph for which there is room: its size, bytes a pixel, and its file.
-_PICTURE = (512, 512)
+_PICTURE = (640, 480)
 _PIXEL_BYTES = 4
 _FILE_BYTES = 128 << 10
 #: Of the budget, and at most so much, where the settings do not say.
@@ -69,6 +70,11 @@ def answer_bytes(n_bytes: int, is_raw: bool = False) -> int:
     return n_bytes + (RAW_ANSWER_BYTES if is_raw else CODEC_BYTES)
 
 
+def boxes_room(room_bytes: int) -> int:
+    """Return what the boxes of one answer may take where a request may hold ``room_bytes``."""
+    return max(room_bytes - CODEC_BYTES, SHORT_CODEC_BYTES)
+
+
 def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:
     """Return what a request with a picture holds while it waits for its sweep, runs, and is answered.
 
@@ -80,13 +86,16 @@ def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:
 
 
 def picture_bytes(manifest: Manifest) -> int:
-    """Return what one request with a photograph takes at least; 0 where none is answered."""
+    """Return what requests have room for so that one with a photograph is answered; 0: none is.
+
+    Beside it lie the bodies of others.
+    """
     recipe = manifest.preprocess
     if recipe is None or (manifest.detection is None and manifest.classification is None):
         return 0
     pixels = _PICTURE[0] * _PICTURE[1] * _PIXEL_BYTES
     made = _FILE_BYTES + pixels + recipe.work_bytes(_PICTURE)
-    return max(made, picture_sweep_bytes(manifest, recipe.held_bytes(_PICTURE)))
+    return room_beside_bodies(max(made, picture_sweep_bytes(manifest, recipe.held_bytes(_PICTURE))))
 
 
 class Need(NamedTuple):
@@ -107,6 +116,11 @@ class Need(NamedTuple):
         Tensors of a detector may take many times as much.
         """
         return self.picture_bytes or self.infer_bytes
+
+    @property
+    def full_bytes(self) -> int:
+        """The smallest pool in which the model can be asked everything."""
+        return capacity_for(max(self.picture_bytes, self.infer_bytes))
 
     @property
     def tight_bytes(self) -> int:
@@ -142,15 +156,44 @@ def _usual_bytes(budget_bytes: int, needs: Sequence[Need]) -> int:
     return max(share, _least_pool(needs), *left_over)
 
 
-def smallest_budget(model_bytes: int, needs: Sequence[Need]) -> int:
-    """Return the smallest budget in which models that take ``model_bytes`` and their requests fit."""
+class Smallest(NamedTuple):
+    """The smallest budgets in which models and requests to them fit.
+
+    ``bare_bytes``: all are served, and answer photographs where they take any. ``full_bytes``: they
+    answer tensors, too, which may take many times as much.
+    """
+
+    bare_bytes: int
+    full_bytes: int
+
+
+def smallest_budgets(model_bytes: int, needs: Sequence[Need]) -> Smallest:
+    """Return the smallest budgets for models that take ``model_bytes`` at least."""
+    full_pool = max((need.full_bytes for need in needs), default=0)
+    return Smallest(
+        smallest_budget(model_bytes, needs), smallest_budget(model_bytes, needs, full_pool)
+    )
+
+
+def smallest_budget(model_bytes: int, needs: Sequence[Need], least_pool: int = 0) -> int:
+    """Return the smallest budget in which models that take ``model_bytes`` and their requests fit.
+
+    ``least_pool``: requests have so much there.
+    """
+
+    def is_enough(budget: int) -> bool:
+        pool = pool_bytes(budget, needs, model_bytes)
+        return pool >= least_pool and budget - pool >= model_bytes
+
     low, high = model_bytes, 1 << max(model_bytes, 1).bit_length()
-    while high - pool_bytes(high, needs, model_bytes) < model_bytes:
+    while not is_enough(high):
         high *= 2
-    while low < high:  # what is left for models grows with the budget
+    while (
+        low < high
+    ):  # what is left for models grows with the budget, and what requests have beside them
         middle = (low + high) // 2
-        if middle - pool_bytes(middle, needs, model_bytes) < model_bytes:
-            low = middle + 1
-        else:
+        if is_enough(middle):
             high = middle
+        else:
+            low = middle + 1
     return low

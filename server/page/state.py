@@ -44,7 +44,7 @@ def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]
             "used_bytes": budget.used_bytes,
             "request_bytes": budget.request_bytes,
             "request_used_bytes": pool.used_bytes,
-            "request_waiting": pool.waiting,
+            "request_waiting": context.exchanges.waiting,
         },
         "memory": budget.account(),
         "models": sorted(models, key=lambda model: model["name"]),

@@ -14,6 +14,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
+from server.memory.request_needs import boxes_room
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.pieces import Sent, respond_in_pieces
 from server.protocol.serving import ContextDependency, Kept, Parts, exchange_of, run_model
@@ -49,12 +50,13 @@ async def detect(
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
+    exchange = exchange_of(request)
 
     async def read(pack: Pack, _: Check) -> Picture:
         return await read_picture(context, request, name, pack, _fault(name, pack))
 
     def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
-        found = seen(outputs, *_recipes(pack), limits)
+        found = seen(outputs, *_recipes(pack), limits, boxes_room(exchange.lease.room_bytes))
         return Kept(found, boxes_bytes(found))
 
     async def respond(
@@ -71,7 +73,7 @@ async def detect(
         tail = {"delay_ms": statistics.delay_seconds * 1e3}
         return respond_in_pieces(Sent(lambda: _pieces(head, boxes, tail)))
 
-    return await run_model(context, exchange_of(request), name, version, Parts(read, keep, respond))
+    return await run_model(context, exchange, name, version, Parts(read, keep, respond))
 
 
 def _fault(name: str, pack: Pack) -> str | None:

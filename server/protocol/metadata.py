@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.convertors import Convertor, register_url_convertor
 
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
@@ -10,6 +11,21 @@ from server.protocol.extensions.config import PLATFORM
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["models"])
+
+
+class _NoAction(Convertor[str]):
+    """A name or a version, and none with an action behind it: that is a path of its own."""
+
+    regex = "(?:(?!:(?:classify|detect)$)[^/])+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("no_action", _NoAction())
 
 
 def _tensor(port: Port) -> dict[str, Any]:
@@ -20,8 +36,8 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-@router.get("/v2/models/{name}")
-@router.get("/v2/models/{name}/versions/{version}")
+@router.get("/v2/models/{name:no_action}")
+@router.get("/v2/models/{name}/versions/{version:no_action}")
 async def model_metadata(
     context: ContextDependency, name: str, version: str | None = None
 ) -> dict[str, Any]:
@@ -51,5 +67,5 @@ async def model_ready(
     context: ContextDependency, name: str, version: str | None = None
 ) -> dict[str, Any]:
     """200 when requests are answered; 409 when it was refused for want of memory, 503 otherwise."""
-    context.repository.check_answers(name, version)
+    await context.repository.check_answers(name, version)
     return {"name": name, "ready": True}

@@ -1,6 +1,7 @@
 """What classify and detect share: a photograph comes in, a tensor goes to the model."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
 from server.context import Context
 from server.errors import InvalidRequestError
+from server.memory.body_share import BodyPart
 from server.memory.request_needs import picture_sweep_bytes
 from server.protocol.serving import exchange_of
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
@@ -48,7 +50,10 @@ async def read_picture(
     """
     exchange = exchange_of(request)
     check_not_encoded(request.headers.raw)
-    async with uploaded(request) as path:
+    part = BodyPart(context.exchanges.bodies, exchange.client)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(exchange.in_line(part))
+        path = await stack.enter_async_context(uploaded(request))
         started = time.perf_counter()
         recipe = pack.manifest.preprocess
         if fault is not None or recipe is None:
@@ -56,12 +61,14 @@ async def read_picture(
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
             held = exchange.lease.held_bytes
-            room = exchange.lease.room_bytes - held
-            limits = PictureLimits(context.settings.max_image_pixels, room, recipe.work_bytes)
+            limits = PictureLimits(
+                context.settings.max_image_pixels, exchange.room_bytes, recipe.work_bytes
+            )
             # To their ends, or what they take would be counted as free while they take it.
             pixels = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
             # All at once: who waits for more while it holds something may wait for its like.
-            await exchange.hold(max(held + pixels, picture_sweep_bytes(pack.manifest)))
+            waiting = picture_sweep_bytes(pack.manifest, min(pixels, recipe.most_held_bytes))
+            await exchange.hold(max(held + pixels, waiting))
             photograph = await to_its_end(asyncio.to_thread(decode, path, limits))
             tensor = await to_its_end(asyncio.to_thread(recipe.tensor, photograph.image))
         seconds = time.perf_counter() - started

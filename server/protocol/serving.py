@@ -142,7 +142,8 @@ async def run_model(
         def check(timeout_seconds: float | None) -> None:
             worker.check_room(left_of(timeout_seconds))
 
-        async with exchange.within(limit):
+        # An answer that would be late is not waited for, with a body or without memory.
+        async with exchange.within(limit if parts.names_timeout else min(usual or limit, limit)):
             question = await parts.prepare(pack, check)
         left = left_of(question.timeout_seconds)
 

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
+from urllib.parse import quote
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
@@ -78,6 +79,11 @@ class Lost:
     cause: Absence = "failed"
 
 
+def how_to_load(model: str) -> str:
+    """Return what a client is told of a model that is there to be loaded."""
+    return f"; POST /v2/repository/models/{quote(model)}/load loads it"
+
+
 @dataclass
 class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
@@ -115,7 +121,7 @@ class Entry:
         found = self.condition
         if isinstance(found, Serving) and not found.why:
             return found
-        raise _ABSENT.get(self.absence, NotServingError)(self.message)
+        raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 
     def use(self) -> Use:
         """Return a use of what answers, which its ``uses`` count already; raises as ``serving``."""
@@ -200,6 +206,11 @@ class Entry:
     def reason(self) -> str:
         """Why it does not serve; empty while it does."""
         return self.condition.why
+
+    @property
+    def _remedy(self) -> str:
+        """Return what brings it back where somebody has unloaded it; else nothing."""
+        return how_to_load(self.model) if self.absence == "unloaded" else ""
 
     @property
     def message(self) -> str:

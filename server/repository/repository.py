@@ -22,13 +22,13 @@ from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
 from pipeline.fitting.frontier import FrontierPoint
 from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, NotServingError, RefusedError, shown
+from server.errors import NotFoundError, NotLoadedError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.changing import Changing
 from server.repository.closing import Closing
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Lost, Unloaded
+from server.repository.entry import Entry, Lost, Unloaded, how_to_load
 from server.repository.expected import Expected
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Missing, Slot, missing_versions
@@ -241,8 +241,11 @@ class Repository:
         return self._entries.serving(name, version)
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return as ``get``; of a model that is away for a moment, what is on disk. Raises as ``get``."""
-        entry = self._entries.find(name, version)
+        """Return as ``get``; of a model that is away for a moment, what is on disk. Raises as ``use``."""
+        try:
+            entry = self._entries.find(name, version)
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
         if entry.serves or not entry.answers or entry.slot is None:
             return self.get(name, version)
         return entry, await asyncio.to_thread(read_pack, entry.slot.folder)
@@ -257,9 +260,13 @@ class Repository:
         """Return the versions of ``name`` that answer, lowest first."""
         return self._entries.versions(name)
 
-    def check_answers(self, name: str, version: str | None = None) -> None:
-        """Check that a request would be answered, if need be after a load; raises as ``get``."""
-        if not self._entries.find(name, version).answers:
+    async def check_answers(self, name: str, version: str | None = None) -> None:
+        """Check that a request would be answered, if need be after a load; raises as ``use``."""
+        try:
+            entry = self._entries.find(name, version)
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
+        if not entry.answers:
             self.get(name, version)
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
@@ -267,9 +274,29 @@ class Repository:
 
         Raises:
             As ``get``, and, of a model that was evicted, as ``load``. BusyError: too many wait for it.
-            DeadlineError: it has not come within ``limit_seconds``.
+            DeadlineError: it has not come within ``limit_seconds``. NotLoadedError: nobody has asked for it
+            since the start, and the repository has it.
         """
-        return await self._arrivals.use(name, version, limit_seconds)
+        try:
+            return await self._arrivals.use(name, version, limit_seconds)
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
+
+    async def _explained(self, name: str, error: NotFoundError) -> NotFoundError:
+        """Return ``error``, or, of a model that lies in the repository unknown, that it is not loaded."""
+        if self._entries.of(name) or not await self._is_on_disk(name):
+            return error
+        remedy = how_to_load(name) if self._settings.model_control != "none" else ""
+        return NotLoadedError(f"model {shown(name)}: in the repository, and not loaded{remedy}")
+
+    async def _is_on_disk(self, name: str) -> bool:
+        """Return whether the repository has a model of that name, as far as its disk answers."""
+        if not await self.presence.is_there():
+            return False
+        try:
+            return name in await asyncio.to_thread(self.names)
+        except (NotFoundError, OSError):
+            return False
 
     @property
     def refusals(self) -> Mapping[str, int]:

@@ -21,7 +21,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum, least_together
-from server.memory.request_needs import Need, smallest_budget
+from server.memory.request_needs import Need, smallest_budgets
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_out, sharer
 from server.repository.layout.model_folders import model_names
 
@@ -54,8 +54,10 @@ class Found:
 
     @property
     def smallest_budget_bytes(self) -> int | None:
-        """The smallest budget in which it is served alone; None where it cannot be opened."""
-        return None if self.need is None else smallest_budget(self.least_bytes, [self.need])
+        """The smallest budget in which all requests to it alone are answered; None: it cannot be opened."""
+        if self.need is None:
+            return None
+        return smallest_budgets(self.least_bytes, [self.need]).full_bytes
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,10 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
 
 
 def needed_for_all(models: Sequence[Found], activations: Activations = "auto") -> int:
-    """Return the smallest budget in which all ``models`` that can be opened are served together."""
+    """Return the smallest budget in which all ``models`` that can be opened answer all requests."""
     minima = _minima(models)
     needs = [minimum.need for minimum in minima]
-    return smallest_budget(least_together(minima, activations != "own"), needs)
+    return smallest_budgets(least_together(minima, activations != "own"), needs).full_bytes
 
 
 def _minima(models: Sequence[Found]) -> list[Minimum]:

@@ -7,7 +7,7 @@ after the time that the settings give, or after half a second where somebody els
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -15,10 +15,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import (
+    BusyError,
     DisconnectedError,
     ServiceError,
     TooLargeError,
 )
+from server.memory.body_share import BodyPart
 from server.memory.request_memory import Lease
 from server.requests.admission import Turns
 from server.requests.body_limit import BodyLimit
@@ -58,6 +60,10 @@ class Exchange:
         self._progress = 0
         self._complete = False
         self._has_turn = False
+        #: Where the body is a photograph's, which waits for its turn.
+        self._part: BodyPart | None = None
+        #: It waits for memory, or waited for it when its time was over.
+        self.is_short = False
         self._waits_since: float | None = None
         self._waited = 0.0
         #: Of what happens now, if it has a limit.
@@ -113,7 +119,10 @@ class Exchange:
         if self._received > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
         if self.keeps_body and self._received > FREE_BYTES:
-            await self.hold(max(self._received, self._declared))
+            need = max(self._received, self._declared)
+            if need <= self.lease.room_bytes:  # or it is refused below
+                await self._hold_part(self._declared or None)
+            await self.hold(need)
         return message
 
     async def send(self, message: Message) -> None:
@@ -126,8 +135,8 @@ class Exchange:
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault."""
         if not self.lease.hold_at_once(n_bytes):
-            await self._arm()
-            await self.lease.hold(n_bytes)
+            async with self._short():
+                await self.lease.hold(n_bytes)
         self._moved(PROGRESS_BYTES)
 
     async def part(self, need_bytes: int, short_bytes: int) -> bytes:
@@ -168,10 +177,11 @@ class Exchange:
         Raises:
             BusyError: too many wait.
         """
-        await self._arm()
+        await self._hold_part(self._received)
         self.lease.waiting = True
         try:
-            await line.acquire()
+            async with self._short():
+                await line.acquire()
         finally:
             self.lease.waiting = False
         self._has_turn = True
@@ -180,6 +190,22 @@ class Exchange:
         finally:
             self._has_turn = False
             line.release()
+
+    @contextlib.contextmanager
+    def in_line(self, part: BodyPart) -> Iterator[None]:
+        """Have the body hold ``part`` from its arrival on, and no longer than inside."""
+        self._part = part
+        try:
+            yield
+        finally:
+            self._part = None
+            part.close()
+
+    @property
+    def room_bytes(self) -> int:
+        """The most that it can hold beside its body, whatever bodies in line hold."""
+        others = 0 if self._part is None else self._part.others_bytes
+        return self.lease.room_bytes - self.lease.held_bytes - others
 
     async def left(self) -> None:
         """Return when the client has gone; nothing else is expected of it once its body has come."""
@@ -192,7 +218,8 @@ class Exchange:
         Memory is waited for in here alone: who waits elsewhere can neither be ended nor give way.
 
         Raises:
-            StalledError, BusyError: it was. DeadlineError: ``what``, since it took longer.
+            StalledError, BusyError: it was. BusyError: it took longer, waiting for memory at the end.
+            DeadlineError: ``what``, since it took longer.
         """
         return _Within(self, seconds, what)
 
@@ -213,6 +240,19 @@ class Exchange:
             self.limit.end()
         elif self._connection is not None:
             self._connection.abort()
+
+    async def _hold_part(self, n_bytes: int | None) -> None:
+        if self._part is not None:
+            async with self._short():
+                await self._part.hold(n_bytes)
+
+    @contextlib.asynccontextmanager
+    async def _short(self) -> AsyncIterator[None]:
+        """Wait inside for memory, or for who has it, as long as there is time."""
+        await self._arm()
+        self.is_short = True
+        yield
+        self.is_short = False
 
     async def _arm(self) -> None:
         if self.limit is not None:
@@ -236,6 +276,7 @@ class _Within:
 
     async def __aenter__(self) -> None:
         self._exchange.limit = self
+        self._exchange.is_short = False
 
     async def arm(self) -> None:
         """Set the timer, once."""
@@ -264,6 +305,11 @@ class _Within:
         except TimeoutError:
             if evicted is not None:
                 raise evicted from None
+            if self._exchange.is_short:
+                raise BusyError(
+                    f"there was no memory for the request within {self._seconds:g} s "
+                    "(setting request_memory)"
+                ) from None
             raise DeadlineError(f"{self._what} within {self._seconds:g} s") from None
 
 

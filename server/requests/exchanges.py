@@ -5,6 +5,7 @@ import re
 from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
+from server.memory.body_share import BodyShare
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.body_limit import BodyLimit
 from server.requests.exchange import GRACE_SECONDS, Exchange
@@ -27,6 +28,8 @@ class Exchanges:
         max_upload: int | None = None,
     ) -> None:
         self.memory = memory
+        #: What bodies of photographs hold of it in line.
+        self.bodies = BodyShare(memory)
         self._body = BodyLimit(max_body)
         self._upload = self._body if max_upload is None else BodyLimit(max_upload, "max_upload")
         self._stall_seconds = stall_seconds
@@ -36,6 +39,11 @@ class Exchanges:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for memory."""
+        return self.memory.waiting + self.bodies.pool.waiting
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
@@ -53,7 +61,7 @@ class Exchanges:
 
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
-        hurry = hurry or self.memory.waiting > 0
+        hurry = hurry or self.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
             if exchange.stalled_seconds(now) >= limit:

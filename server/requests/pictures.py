@@ -121,7 +121,7 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
 
 def decoding_bytes(path: Path, limits: PictureLimits) -> int:
     """Return what ``decode`` and the work after it will take; reads the header; raises as ``decode``."""
-    with _opened(path) as image:
+    with _opened(path, limits) as image:
         size = image.size
         _shrink(image, limits)
         _check(image, size, limits)
@@ -134,12 +134,12 @@ def decode(path: Path, limits: PictureLimits) -> Photograph:
     Raises:
         InvalidRequestError: it is not a picture, is damaged, or decoding would take more than ``limits``.
     """
-    with _opened(path) as image:
+    with _opened(path, limits) as image:
         return _decoded(image, limits)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+def _opened(path: Path, limits: PictureLimits) -> Iterator[ImageFile.ImageFile]:
     """Yield the picture in ``path``; what its decoder raises inside becomes an InvalidRequestError."""
     try:
         with warnings.catch_warnings():
@@ -153,7 +153,10 @@ def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
     except UnidentifiedImageError as exc:
         raise InvalidRequestError("not an image that can be read") from exc
     except Image.DecompressionBombError as exc:
-        raise InvalidRequestError(f"the image has too many pixels: {exc}") from exc
+        raise InvalidRequestError(
+            f"the image has too many pixels; the limit is {limits.max_pixels} in all "
+            "(setting max_image_pixels)"
+        ) from exc
     except Exception as exc:  # decoders raise whatever their parsing stumbles over
         raise InvalidRequestError(
             f"the image is damaged: {str(exc) or type(exc).__name__}"
@@ -182,7 +185,8 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
         raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
     if image.width * image.height > limits.max_pixels:
         raise InvalidRequestError(
-            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all"
+            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all "
+            "(setting max_image_pixels)"
         )
     needed = _needed_bytes(image, image.size, limits)
     if needed > limits.max_bytes:

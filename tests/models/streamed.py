@@ -29,9 +29,10 @@ def streamed(
 ) -> dict[str, NDArray[Any]]:
     """Return what the last of ``times`` sweeps gives."""
     chosen = ARCHITECTURES[architecture]
-    plan = smallest_plan(pack.manifest, chosen)
     pool = ReadPool()
     device: Device = CpuDevice()
+    pack = device.fitted(pack)
+    plan = smallest_plan(pack.manifest, chosen)
     reader = MemoryReader(pack.weights_path.read_bytes())
     engine = Engine(pack, plan, device, pool, reader, verify=True)
     try:

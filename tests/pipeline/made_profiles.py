@@ -2,9 +2,11 @@
 
 from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.manifest import Manifest
+from pipeline.profiles.keys import piece_key
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.profile import CopyTime, Distribution, Profile, ReadTime, piece_key
+from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import row_keys
+from pipeline.profiles.times import CopyTime, Distribution, ReadTime
 from pipeline.program.steps import row_network
 
 MACHINE = Machine(

@@ -16,7 +16,9 @@ from onnx import helper
 
 from models.compiler.analysis.alias import IN_PLACE, SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.cutting.row_layouts import RowLayouts
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
+from models.compiler.cutting.row_windows import NO_PADS, loses_bits, padded, window_of
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
 from models.packs.records.rows import Window
@@ -26,7 +28,6 @@ _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
-_NO_PADS = [0, 0, 0, 0]
 #: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
 #: bits depend on how many elements there are, and on how threads divide them.
 _UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
@@ -79,60 +80,24 @@ class _Finder:
     def __init__(self, graph: Graph, block: int) -> None:
         self.found = RowGraph()
         self._graph = graph
-        self._block = block
-        self._blocked: set[str] = set()
-        # Blocked values under other shapes, and what is made of these.
-        self._reshaped: set[str] = set()
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._layouts = RowLayouts(graph, block)
         self._readers = graph.readers()
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]
-        self._lay_out(node)
+        self._layouts.note(node)
         if self._graph.region(index) is not None:
             return
         row = self._row_node(index, node)
         if row is None:
             return
         names = (*(name for name, _ in row.inputs), *row.outputs)
-        if not all(map(self._has_rows, names)):
+        if not all(map(self._layouts.has_rows, names)):
             return
         for name in names:
-            self.found.shapes[name] = self._shape(name)
-            self.found.planes[name] = self._planes(name)
+            self.found.shapes[name] = self._layouts.shape(name)
+            self.found.planes[name] = self._layouts.planes(name)
         self.found.nodes.append(row)
-
-    def _lay_out(self, node: onnx.NodeProto) -> None:
-        """Note what of the results of ``node`` is blocked."""
-        if node.domain == NCHWC_DOMAIN:
-            if node.op_type != "ReorderOutput":
-                self._blocked.update(made(node))
-        elif self._follows(node):
-            self._blocked.update(made(node))
-        elif any(name in self._blocked or name in self._reshaped for name in node.input):
-            # ONNX Runtime adds a value a channel to five dimensions, the block the last, and goes back.
-            back = node.op_type == "Reshape" and len(self._graph.array(node.output[0]).shape) == 4
-            (self._blocked if back else self._reshaped).update(made(node))
-
-    def _follows(self, node: onnx.NodeProto) -> bool:
-        """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
-        tensors = [name for name in node.input if name in self._graph.values]
-        kept = node.op_type in POINTWISE or node.op_type in ("Concat", "Split")
-        return kept and bool(tensors) and all(name in self._blocked for name in tensors)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes.get(name) or self._graph.values[name].shape
-
-    def _has_rows(self, name: str) -> bool:
-        if name not in self._graph.values or name in self._reshaped:
-            return False
-        shape = self._shape(name)
-        return (
-            len(shape) == 4
-            and shape[0] == 1
-            and all(shape)
-            and self._graph.array(name).dtype == "float32"
-        )
 
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.domain == NCHWC_DOMAIN:
@@ -146,11 +111,11 @@ class _Finder:
         return self._alone(index, node) if len(made(node)) == 1 else None
 
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if node.op_type in _PLAIN and node.input[0] not in self._blocked:
+        if node.op_type in _PLAIN and node.input[0] not in self._layouts.blocked:
             return self._plain_node(index, node)
         if node.op_type in POINTWISE - _UNEVEN:
             return self._pointwise(index, node)
-        if node.op_type == "BatchNormalization" and node.input[0] not in self._blocked:
+        if node.op_type == "BatchNormalization" and node.input[0] not in self._layouts.blocked:
             return self._normalised(index, node)
         return None
 
@@ -165,11 +130,13 @@ class _Finder:
     def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):
             return None
-        if not self._follows(node) and any(name in self._blocked for name in node.input):
+        if not self._layouts.follows(node) and any(
+            name in self._layouts.blocked for name in node.input
+        ):
             return None
-        if not all(map(self._has_rows, node.input)):
+        if not all(map(self._layouts.has_rows, node.input)):
             return None
-        parts = tuple((name, 0, self._planes(name)) for name in node.input)
+        parts = tuple((name, 0, self._layouts.planes(name)) for name in node.input)
         inputs = tuple((name, Window()) for name in dict.fromkeys(node.input))
         return RowNode(index, inputs, (node.output[0],), parts=(parts,))
 
@@ -182,7 +149,7 @@ class _Finder:
         if node.op_type == "Transpose":
             readers = self._readers.get(result, [])
             return self._planes_of(index, shuffled(self._graph, node, readers))
-        if not (self._has_rows(source) and self._has_rows(result)):
+        if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
         if node.op_type in _POOLS:
             return self._windowed(index, node)
@@ -195,7 +162,7 @@ class _Finder:
         """Some rows, which are just read, or some columns, which the node takes."""
         source, result = node.input[0], node.output[0]
         found = taken(self._graph, node)
-        if found is None or not (self._has_rows(source) and self._has_rows(result)):
+        if found is None or not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
         axis, lines = found
         if axis == _ROWS:
@@ -212,7 +179,9 @@ class _Finder:
     def _planes_of(self, index: int, found: Mapping[str, Parts]) -> RowNode | None:
         for result, parts in found.items():
             names = [*dict.fromkeys(name for name, _, _ in parts)]
-            if all(map(self._has_rows, (*names, result))) and self._blocked.isdisjoint(names):
+            if all(
+                map(self._layouts.has_rows, (*names, result))
+            ) and self._layouts.blocked.isdisjoint(names):
                 inputs = tuple((name, Window()) for name in names)
                 return RowNode(index, inputs, (result,), parts=(parts,))
         return None
@@ -222,22 +191,19 @@ class _Finder:
         source, names = node.input[0], tuple(node.output)
         if attributes(node).get("axis", 0) not in (_CHANNELS, _CHANNELS - 4):
             return None
-        if not all(map(self._has_rows, (source, *names))):
+        if not all(map(self._layouts.has_rows, (source, *names))):
             return None
         parts, first = [], 0
         for name in names:
-            parts.append(((source, first, self._planes(name)),))
-            first += self._planes(name)
+            parts.append(((source, first, self._layouts.planes(name)),))
+            first += self._layouts.planes(name)
         return RowNode(index, ((source, Window()),), names, parts=tuple(parts))
-
-    def _planes(self, name: str) -> int:
-        return self._shape(name)[_CHANNELS] // (self._block if name in self._blocked else 1)
 
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
         tensors = [*dict.fromkeys(name for name in node.input if name in self._graph.values)]
-        shapes = {self._shape(name) for name in tensors}
-        blocked = {name in self._blocked for name in tensors}
+        shapes = {self._layouts.shape(name) for name in tensors}
+        blocked = {name in self._layouts.blocked for name in tensors}
         constants = [name for name in node.input if name and name not in tensors]
         if len(shapes) != 1 or len(blocked) != 1:
             return None
@@ -251,8 +217,7 @@ class _Finder:
             if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
                 return None  # it makes the output larger than the tensors
             even &= constant.size == 1 or constant.shape[-1] == 1
-        # Between the operators of a chain its values are as small as a slice (chains.py).
-        self._shapes[node.output[0]] = shapes.pop()
+        self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
         in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
         made = self._made(index, node, [(name, Window()) for name in tensors], in_place)
         return made if even else replace(made, tile=None, columns=())
@@ -269,65 +234,32 @@ class _Finder:
 
     def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
-        if not (self._has_rows(node.input[0]) and self._has_rows(node.output[0])):
+        if not (self._layouts.has_rows(node.input[0]) and self._layouts.has_rows(node.output[0])):
             return None
         if any(name in self._graph.values for name in node.input[1:SUM_INPUT]):
             return None  # factors of a gate, which are made of all rows
-        window, columns = self._window(node, 0), self._window(node, 1)
-        if window is None or self._loses_bits(node):
+        window, columns = (self._window(node, axis) for axis in (0, 1))
+        if window is None or loses_bits(self._graph, node):
             return None
         inputs = [(node.input[0], window)]
         if len(node.input) > SUM_INPUT and node.input[SUM_INPUT]:
             inputs.append((node.input[SUM_INPUT], Window()))
         if len({name for name, _ in inputs}) != len(inputs):
             return None
-        pads = attributes(node).get("pads", _NO_PADS)
+        pads = attributes(node).get("pads", NO_PADS)
         row = self._made(
-            index, _padded(node, [0, pads[1], 0, pads[3]]), inputs, len(inputs) - 1 or None
+            index, padded(node, [0, pads[1], 0, pads[3]]), inputs, len(inputs) - 1 or None
         )
         # Means outside of the blocked layout are summed up in vectors along the width.
         if columns is None or (node.op_type, node.domain) in _ALONG_WIDTH:
             return replace(row, tile=None, columns=())
         across = (columns, *(Window() for _ in inputs[1:]))
-        return replace(row, tile=_padded(node, _NO_PADS), columns=across)
-
-    def _loses_bits(self, node: onnx.NodeProto) -> bool:
-        """Return whether ``node`` without its padding is computed in another way.
-
-        One pixel at a time is a product of matrices, which adds up in another order.
-        """
-        sides = self._sides(node)
-        padded = any(attributes(node).get("pads", _NO_PADS))
-        return node.op_type == "Conv" and max(sides) == 1 and padded
-
-    def _sides(self, node: onnx.NodeProto) -> Sequence[int]:
-        """Return the rows and columns of a kernel."""
-        given = attributes(node).get("kernel_shape")
-        return given or self._graph.array(node.input[1]).shape[2:]
+        return replace(row, tile=padded(node, NO_PADS), columns=across)
 
     def _window(self, node: onnx.NodeProto, axis: int) -> Window | None:
-        """Return the rows (axis 0) or columns (1) that a convolution or a pool needs.
-
-        None where those at the border are special.
-        """
-        given = attributes(node)
-        if given.get("auto_pad", "NOTSET") != "NOTSET":
-            return None
-        above, below = given.get("pads", _NO_PADS)[axis::2]
-        kernel = (self._sides(node)[axis] - 1) * given.get("dilations", [1, 1])[axis] + 1
-        stride = given.get("strides", [1, 1])[axis]
-        lowest = node.op_type == "MaxPool"
-        extent, made = (self._shape(name)[2 + axis] for name in (node.input[0], node.output[0]))
-        last = (made - 1) * stride - above
-        if above >= kernel or last >= extent:
-            return None  # the first or the last are made of padding alone
-        if node.op_type == "AveragePool":
-            reached = last + kernel
-            counted = given.get("count_include_pad", 0) and reached <= extent + below
-            if not counted and (above or reached > extent):
-                return None  # means of fewer
-        return Window(
-            kernel=kernel, stride=stride, above=above, fill="lowest" if lowest else "zero"
+        names = node.input[0], node.output[0]
+        return window_of(
+            self._graph, node, axis, *(self._layouts.shape(name)[2 + axis] for name in names)
         )
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
@@ -357,13 +289,3 @@ class _Finder:
             tile=node,
             columns=tuple(window for _, window in inputs),
         )
-
-
-def _padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:
-    """Return ``node`` with other padding."""
-    padded = onnx.NodeProto()
-    padded.CopyFrom(node)
-    kept = [item for item in node.attribute if item.name != "pads"]
-    del padded.attribute[:]
-    padded.attribute.extend([*kept, helper.make_attribute("pads", list(pads))])
-    return padded

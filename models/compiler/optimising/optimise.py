@@ -7,9 +7,6 @@ here; the pieces cut from its result later take the reordered weights as inputs.
 ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
-import errno
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +20,14 @@ from onnx import helper, numpy_helper
 
 from models.compiler.analysis.agree import check_agreement
 from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.blocked import stay_blocked
-from models.compiler.optimising.bodies import move_out, rename_inner
+from models.compiler.optimising.bodies import move_out
+from models.compiler.optimising.by_onnxruntime import (
+    move_weights,
+    optimised_file,
+    types_of,
+    write_reference,
+)
 from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.dense import as_convolutions
 from models.compiler.optimising.integers.floats import (
@@ -48,16 +50,15 @@ from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
 from models.compiler.optimising.scale_checks import check_scales
 from models.compiler.optimising.softmax import along_rows
-from models.errors import CompileError, OnnxError
-from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
-from models.graphs.nodes import all_graphs, live, made
+from models.errors import OnnxError
+from models.graphs.file import reference
+from models.graphs.nodes import live
 from models.packs.records.fields import Array
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
-from models.runtime.sessions import SessionError, open_session, reason, session_options
+from models.runtime.sessions import SessionError, reason
 
-_ALIGNMENT = 64
 _Level = ort.GraphOptimizationLevel
 
 
@@ -84,7 +85,7 @@ def optimise(
     target = target or host_target()
     for_cpu = target.capability is None
     source = folder / "source.onnx"
-    _move_weights(model, source.with_suffix(".data"))
+    move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
     check_scales(model, path)
     if for_cpu:
@@ -93,21 +94,21 @@ def optimise(
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
     progress("optimise", "folding what is constant")
-    result = _optimised(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
+    result = optimised_file(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
     _check_folded(result, path, target.block if for_cpu else 1)
     result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
     without = QUANTISES_WEIGHTS if dequantised else ""
-    result = _optimised(result, folder / "optimised.onnx", level, path, without)
+    result = optimised_file(result, folder / "optimised.onnx", level, path, without)
     optimised = onnx.load(result, load_external_data=False)
     move_out(optimised)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     take_crops_apart(optimised)
-    placed = _values(optimised, path, folder).placed
+    placed = types_of(optimised, path, folder).placed
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
-        placed = _values(optimised, path, folder).placed
+        placed = types_of(optimised, path, folder).placed
     shapes = {name: array.shape for name, array in placed.items()}
     stay_blocked(optimised, shapes, target.block)
     if for_cpu:
@@ -134,7 +135,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
         limit_integers(model)
     folded.write_bytes(model.SerializeToString())
     if for_cpu:
-        folded = _optimised(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
+        folded = optimised_file(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
         model = onnx.load(folded, load_external_data=False)
     try:
         found = make_floats(model, folder)
@@ -154,7 +155,7 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
     model = onnx.load(result, load_external_data=False)
-    placed = _values(model, path, result.parent).placed
+    placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
     if as_convolutions(model, placed, block):
@@ -167,20 +168,6 @@ def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Pat
     check_agreement(live(model), shapes, path)
 
 
-def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
-    """Write ``model``, from ``read_onnx``, as a file in ``folder`` with its weights beside it; return it.
-
-    ONNX Runtime maps the weights. Nodes without a name get one, so that its errors can say which failed.
-    """
-    file = folder / "reference.onnx"
-    _move_weights(model, file.with_suffix(".data"))
-    for graph in all_graphs(model.graph):
-        for node in graph.node:
-            node.name = node.name or next(iter(made(node)), "")
-    file.write_bytes(model.SerializeToString())
-    return file
-
-
 def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
     """Return a file in ``folder`` with ``model``, from ``read_onnx``, and what is constant in it folded.
 
@@ -189,56 +176,7 @@ def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
     """
     file = write_reference(model, folder)
     check(model, folder / "checked.onnx", path)
-    return _optimised(file, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
-
-
-def _move_weights(model: onnx.ModelProto, data: Path) -> None:
-    """Write all large weights of ``model`` to the file ``data``; the message refers to them there."""
-    with data.open("wb") as file:
-        for tensor in model.graph.initializer:
-            held = reference(tensor)
-            if held is None and len(tensor.raw_data) <= INSIDE_BYTES:
-                continue
-            file.write(bytes(-file.tell() % _ALIGNMENT))
-            offset = file.tell()
-            if held is None:
-                file.write(tensor.raw_data)
-            else:
-                copy_range(held, file)
-            refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
-
-
-def _optimised(
-    source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path, without: str = ""
-) -> Path:
-    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed.
-
-    ``without``: the one of its optimisers that does nothing.
-    """
-    options = session_options(optimise=True)
-    options.graph_optimization_level = level
-    options.optimized_model_filepath = str(result)
-    options.enable_cpu_mem_arena = False
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.add_session_config_entry("optimization.disable_specified_optimizers", without)
-    key = "session.optimized_model_external_initializers_"
-    options.add_session_config_entry(f"{key}file_name", result.with_suffix(".data").name)
-    options.add_session_config_entry(f"{key}min_size_in_bytes", str(INSIDE_BYTES))
-    try:
-        open_session(str(source), options)
-    except SessionError as exc:
-        # ONNX Runtime has no error of its own for a full disk.
-        needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
-        if shutil.disk_usage(result.parent).free < needed:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
-        raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
-    for file in (source, source.with_suffix(".data")):
-        file.unlink(missing_ok=True)
-    written = onnx.load(result, load_external_data=False)
-    if rename_inner(written):
-        result.write_bytes(written.SerializeToString())
-    trim_heap()
-    return result
+    return optimised_file(file, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
@@ -264,7 +202,7 @@ def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
 def _graph(
     model: onnx.ModelProto, constants: dict[str, NDArray[Any]], path: Path, folder: Path
 ) -> Graph:
-    types = _values(model, path, folder)
+    types = types_of(model, path, folder)
     check_ports(model, types, path)
     return Graph(
         nodes=tuple(live(model)),
@@ -281,26 +219,3 @@ def _graph(
 def _used_opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
     used = {domain for node in model.graph.node for domain in domains(node)} | {""}
     return [item for item in model.opset_import if item.domain in used]
-
-
-def _values(model: onnx.ModelProto, path: Path, folder: Path) -> ValueTypes:
-    """Ask ONNX Runtime for dtype and shape of every value: it alone knows its own operators."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    known = {value.name for value in probe.graph.output}
-    for node in probe.graph.node:
-        for name in node.output:
-            if name and name not in known:
-                probe.graph.output.add().name = name
-    options = session_options(optimise=False)
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    file = folder / "probe.onnx"  # beside the weights that it refers to
-
-    def open_model(asked: onnx.ModelProto) -> ort.InferenceSession:
-        file.write_bytes(asked.SerializeToString())
-        try:
-            return open_session(str(file), options)
-        except SessionError as exc:
-            raise CompileError(f"{path}: its optimised graph does not load: {reason(exc)}") from exc
-
-    return value_types(probe, open_model)

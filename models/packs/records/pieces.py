@@ -8,13 +8,32 @@ from pydantic import AfterValidator, Field, PositiveInt
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 
 TENSOR_ALIGNMENT = 64
-T = TypeVar("T", bool, int)
+T = TypeVar("T")
 
 
 def _not_of_a_file(value: T) -> T:
     if value:
         raise ValueError("a device says so, not a manifest")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Native(Record):
+    """How a device runs a piece by kernels of its own, with no session: it decides so once.
+
+    ``by_rows``: its first input may stay with the request, of which it takes rows. ``workspace_bytes``:
+    what it may take where more or less does. ``bound_bytes``: what each such piece takes when it is bound
+    to memory; ``together_bytes``: what they all share, once for all of a model.
+    """
+
+    by_rows: bool = False
+    workspace_bytes: Count = 0
+    bound_bytes: Count = 0
+    together_bytes: Count = 0
+
+
+#: What no file says: of a piece that a session runs None.
+IsNative = Annotated[Native | None, Field(exclude=True), AfterValidator(_not_of_a_file)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +107,7 @@ class Piece(Record):
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does.
 
-    What a device says that runs it, never a file: ``by_rows``, whether its first input may stay with the
-    request, of which it takes rows; ``workspace_bytes``, what it may take where more or less does.
+    ``native``: what a device says that runs it without a session, never a file.
     """
 
     graph: Count
@@ -100,21 +118,27 @@ class Piece(Record):
     resident: Resident | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
-    by_rows: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
-    workspace_bytes: Annotated[int, Field(exclude=True), AfterValidator(_not_of_a_file)] = 0
+    native: IsNative = None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the first input may stay with the request."""
+        return self.native is not None and self.native.by_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
-    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``native``: as
+    of a piece.
     """
 
     graph: Count
     n_chunks: PositiveInt
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    native: IsNative = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

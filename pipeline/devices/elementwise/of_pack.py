@@ -12,7 +12,7 @@ from models.packs.records.pieces import Piece
 from models.packs.records.rows import RowOperator
 from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.programs import Program, Step, program_of
-from pipeline.program.unread import unread_values
+from pipeline.program.values.unread import unread_values
 
 # Operators that ONNX Runtime computes as several others.
 _TAKEN_APART = frozenset(("mish", "hard_swish"))

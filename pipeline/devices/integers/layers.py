@@ -28,9 +28,16 @@ class Window:
 
     def needs(self, first: int, end: int) -> tuple[int, int]:
         """Return the rows, first and end, that rows [first, end) are made of, those of padding left out."""
-        reach = (self.kernel - 1) * self.step + 1
         low = first * self.stride - self.before
-        return max(low, 0), min((end - 1) * self.stride - self.before + reach, self.given)
+        return max(low, 0), min((end - 1) * self.stride - self.before + self._reach, self.given)
+
+    def most_needed(self, count: int) -> int:
+        """Return the most rows that ``count`` rows are made of: those of them that need no padding."""
+        return min((count - 1) * self.stride + self._reach, self.given)
+
+    @property
+    def _reach(self) -> int:
+        return (self.kernel - 1) * self.step + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,12 @@ class QuantisedTask:
             first, end = layer.rows.needs(first, end)
         start = 0 if self.rectangle is None else self.rectangle.first_row
         return start + first, start + end
+
+    def most_given_rows(self, count: int) -> int:
+        """Return the most rows of ``source`` that ``count`` rows of the result are made of."""
+        for layer in reversed(self.layers):
+            count = layer.rows.most_needed(count)
+        return count
 
 
 @dataclass(frozen=True, slots=True)

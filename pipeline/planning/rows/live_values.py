@@ -10,7 +10,7 @@ import numpy as np
 from models.packs.manifest import Manifest
 from pipeline.program.lives import lifetimes
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.shared_memory import roots
+from pipeline.program.values.shared_memory import roots
 
 
 class LiveValues:
@@ -74,7 +74,7 @@ class LiveValues:
 
         ``touched``: the row values that it reads or writes whole.
         """
-        after = self._network.read_after(end)
+        after = self._network.readers.after(end)
         values = {self._network.values[number].value for number in touched}
         # Rows of an input come from the request, unless others read it later.
         whole = {

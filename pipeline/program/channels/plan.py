@@ -40,7 +40,7 @@ from pipeline.program.region_plan import (
 )
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_ranges import Rows, needed
-from pipeline.program.shared_memory import roots
+from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
 

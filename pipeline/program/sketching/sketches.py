@@ -77,7 +77,7 @@ class _Backwards:
         self._rows = rows
         self._height = network.values[network.operators[last].output].height
         self._shares = share_lines(rows, self._height)
-        self._after = network.read_after(end)
+        self._after = network.readers.after(end)
         self._run = range(end)
         self._sums = Sums(len(rows), last, times)
         self._wanted: dict[int, _Value] = {}

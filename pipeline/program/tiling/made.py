@@ -56,7 +56,7 @@ class TileBoxes:
         self.operators = operators
         self.items: list[RowOperator] = [network.operators[number] for number in operators]
         self._check_operators()
-        after = network.read_after(region.end_piece)
+        after = network.readers.after(region.end_piece)
         self.made = {
             item.output: TileMade(position, network.values[item.output].value in after)
             for position, item in enumerate(self.items)

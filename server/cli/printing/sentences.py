@@ -215,6 +215,14 @@ def resident(piece: Resident) -> str:
     return f"resident piece: {nodes} ({operators}), {size}, because: {why}"
 
 
+def less_for_pictures(summary: Mapping[str, Any]) -> str:
+    """Return from which budget photographs are answered and tensors are not, if that is a smaller one."""
+    pictures = summary["pictures_budget_bytes"]
+    if pictures >= summary["smallest_budget_bytes"]:
+        return ""
+    return f"; from {typed(pictures)} for photographs, not for tensors"
+
+
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
     # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these

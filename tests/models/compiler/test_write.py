@@ -106,8 +106,8 @@ def test_a_disk_that_is_full_for_onnx_runtime_is_no_fault_of_the_file(
     def refuse(*_: object) -> None:
         raise SessionError("ONNX Runtime says something")
 
-    monkeypatch.setattr("models.compiler.optimising.optimise.shutil", Full)
-    monkeypatch.setattr("models.compiler.optimising.optimise.open_session", refuse)
+    monkeypatch.setattr("models.compiler.optimising.by_onnxruntime.shutil", Full)
+    monkeypatch.setattr("models.compiler.optimising.by_onnxruntime.open_session", refuse)
     with pytest.raises(CompileError, match="No space left on device") as caught:
         compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     assert isinstance(caught.value.__cause__, OSError)

@@ -12,7 +12,14 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from models.detection.boxes import Box, Limits, boxes_among, boxes_bytes, find_boxes
+from models.detection.boxes import (
+    CANDIDATE_BYTES,
+    Box,
+    Limits,
+    boxes_among,
+    boxes_bytes,
+    find_boxes,
+)
 from models.detection.decoding import MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection, Head, head_fault, read_detection
 from models.errors import ModelError
@@ -132,6 +139,9 @@ def test_all_boxes_of_all_classes_are_few_candidates() -> None:
     planes = outputs["a"].reshape(3, 85, 76 * 76)
     scores = np.sort((planes[:, 4:5] * planes[:, 5:]).ravel())[::-1]
     np.testing.assert_array_equal(found.scores, scores[:MAX_CANDIDATES])
+    few = candidates(outputs, (head,), (608, 608), 0.0, most=700)
+    np.testing.assert_array_equal(few.boxes, found.boxes[:700])
+    assert boxes_bytes(few) <= 700 * CANDIDATE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -458,7 +458,7 @@ def test_values_may_lie_as_deep_in_others_as_a_file_says(pack_folder: Path) -> N
 
     edit(pack_folder, change)
     manifest = open_pack(pack_folder).manifest
-    assert RowNetwork(manifest).read_after(len(manifest.pieces))
+    assert RowNetwork(manifest).readers.after(len(manifest.pieces))
 
 
 def test_piece_that_makes_nothing_is_refused(pack_folder: Path) -> None:

@@ -17,7 +17,8 @@ from pipeline.planning.draft import Drafts
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.planning.residents import critical_reads
 from pipeline.profiles.delay_limits import MOST_SECONDS, SweepLimits
-from pipeline.profiles.profile import Distribution, Profile
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import Distribution
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services

@@ -22,16 +22,11 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.delay_limits import SweepLimits
-from pipeline.profiles.profile import (
-    Distribution,
-    Overlap,
-    Profile,
-    ProfileError,
-    piece_key,
-    plan_key,
-)
+from pipeline.profiles.keys import piece_key, plan_key
+from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.profiles.row_kernels import row_keys
+from pipeline.profiles.times import Distribution, Overlap
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations

@@ -417,7 +417,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--models": "tiny,none"}, ["'none'"]),
         ({"--architecture": "9s"}, ["architecture", "'9s'"]),
         ({"--budget": "64KiB", "--model": "tiny"}, ["requests take", "free are 64.0 KiB"]),
-        ({"--budget": "1500KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 1.5 MiB"]),
+        ({"--budget": "2100KiB", "--model": "tiny"}, ["'tiny'", "needs", "of 2.1 MiB"]),
         ({"--model": "none"}, ["'none'"]),
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),

@@ -228,7 +228,7 @@ def enough(message: str) -> int:
     return parse_size(found[1])
 
 
-@pytest.mark.parametrize(("few", "chosen"), [(2300 << 10, 2000 << 10), (1900 << 10, None)])
+@pytest.mark.parametrize(("few", "chosen"), [(2300 << 10, 2000 << 10), (2200 << 10, None)])
 async def test_a_refusal_says_which_budget_is_enough_for_all(
     settings: SettingsFactory, few: int, chosen: int | None
 ) -> None:

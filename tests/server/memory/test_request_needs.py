@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.memory.request_memory import RequestMemory, capacity_for
-from server.memory.request_needs import CODEC_BYTES, Need, pool_bytes, smallest_budget
+from server.memory.request_needs import (
+    CODEC_BYTES,
+    Need,
+    pool_bytes,
+    smallest_budget,
+    smallest_budgets,
+)
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)
@@ -26,6 +32,19 @@ def test_the_smallest_budget_is_enough_and_hardly_less_is(
     smallest = smallest_budget(model_bytes, needs)
     assert fits(smallest, model_bytes, needs)
     assert not fits(smallest - 8, model_bytes, needs)
+
+
+@given(SIZES, NEEDS)
+@examples(few=140, many=20_000)
+def test_the_budget_that_is_said_answers_tensors_too(model_bytes: int, needs: list[Need]) -> None:
+    bare, full = smallest_budgets(model_bytes, needs)
+    assert bare == smallest_budget(model_bytes, needs) <= full
+    assert fits(full, model_bytes, needs)
+    memory = RequestMemory(pool_bytes(full, needs, model_bytes))
+    assert all(max(need.infer_bytes, need.picture_bytes) <= memory.room_bytes for need in needs)
+    if full > bare:  # hardly less is not enough for all
+        pool = pool_bytes(full - 8, needs, model_bytes)
+        assert pool < max(need.full_bytes for need in needs)
 
 
 @given(SIZES, SIZES, NEEDS)

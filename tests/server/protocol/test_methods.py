@@ -29,6 +29,14 @@ async def test_head_of_what_takes_posts_names_them(shared: Service) -> None:
     assert allowed(answer) == {"POST"}
 
 
+async def test_what_a_model_does_is_no_model(shared: Service) -> None:
+    """A name with an action behind it is not looked for among the models."""
+    for path in ("/v2/models/tiny:classify", "/v2/models/tiny/versions/1:detect"):
+        answer = await shared.client.get(path)
+        error(answer, 405, path, "POST")
+        assert allowed(answer) == {"POST"}
+
+
 async def test_settings_that_cannot_be_changed_say_so(shared: Service) -> None:
     for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/pair/trace/setting"):
         answer = await shared.client.post(path, json={})

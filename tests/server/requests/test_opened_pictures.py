@@ -1,5 +1,6 @@
 """Pictures as they come: modes, orientations, sizes; what is decoded and what is refused."""
 
+import struct
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,6 +142,16 @@ def test_what_would_not_be_smaller_is_refused(
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(InvalidRequestError, match=f"122x86 pixels; the limit is {LIMIT} in all"):
         decode(path, LIMITS)
+
+
+def test_a_header_of_a_billion_pixels_is_refused_in_our_words(tmp_path: Path) -> None:
+    size = 30_000
+    header = b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, size, size, 1, 24, *[0] * 6)
+    (tmp_path / "bomb.bmp").write_bytes(header)
+    for read in (decoding_bytes, decode):
+        with pytest.raises(InvalidRequestError, match=f"the limit is {LIMIT} in all") as refused:
+            read(tmp_path / "bomb.bmp", LIMITS)
+        assert "bomb" not in str(refused.value)
 
 
 def test_eight_times_smaller_is_the_end(saved: Saved) -> None:

@@ -166,6 +166,25 @@ async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
             assert {client.status for client in ended} <= {408, 503}
 
 
+async def test_a_photograph_that_stalls_lets_the_next_one_in(
+    settings: SettingsFactory,
+) -> None:
+    """Nobody knows how long it is, so no other body has room beside it."""
+    async with serving(settings(request_memory=4 * MIB)) as service:
+        image = picture(200, 150)
+        first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
+        first.send(image[: FREE_BYTES + 1])
+        await settled()
+        second.send(image, more=False)
+        await settled()
+        assert service.context.exchanges.waiting == 1
+        now = asyncio.get_running_loop().time()
+        service.context.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
+        await first.ends(408, "no progress")
+        await second.ends(200)
+        assert service.context.request_memory.used_bytes == 0
+
+
 async def test_a_client_that_stalls_is_told(service: Service) -> None:
     async with stalled(service, 1, BODY[:100]) as ((client,), _):
         now = asyncio.get_running_loop().time()
@@ -420,12 +439,27 @@ async def test_answers_that_wait_for_each_others_memory_end(growing: Path) -> No
         assert memory.used_bytes == 0
 
 
+async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
+    settings: SettingsFactory,
+) -> None:
+    async with serving(settings(request_memory=4 * MIB, deadline="tiny=0.2")) as service:
+        memory = service.context.request_memory
+        taken = memory.room_bytes
+        await memory.take(taken)
+        client = Client(service, "/v2/models/tiny:classify")
+        client.send(picture(200, 150), more=False)
+        await client.ends(503, "no memory", "0.2 s")
+        memory.give(taken)
+        assert (memory.used_bytes, service.context.exchanges.bodies.pool.used_bytes) == (0, 0)
+
+
 async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: Path) -> None:
     async with growing_service(growing, request_timeout=0.2) as service:
         memory = service.context.request_memory
         await memory.take(6 * MIB)  # others have it, and keep it
         client = Client(service, "/v2/models/ones/infer")
         client.send(ones(MIB), more=False)
-        await client.ends(504)
+        await client.ends(503, "memory")
+        assert client.headers[b"retry-after"] == b"1"
         assert memory.used_bytes == 6 * MIB
         memory.give(6 * MIB)

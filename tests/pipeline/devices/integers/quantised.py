@@ -12,9 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from models.packs.records.pieces import Operand, Piece
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
-from pipeline.devices.integers.binding import bind_average, bind_task, fitted
+from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.recognising import recognised
+from pipeline.devices.integers.workspace import fitted
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -165,11 +166,12 @@ class Network:
         made = np.zeros(self.shape, self.dtype)
         places = {**self.constants, **self.given, self.last: made}
         if isinstance(found, QuantisedAverage):
-            bind_average(found, places, native())()
+            bind_average(found, places, places, native())()
         else:
             library = native()
             task = fitted(found, library, threads, workspace)
-            bind_task(found, places, task, workspace, lambda task: _run(library, task))()
+            bound = BoundTask(task, lambda task: _run(library, task), places)
+            bind_task(found, places, bound, workspace)()
         return made
 
     def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from models.packs.records.pieces import Operand, Piece
+from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import recognised
 from tests.pipeline.devices.integers.quantised import Network
 
@@ -55,20 +58,54 @@ def _more_inputs_than_operands() -> Crafted:
     return model, piece
 
 
+def _image_of_other_channels() -> Crafted:
+    model, piece = _layer()
+    return model, replace(piece, inputs=(replace(piece.inputs[0], shape=(1, 6, 7, 15)),))
+
+
+def _fewer_biases() -> Crafted:
+    return _with_constant(8, np.zeros(15, np.int32))
+
+
+def _fewer_scales() -> Crafted:
+    return _with_constant(4, np.ones(15, np.float32))
+
+
+def _with_constant(at: int, array: NDArray[Any]) -> Crafted:
+    """Return a layer whose input ``at``, a constant, is ``array``."""
+    model, piece = _layer()
+    name = model.graph.node[-1].input[at]
+    (held,) = [each for each in model.graph.initializer if each.name == name]
+    held.CopyFrom(numpy_helper.from_array(array, name))
+    return model, piece
+
+
 def test_what_a_compiler_writes_is_computed_here() -> None:
     model, piece = _layer()
     assert recognised(model.SerializeToString(), piece) is not None
 
 
 @pytest.mark.parametrize(
-    "crafted",
-    [
-        _padding_below_zero_in_32_bits,
-        _result_as_large_as_a_constant_of_its_name,
-        _weights_as_large_as_their_default,
-        _more_inputs_than_operands,
-    ],
+    "crafted", [_padding_below_zero_in_32_bits, _weights_as_large_as_their_default]
 )
 def test_what_would_lie_outside_of_its_memory_is_not(crafted: Callable[[], Crafted]) -> None:
     model, piece = crafted()
     assert recognised(model.SerializeToString(), piece) is None
+
+
+@pytest.mark.parametrize(
+    ("crafted", "what"),
+    [
+        (_result_as_large_as_a_constant_of_its_name, "the results of its QLinearConv"),
+        (_more_inputs_than_operands, "1 inputs, of which its graph has 2"),
+        (_image_of_other_channels, "the weights of its QLinearConv"),
+        (_fewer_biases, "the biases of its QLinearConv"),
+        (_fewer_scales, "the weights' scales and zero points of its QLinearConv"),
+    ],
+)
+def test_tensors_that_nothing_could_compute_with_are_named(
+    crafted: Callable[[], Crafted], what: str
+) -> None:
+    model, piece = crafted()
+    with pytest.raises(MisfitError, match=what):
+        recognised(model.SerializeToString(), piece)

@@ -1,7 +1,7 @@
 """Values that nobody reads once the piece that makes them has ended."""
 
 from models.packs.manifest import Manifest
-from pipeline.program.shared_memory import roots
+from pipeline.program.values.shared_memory import roots
 
 
 def unread_values(manifest: Manifest) -> frozenset[int]:

@@ -1,0 +1,192 @@
+"""What a device decides of quantised pieces is what plans count, and what is bound and run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.compiler import CompileOptions
+from models.errors import PackError
+from models.images.preprocess import Preprocess
+from models.packs.pack import Pack
+from models.packs.records.pieces import Alternative, Joined, Piece
+from pipeline.devices.base import Kernel
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.integers.quantised import QuantisedLayers
+from pipeline.devices.integers.running import JOB
+from pipeline.execution.given import Tensors, copies
+from pipeline.execution.opened import opened
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import parsed, written
+from tests.models.streamed import compiled
+from tests.pipeline.devices.integers.quantised import native as library
+
+SIZE, CLASSES = 32, 512
+RECIPE = Preprocess(size=(SIZE, SIZE), mean=(128.0,), std=(64.0,))
+
+
+class _Watched(CpuDevice):
+    """Remembers of which graphs it was asked for sessions; ``jobs``: parts of tasks run in one, too."""
+
+    def __init__(self, threads: int, native: bool | None, jobs: bool) -> None:
+        super().__init__(threads, native=native)
+        self.sessions: set[bytes] = set()
+        if jobs and self.quantised is not None:
+            self.quantised = QuantisedLayers(library(), threads, self._bind_chain)
+
+    def kept(self, graph: bytes, make: Callable[[bytes], Kernel]) -> Kernel:
+        self.sessions.add(graph)
+        return super().kept(graph, make)
+
+
+def _pictures() -> Iterator[Image.Image]:
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        yield Image.fromarray(generator.integers(0, 256, (SIZE, SIZE, 3)).astype(np.uint8))
+
+
+class Case:
+    """A pack, and what ONNX Runtime alone answers; Hypothesis would print all of them."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack = pack
+        plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+        with opened(pack, plan, CpuDevice(1, native=False)) as engine:
+            self.expected = engine.answer(_request(), copies)[0]["y"]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A bottleneck with a sum, an average, and a product in chunks."""
+    model = parsed(
+        f"""g (float[1,3,{SIZE},{SIZE}] x) => (float[1,{CLASSES}] y) {{
+            s = Conv<strides=[2,2],pads=[1,1,1,1]>(x, ws)
+            d = Conv(s, wd)
+            dr = Relu(d)
+            e = Conv<pads=[1,1,1,1],group=96>(dr, we)
+            er = Relu(e)
+            f = Conv(er, wf)
+            r = Add(f, s)
+            m = GlobalAveragePool(r)
+            v = Flatten(m)
+            y = Gemm<transB=1>(v, wg)
+        }}""",
+        {
+            "ws": (32, 3, 3, 3),
+            "wd": (96, 32, 1, 1),
+            "we": (96, 1, 3, 3),
+            "wf": (32, 96, 1, 1),
+            "wg": (CLASSES, 32),
+        },
+    )
+    folder = tmp_path_factory.mktemp("deciding")
+    options = CompileOptions(preprocess=RECIPE, calibrate=_pictures, chunk_bytes=4 << 10)
+    return Case(compiled(written(model, folder / "m.onnx"), folder, options))
+
+
+def _request() -> Tensors:
+    return {"x": RECIPE.tensor(next(_pictures()))}
+
+
+def _as_it_is(pack: Pack) -> Pack:
+    return pack
+
+
+def _again(pack: Pack) -> Pack:
+    """Return ``pack`` with each chunk of the product as an alternative to itself."""
+    chunks = [
+        at for at, piece in enumerate(pack.manifest.pieces) if piece.outputs[0].shape[-1] == 128
+    ]
+    graph = pack.manifest.pieces[chunks[0]].graph
+    joined = tuple(Joined(graph=graph, n_chunks=1) for _ in chunks)
+    again = Alternative(first_piece=chunks[0], end_piece=chunks[-1] + 1, joined=joined)
+    return _with(pack, alternatives=(again,))
+
+
+def _over(pack: Pack) -> Pack:
+    """Return ``pack`` with the bottleneck's result over what it adds, which dies there."""
+    pieces = (each for each in pack.manifest.pieces if each.span is not None)
+    piece = next(each for each in pieces if each.outputs[0].shape == each.inputs[0].shape)
+    values = list(pack.manifest.values)
+    made = piece.outputs[0].index
+    values[made] = replace(values[made], parent=piece.inputs[0].index)
+    return _with(pack, values=tuple(values))
+
+
+def _with(pack: Pack, **changed: object) -> Pack:
+    return replace(pack, manifest=pack.manifest.model_copy(update=changed))
+
+
+class Way(NamedTuple):
+    """How a pack is opened."""
+
+    threads: int
+    native: bool | None
+    jobs: bool
+    lanes: int
+    chunk_bytes: int | None
+    architecture: str
+    crafted: Callable[[Pack], Pack]
+
+
+WAYS = st.builds(
+    Way,
+    st.integers(1, 2),
+    st.sampled_from([None, False]),
+    st.booleans(),
+    st.integers(1, 2),
+    st.sampled_from([1, None]),
+    st.sampled_from(["pre", "2s"]),
+    st.sampled_from([_as_it_is, _again, _over]),
+)
+
+
+@settings(max_examples=30)
+@given(way=WAYS)
+def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
+    device = _Watched(way.threads, way.native, way.jobs)
+    fitted = device.fitted(way.crafted(case.pack))
+    choice = Choice(chunk_bytes=way.chunk_bytes, lanes=way.lanes)
+    plan = make_plan(fitted.manifest, ARCHITECTURES[way.architecture], choice=choice)
+    pieces = [step for step in plan.steps if isinstance(step, Piece)]
+    natives = [piece.native for piece in pieces if piece.native is not None]
+    assert bool(natives) == (way.native is None)
+    counted = {case.pack.graphs[piece.graph] for piece in pieces if piece.native is None}
+    if any(each.together_bytes for each in natives):
+        assert way.jobs
+        counted.add(JOB)
+    with opened(fitted, plan, device) as engine:
+        assert device.sessions == counted
+        answer = engine.answer(_request(), copies)[0]["y"]
+        assert device.sessions == counted  # no request loads one
+    assert np.array_equal(answer, case.expected)
+
+
+@pytest.mark.parametrize("graph", [0, 1, 2])
+def test_a_pack_whose_alternative_runs_another_graph_is_refused_by_name(
+    case: Case, graph: int
+) -> None:
+    pack = _again(case.pack)
+    (given,) = pack.manifest.alternatives
+    joined = (given.joined[0], replace(given.joined[1], graph=graph), *given.joined[2:])
+    other = _with(pack, alternatives=(replace(given, joined=joined),))
+    with pytest.raises(
+        PackError, match=r"manifest\.json: alternatives\.0\.joined\.1: .* its graph"
+    ):
+        CpuDevice(1).fitted(other)
+
+
+def test_a_piece_whose_tensors_do_not_fit_is_refused_by_name(case: Case) -> None:
+    pieces = list(case.pack.manifest.pieces)
+    (first, *others), number = pieces[4].inputs, 4
+    narrow = replace(first, shape=(1, first.shape[1] - 1))
+    pieces[number] = replace(pieces[number], inputs=(narrow, *others))
+    with pytest.raises(PackError, match=r"pieces\.4: the weights of its QGemm do not fit"):
+        CpuDevice(1).fitted(_with(case.pack, pieces=tuple(pieces)))
