@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.elementwise.library import Library, Placed
-from pipeline.devices.elementwise.operator_node import chain_model, chain_node, strides_of
+from pipeline.devices.elementwise.operator_node import chain_model, strides_of
 from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
 from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
 from pipeline.devices.elementwise.recognising import recognised
@@ -67,11 +67,10 @@ class OnePass:
                 return self._bind_model(*node)
         return self._library.bind(program, placed, size, self._threads)
 
-    def has_node(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Return whether ONNX Runtime computes ``program`` here, on arrays of ``shapes``."""
-        if self._bind_model is None or not program.steps:
-            return False
-        return chain_node(program, shapes) is not None
+    @property
+    def has_nodes(self) -> bool:
+        """Whether ONNX Runtime computes long programs, and those that are one launch with others."""
+        return self._bind_model is not None
 
     def as_node(self, program: Program, arrays: Mapping[str, NDArray[Any]]) -> AsNode | None:
         """Return ``program`` as a model of one node, and what it reads and writes of ``arrays``.
@@ -138,7 +137,7 @@ def _used(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
 
 def _placed(program: Program, used: Mapping[str, NDArray[Any]]) -> dict[str, Placed] | None:
     """Return where all that is ``used`` lies; None: a program does not run on it."""
-    results = [used[name] for name in program.results]
+    results = [used[name] for name in sorted(program.results)]
     placed: dict[str, Placed] = {}
     for name, array in used.items():
         strides = strides_of(array.shape, results[0].shape)

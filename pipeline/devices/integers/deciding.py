@@ -12,7 +12,8 @@ from models.errors import PackError
 from models.packs.choice import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.pieces import Alternative, Joined, Native, Operand, Piece
+from models.packs.records.decided import Native
+from models.packs.records.pieces import Alternative, Joined, Operand, Piece
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedTask
 from pipeline.devices.integers.nodes import MisfitError
