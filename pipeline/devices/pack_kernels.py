@@ -53,6 +53,7 @@ class PackKernels:
         self._pack = pack
         self._device = device
         self._native = None if device.quantised is None else device.quantised.of_model()
+        self._jobs = None if device.one_pass is None else device.one_pass.of_model()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
     @cached_property
@@ -90,7 +91,7 @@ class PackKernels:
         if piece.native is not None:
             return False
         if piece.chain is not None:
-            return piece.chain.session_elements is not None
+            return piece.chain.node_bytes is not None
         return self._joins_as_it_is(piece.graph)
 
     def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
@@ -172,7 +173,9 @@ class PackKernels:
     def _in_one_pass(self, program: Program | None, arrays: dict[str, Any]) -> Launch:
         """Return what runs ``program`` on ``arrays``, of which the device said that it does so."""
         one_pass = self._device.one_pass
-        bound = None if one_pass is None or program is None else one_pass.bind(program, arrays)
+        if one_pass is None or program is None:
+            return self._as_decided(None)
+        bound = one_pass.bind(program, arrays, self._jobs)
         return self._as_decided(bound)
 
     def _as_decided(self, found: _Found | None) -> _Found:

@@ -7,7 +7,6 @@ Invariant: a device that decided what ``Piece.native`` and the ``chain`` of piec
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain as each_of
 
 from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
@@ -39,7 +38,7 @@ Session = tuple[int | ChainNode, ...]
 class Opened:
     """What steps need: ``sessions``, each once, and in each lane ``bindings`` of them and other bytes.
 
-    ``together_bytes``: of kernels without sessions, once for all.
+    ``together_bytes``: of kernels without sessions of their own, once for all.
     """
 
     sessions: set[Session] = field(default_factory=set)
@@ -98,7 +97,7 @@ def _add_piece(found: Opened, piece: Piece) -> None:
         found.other_bytes += piece.native.bound_bytes
         found.together_bytes = max(found.together_bytes, piece.native.together_bytes)
     elif piece.chain is not None:
-        _add_chain(found, piece.chain, _shapes(piece.inputs), _shapes(piece.outputs))
+        _add_chain(found, piece.chain, _shapes(piece.outputs))
     else:
         found.add((piece.graph,))
 
@@ -119,39 +118,26 @@ def _add_call(found: Opened, manifest: Manifest, call: Call) -> None:
     if operator.chain is None:
         found.add((graph_of(manifest, call),))
         return
-    strips = [strip_shape(manifest, area) for area in call.inputs]
-    made = strip_shape(manifest, call.output)
-    _add_chain(found, operator.chain, [*strips, *_shapes(operator.weights)], [made])
+    _add_chain(found, operator.chain, [strip_shape(manifest, call.output)])
 
 
-def _add_chain(
-    found: Opened, chain: Chain, inputs: Sequence[Shape], outputs: Sequence[Shape]
-) -> None:
+def _add_chain(found: Opened, chain: Chain, outputs: Sequence[Shape]) -> None:
     if not chain.makes:
         return
-    if in_session(chain, outputs):
-        found.add((chain_node(chain, inputs, outputs),))
-    else:
-        found.other_bytes += chain.bound_bytes
-
-
-def in_session(chain: Chain, outputs: Sequence[Shape]) -> bool:
-    """Return whether a session computes ``chain``, whose outputs have these shapes, by itself."""
-    least = chain.session_elements
-    return least is not None and max(math.prod(outputs[made]) for made in chain.makes) >= least
-
-
-def chain_node(chain: Chain, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> ChainNode:
-    """Return what ``chain`` is in a session, where its inputs and outputs have these shapes."""
-    shapes = each_of((inputs[at] for at in chain.reads), (outputs[at] for at in chain.makes))
-    return ChainNode(chain.program, tuple(shapes), chain.session_bytes)
+    found.other_bytes += chain.bound_bytes
+    least = chain.shared_elements
+    if least is not None and max(math.prod(outputs[made]) for made in chain.makes) >= least:
+        found.together_bytes = max(found.together_bytes, chain.together_bytes)
 
 
 def _in_run(piece: Piece) -> int | ChainNode:
     """Return what ``piece`` is in a session with others."""
     if piece.chain is None:
         return piece.graph
-    return chain_node(piece.chain, _shapes(piece.inputs), _shapes(piece.outputs))
+    chain = piece.chain
+    assert chain.node_bytes is not None, "planned as one of several"
+    read, made = (piece.inputs[at] for at in chain.reads), (piece.outputs[at] for at in chain.makes)
+    return ChainNode(chain.program, tuple(_shapes([*read, *made])), chain.node_bytes)
 
 
 def graph_of(manifest: Manifest, call: Call) -> int:

@@ -40,17 +40,19 @@ class Chain(Record):
     """How a device runs operators on elements in one pass over them: as program number ``program``.
 
     It reads the inputs ``reads`` and makes the outputs ``makes``; without these there is nothing to do.
-    What makes ``session_elements`` or more is computed by a session, as is all that is one launch with
-    others; a session is for one program on arrays of one list of shapes and takes ``session_bytes``. Less,
-    and everything where it is None, has no session. ``bound_bytes``: what it then takes when it is bound.
+    Alone it has no session and takes ``bound_bytes`` when it is bound; what makes ``shared_elements`` or
+    more (None: nothing) is computed by threads for which a model takes ``together_bytes``, once. In one
+    launch with others it is a node of their session, for its program on arrays of one list of shapes, and
+    takes ``node_bytes``, as much as a session of its own; None: it is never one of several.
     """
 
     program: Count
     reads: tuple[Count, ...] = ()
     makes: tuple[Count, ...] = ()
-    session_elements: Count | None = None
-    session_bytes: Count = 0
     bound_bytes: Count = 0
+    shared_elements: Count | None = None
+    together_bytes: Count = 0
+    node_bytes: Count | None = None
 
 
 #: What no file says: of a piece that a session runs as it was compiled None.

@@ -15,6 +15,7 @@ from models.packs.pack import Pack
 from models.packs.records.decided import Chain
 from models.packs.records.pieces import Alternative, Operand, Piece
 from models.packs.records.rows import RowOperator
+from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.of_pack import PackPrograms, Ports, ports, row_ports
 from pipeline.devices.elementwise.operator_node import Shape, chain_model, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, code_of
@@ -31,7 +32,7 @@ _FLOATS = "float32"
 def with_chains(pack: Pack, are_sessions: bool) -> Pack:
     """Return ``pack`` with ``chain`` of what runs in one pass.
 
-    ``are_sessions``: ONNX Runtime computes long chains, and those that are one launch with others.
+    ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others.
     """
     if pack.manifest.target.capability is not None:
         return pack  # what a GPU does not run has sessions
@@ -126,9 +127,10 @@ class _Decision:
             program=number,
             reads=tuple(names[0].index(name) for name in program.inputs),
             makes=tuple(names[1].index(name) for name in made),
-            session_elements=None if model is None else WORTH_SHARING,
-            session_bytes=0 if model is None else _SESSION_BYTES + 2 * len(model),
             bound_bytes=_BOUND_BYTES,
+            shared_elements=WORTH_SHARING if self._are_sessions else None,
+            together_bytes=JOB_BYTES if self._are_sessions else 0,
+            node_bytes=None if model is None else _SESSION_BYTES + 2 * len(model),
         )
 
     def _apart(self, one: Operand, other: Operand) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
+from pipeline.devices.elementwise.job_session import Bind
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.pieces import read_graph
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
@@ -15,7 +16,7 @@ from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import may_be_quantised, recognised
-from pipeline.devices.integers.running import Bind, TaskRunner
+from pipeline.devices.integers.running import TaskRunner
 from pipeline.devices.integers.tasks import Places
 from pipeline.devices.integers.workspace import fitted
 

@@ -1,6 +1,6 @@
 """What a device decides of chains is what plans count, and what is bound and run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.elementwise.job_session import JOB
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.operator_node import holds_chain
+from pipeline.devices.elementwise.operator_node import OPERATOR
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
@@ -23,7 +24,7 @@ from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.regions import Region
-from pipeline.program.sessions import Session, opened_by
+from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for
@@ -135,14 +136,16 @@ def planned(pack: Pack, way: Way) -> Plan:
     return joined(pack.manifest, plan, way.most_joined)
 
 
-def check_sessions(pack: Pack, counted: set[Session], loaded: set[bytes]) -> None:
+def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) -> None:
     """Check that what was ``loaded`` is what was ``counted``: as many, and the same graphs of the pack."""
-    assert len(loaded) == len(counted)
-    alone = {session[0] for session in counted if len(session) == 1}
-    graphs = {pack.graphs[part] for part in alone if isinstance(part, int)}
-    assert graphs <= loaded
-    with_chains = sum(any(not isinstance(part, int) for part in session) for session in counted)
-    assert sum(map(holds_chain, loaded)) == with_chains
+    sessions = {session for each in counted for session in each.sessions}
+    assert (JOB in loaded) == any(each.together_bytes for each in counted)
+    loaded = loaded - {JOB}
+    assert len(loaded) == len(sessions)
+    alone = {session[0] for session in sessions if len(session) == 1}
+    assert {pack.graphs[part] for part in alone if isinstance(part, int)} <= loaded
+    with_chains = sum(any(not isinstance(part, int) for part in session) for session in sessions)
+    assert sum(OPERATOR.encode() in graph for graph in loaded) == with_chains
 
 
 @needs_library
@@ -155,11 +158,11 @@ def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
             found = in_partitions(case, pack, device, way)
         else:
             plan = planned(pack, way)
-            counted = opened_by(pack.manifest, plan.steps, plan.runs)
+            counted = [opened_by(pack.manifest, plan.steps, plan.runs)]
             with opened(pack, plan, device, case.pool) as engine:
-                check_sessions(pack, counted.sessions, device.sessions)
+                check_sessions(pack, counted, device.sessions)
                 found = engine.run(case.inputs)[0]["y"].tobytes()
-            check_sessions(pack, counted.sessions, device.sessions)  # no request loads one
+            check_sessions(pack, counted, device.sessions)  # no request loads one
     assert found == case.answers[way.chains]
 
 
@@ -169,9 +172,10 @@ def in_partitions(case: Case, pack: Pack, device: _Watched, way: Way) -> bytes:
     place = cuts.places[len(cuts.places) // 2]
     parts = [replace(pack, manifest=manifest) for manifest in cuts.parts((place,))]
     plans = tuple(planned(part, way._replace(lanes=1)) for part in parts)
-    counted: set[Session] = set()
-    for part, plan in zip(parts, plans, strict=True):
-        counted |= opened_by(part.manifest, plan.steps, plan.runs).sessions
+    counted = [
+        opened_by(part.manifest, plan.steps, plan.runs)
+        for part, plan in zip(parts, plans, strict=True)
+    ]
     plan = pipeline_plan(plans, (place,), [cuts.edge_bytes(place)])
     with closing(open_pipeline(pack, plan, [device, device], case.pool)) as pipeline:
         check_sessions(pack, counted, device.sessions)
@@ -181,15 +185,14 @@ def in_partitions(case: Case, pack: Pack, device: _Watched, way: Way) -> bytes:
 
 
 @needs_library
-def test_chains_of_other_sizes_have_sessions_of_their_own_and_short_ones_have_none(
-    case: Case,
-) -> None:
-    kept = {name: case.packs[name].manifest for name in ("nodes", "library")}
-    pieces = {
-        name: [piece for piece in manifest.pieces if piece.chain is not None]
-        for name, manifest in kept.items()
-    }
-    programs = {piece.chain.program for piece in pieces["nodes"] if piece.chain is not None}
-    sessions = opened_by(kept["nodes"], pieces["nodes"]).sessions
-    assert len(programs) < len(sessions) < len(pieces["nodes"])
-    assert not opened_by(kept["library"], pieces["library"]).sessions
+def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) -> None:
+    for chains in ("nodes", "library"):
+        manifest = case.packs[chains].manifest
+        found = opened_by(manifest, [piece for piece in manifest.pieces if piece.chain])
+        assert not found.sessions
+        assert bool(found.together_bytes) == (chains == "nodes")
+    manifest = case.packs["nodes"].manifest
+    pieces = [piece for piece in manifest.pieces if piece.chain]
+    programs = {piece.chain.program for piece in pieces if piece.chain is not None}
+    pairs = [range(first, first + 2) for first in range(len(pieces) - 1)]
+    assert len(programs) < len(opened_by(manifest, pieces, pairs).sessions)
