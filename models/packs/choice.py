@@ -82,6 +82,7 @@ def _join(part: Joined, run: Run) -> Piece:
         outputs=_joined_operands([piece.outputs for piece in run]),
         scratch_bytes=max(part.scratch_bytes, scratch_bytes(run)),
         native=part.native,
+        chain=part.chain,
     )
 
 
@@ -137,21 +138,6 @@ def alternative_bytes(manifest: Manifest, alternative: Alternative) -> int:
 def scratch_bytes(pieces: Iterable[Piece]) -> int:
     """Return what any one of ``pieces`` allocates at most while it runs."""
     return max((piece.scratch_bytes for piece in pieces), default=0)
-
-
-def session_bytes(manifest: Manifest, pieces: Sequence[Piece]) -> int:
-    """Return what the sessions and bindings of ``pieces`` take at most; equal graphs share a session."""
-    in_sessions = [piece for piece in pieces if piece.native is None]
-    used = {piece.graph for piece in in_sessions}
-    held = sum(manifest.graphs[number].session_bytes for number in used)
-    return held + BINDING_BYTES * len(in_sessions) + native_bytes(pieces)
-
-
-def native_bytes(pieces: Iterable[Piece], lanes: int = 1) -> int:
-    """Return what those of ``pieces`` take that have no session, each bound in each of ``lanes``."""
-    held = [piece.native for piece in pieces if piece.native is not None]
-    together = max((each.together_bytes for each in held), default=0)
-    return together + lanes * sum(each.bound_bytes for each in held)
 
 
 def chunk_sizes(manifest: Manifest) -> list[int]:

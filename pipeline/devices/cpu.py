@@ -24,6 +24,7 @@ from models.runtime.sessions import (
 from models.runtime.wire import WireError
 from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.cells import Cell
+from pipeline.devices.elementwise.deciding import with_chains
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
@@ -191,7 +192,11 @@ class CpuDevice(HostDevice):
 
     def fitted(self, pack: Pack) -> Pack:
         pack = replace(pack, manifest=with_threads(pack.manifest, self.threads))
-        return with_joins(pack if self.quantised is None else self.quantised.fitted(pack), self)
+        if self.quantised is not None:
+            pack = self.quantised.fitted(pack)
+        if self.one_pass is not None:
+            pack = with_chains(pack, self.one_pass.has_nodes)
+        return with_joins(pack, self)
 
     def close(self) -> None:
         super().close()

@@ -1,14 +1,15 @@
 """The kernels of a pack on a device: operators on elements in one pass where it can, others as loaded."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
+from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, DeviceError, Launch
-from pipeline.devices.elementwise.of_pack import PackPrograms, ports, row_ports
+from pipeline.devices.elementwise.of_pack import PackPrograms, Ports, ports, row_ports
 from pipeline.devices.elementwise.programs import Program
 from pipeline.devices.integers.quantised import NotAsDecidedError
 from pipeline.devices.memory import Memory
@@ -34,16 +35,31 @@ class Part(NamedTuple):
     output: Any
 
 
+class Called(NamedTuple):
+    """Row operator ``number``, and which of its graphs is run: of rows, or of tiles."""
+
+    number: int
+    item: RowOperator
+    graph: int
+
+
+_Found = TypeVar("_Found")
+
+
 class PackKernels:
     """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
 
     def __init__(self, pack: Pack, device: Device) -> None:
         self._pack = pack
         self._device = device
-        one_pass = device.one_pass is not None
-        self._programs = PackPrograms(pack.manifest, pack.graphs) if one_pass else None
         self._native = None if device.quantised is None else device.quantised.of_model()
+        self._jobs = None if device.one_pass is None else device.one_pass.of_model()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
+
+    @cached_property
+    def _programs(self) -> PackPrograms:
+        """What runs in one pass, made where a device said that something does."""
+        return PackPrograms(self._pack.manifest, self._pack.graphs)
 
     def piece(self, placed: Placed, scratch: Memory) -> Launch:
         """Return what runs a piece, which is not resident.
@@ -54,9 +70,9 @@ class PackKernels:
         piece, inputs, outputs = placed
         if piece.native is not None:
             return self._natively(placed)
-        launch = self._in_one_pass(self._program(piece), ports(piece), inputs, outputs)
-        if launch is not None:
-            return launch
+        if piece.chain is not None:
+            arrays = _by_name(ports(piece), inputs, outputs)
+            return self._in_one_pass(self._programs.piece(piece), arrays)
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
@@ -74,16 +90,9 @@ class PackKernels:
         """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""
         if piece.native is not None:
             return False
-        program = None if self._programs is None else self._programs.whole(piece)
-        if program is None or self._device.one_pass is None:
-            return self._joins_as_it_is(piece.graph)
-        shapes = (
-            [operand.shape for operand in operands] for operands in (piece.inputs, piece.outputs)
-        )
-        # A part of the network may have other rows, and with them a program where the whole has none.
-        return self._device.one_pass.has_node(program, _by_name(ports(piece), *shapes)) and (
-            self._program(piece) is not None or self._joins_as_it_is(piece.graph)
-        )
+        if piece.chain is not None:
+            return piece.chain.node_bytes is not None
+        return self._joins_as_it_is(piece.graph)
 
     def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
@@ -110,9 +119,13 @@ class PackKernels:
     def _in_graph(self, placed: Placed) -> _Part | None:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
-        program, one_pass = self._program(piece), self._device.one_pass
-        if program is not None and one_pass is not None:
-            return one_pass.as_node(program, _by_name(ports(piece), inputs, outputs))
+        if piece.chain is not None:
+            arrays = _by_name(ports(piece), inputs, outputs)
+            program, one_pass = self._programs.piece(piece), self._device.one_pass
+            node = (
+                None if one_pass is None or program is None else one_pass.as_node(program, arrays)
+            )
+            return self._as_decided(node)
         if not self._joins_as_it_is(piece.graph):
             return None
         return self._pack.graphs[piece.graph], inputs, outputs
@@ -122,20 +135,16 @@ class PackKernels:
             self._joining[graph] = self._device.joins(self._pack.graphs[graph])
         return self._joining[graph]
 
-    def _program(self, piece: Piece) -> Program | None:
-        return None if self._programs is None else self._programs.piece(piece)
+    def row_operator(self, called: Called, inputs: Sequence[Any], output: Any) -> Launch:
+        """Return what runs a row operator on ``inputs``, with its weights.
 
-    def row_operator(self, number: int, graph: int, inputs: Sequence[Any], output: Any) -> Launch:
-        """Return what runs row operator ``number``, by its ``graph`` of rows or of tiles.
-
-        ``inputs``: with its weights. Raises:
+        Raises:
             DeviceError: it cannot be loaded.
         """
-        program = None if self._programs is None else self._programs.row_operator(number)
-        names = row_ports(self._pack.manifest.row_operators[number])
-        launch = self._in_one_pass(program, names, inputs, [output])
-        if launch is not None:
-            return launch
+        number, item, graph = called
+        if item.chain is not None:
+            program = self._programs.row_operator(number)
+            return self._in_one_pass(program, _by_name(row_ports(item), inputs, [output]))
         return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
 
     def graphs(self, parts: Sequence[Part]) -> Launch:
@@ -156,24 +165,29 @@ class PackKernels:
 
     def kind(self, number: int) -> tuple[str, ...] | None:
         """Return what row operator ``number`` does in one pass; None: what its graph says."""
-        program = None if self._programs is None else self._programs.row_operator(number)
+        if self._pack.manifest.row_operators[number].chain is None:
+            return None
+        program = self._programs.row_operator(number)
         return None if program is None else tuple(step.operator for step in program.steps)
 
-    def _in_one_pass(
-        self,
-        program: Program | None,
-        names: tuple[tuple[str, ...], tuple[str, ...]],
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-    ) -> Launch | None:
-        if program is None or self._device.one_pass is None:
-            return None
-        return self._device.one_pass.bind(program, _by_name(names, inputs, outputs))
+    def _in_one_pass(self, program: Program | None, arrays: dict[str, Any]) -> Launch:
+        """Return what runs ``program`` on ``arrays``, of which the device said that it does so."""
+        one_pass = self._device.one_pass
+        if one_pass is None or program is None:
+            return self._as_decided(None)
+        bound = one_pass.bind(program, arrays, self._jobs)
+        return self._as_decided(bound)
+
+    def _as_decided(self, found: _Found | None) -> _Found:
+        if found is None:
+            raise DeviceError(
+                f"the {self._device.name} device does not run this chain as the plan has it: "
+                "the plan is of a pack as another device runs it"
+            )
+        return found
 
 
-def _by_name(
-    names: tuple[tuple[str, ...], tuple[str, ...]], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> dict[str, Any]:
+def _by_name(names: Ports, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
     return dict(zip((*names[0], *names[1]), (*inputs, *outputs), strict=True))
 
 

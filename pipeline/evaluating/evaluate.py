@@ -106,11 +106,12 @@ def _has_nan(answer: Answer) -> bool:
 @contextmanager
 def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], Answer]]:
     """Yield what answers a picture."""
+    pack = device.fitted(pack)
     manifest = pack.manifest
     preprocess = manifest.preprocess
     if preprocess is None:
         raise DataError(f"{pack.folder}: compiled without --preprocess: it takes no pictures")
-    plan = fit(device.fitted(pack).manifest, ARCHITECTURES["pre"], LEAST).plan
+    plan = fit(manifest, ARCHITECTURES["pre"], LEAST).plan
     with opened(pack, plan, device) as engine:
 
         def ask(picture: Image.Image) -> Answer:

@@ -76,7 +76,6 @@ class _Binder:
     def steps(self) -> list[Launch]:
         phases = {
             region: PhaseBinder(
-                self._pack.manifest,
                 region,
                 self._memory,
                 self._kernels.of_pack,

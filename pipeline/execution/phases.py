@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.records.rows import RowValue
 from pipeline.devices.base import KernelError, Launch
-from pipeline.devices.pack_kernels import PackKernels, Part
+from pipeline.devices.pack_kernels import Called, PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import (
     Action,
@@ -29,7 +29,8 @@ from pipeline.program.regions import (
     Place,
     launches,
 )
-from pipeline.program.steps import RegionSteps, graph_of
+from pipeline.program.sessions import graph_of, strip_shape
+from pipeline.program.steps import RegionSteps
 
 _DTYPE = np.dtype(np.float32)
 
@@ -39,13 +40,12 @@ class PhaseBinder:
 
     def __init__(
         self,
-        manifest: Manifest,
         region: RegionSteps,
         memory: LaneMemory,
         kernels: PackKernels,
         name: Callable[[int], str],
     ) -> None:
-        self._manifest = manifest
+        self._manifest: Manifest = region.manifest  # as it was planned
         self._region = region
         self._memory = memory
         self._kernels = kernels
@@ -93,7 +93,7 @@ class PhaseBinder:
         inputs += [self._memory.array(operand) for operand in operator.weights]
         graph = graph_of(self._manifest, call)
         output = self._strip(call.output)
-        launch = self._kernels.row_operator(call.operator, graph, inputs, output)
+        launch = self._kernels.row_operator(Called(call.operator, operator, graph), inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:
@@ -152,9 +152,7 @@ class PhaseBinder:
 
     def _strip(self, area: Area) -> NDArray[Any]:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
-        _, channels, _, width = self._value(area).shape
-        columns = width if area.columns is None else area.columns.count
-        shape = (1, channels, area.rows, columns)
+        shape = strip_shape(self._manifest, area)
         array: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
         return array
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.packs.pack import Pack
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, Launch
-from pipeline.devices.pack_kernels import PackKernels
+from pipeline.devices.pack_kernels import Called, PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import first_key, measured_rows
 from pipeline.program.row_ranges import Rows, needed
@@ -51,7 +51,9 @@ class FirstCalls:
         ]
         weights = [np.ones(operand.shape, operand.dtype) for operand in item.weights]
         output = self._ones(item.output, rows)
-        launch = self._kernels.row_operator(number, item.graph, [*inputs, *weights], output)
+        launch = self._kernels.row_operator(
+            Called(number, item, item.graph), [*inputs, *weights], output
+        )
         launch()
         near, far = [], []
         for _ in range(_REPEATS):

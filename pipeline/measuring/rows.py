@@ -19,7 +19,7 @@ from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowInput, RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Device, Launch
-from pipeline.devices.pack_kernels import PackKernels
+from pipeline.devices.pack_kernels import Called, PackKernels
 from pipeline.profiles.row_kernels import (
     COPIED_RUNS,
     MANY_RUNS,
@@ -97,7 +97,9 @@ class RowKernels:
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
             inputs = [self._input(taken, part) for taken in item.inputs]
             output = self._filled(item.output, part.rows, part.columns)
-            kernel = self._kernels.row_operator(number, part.graph, [*inputs, *weights], output)
+            kernel = self._kernels.row_operator(
+                Called(number, item, part.graph), [*inputs, *weights], output
+            )
             launches.append(kernel)
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only

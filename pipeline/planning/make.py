@@ -21,12 +21,12 @@ from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
 from pipeline.program.lives import lifetimes, never_whole, placed
 from pipeline.program.regions import Region
+from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (
     Step,
     choose_steps,
     object_bytes,
     scratch_bytes,
-    session_bytes,
     spans_of,
 )
 from pipeline.program.stopping import go_on

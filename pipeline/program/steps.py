@@ -11,32 +11,22 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 from models.packs.choice import (
-    BINDING_BYTES,
     LaterChunks,
     choose_pieces,
     finest_positions,
-    native_bytes,
 )
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.program.regions import (
     Action,
-    Call,
-    Compute,
-    Fill,
-    Gather,
-    Move,
     Region,
     RegionPlan,
-    launches,
     plan_region,
 )
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
-#: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
-SESSION_BYTES = 19_000
 # What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
@@ -220,56 +210,7 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
     return max((step.scratch_bytes for step in steps), default=0)
 
 
-def session_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
-    """Return what sessions, bindings and copies of ``steps`` take at most.
-
-    Equal graphs share a session; each of ``lanes`` has its own bindings and copies. What runs natively has
-    no session.
-    """
-    whole = [step for step in steps if isinstance(step, Piece)]
-    pieces = [piece for piece in whole if piece.native is None]
-    actions = [action for region in regions_of(steps) for action in region.distinct]
-    calls = [action for action in actions if isinstance(action, Call)]
-    used = {piece.graph for piece in pieces}
-    used |= {graph_of(manifest, call) for call in calls}
-    computed = {
-        launch
-        for region in regions_of(steps)
-        for phase in set(region.plan.phases)
-        for launch in launches(phase)
-        if isinstance(launch[0], Compute)
-    }
-    together = {tuple(graphs_of(launch)) for launch in computed}
-    used |= {graphs[0] for graphs in together if len(graphs) == 1}
-    held = sum(manifest.graphs[number].session_bytes for number in used)
-    copies = sum(isinstance(action, Move | Fill | Gather) for action in actions)
-    held += sum(_joined_bytes(manifest, graphs) for graphs in together if len(graphs) > 1)
-    bound = len(pieces) + len(calls) + sum(map(len, computed))
-    held += lanes * (BINDING_BYTES * bound + MOVE_BYTES * copies)
-    return held + native_bytes(whole, lanes)
-
-
-def _joined_bytes(manifest: Manifest, graphs: Sequence[int]) -> int:
-    """Return what one session of several graphs takes."""
-    held = sum(manifest.graphs[number].session_bytes for number in graphs)
-    return held - SESSION_BYTES * (len(graphs) - 1)
-
-
-def graphs_of(launch: Sequence[Action]) -> list[int]:
-    """Return the graphs of kernels of a bottleneck that are launched at once."""
-    return [action.graph for action in launch if isinstance(action, Compute)]
-
-
-def graph_of(manifest: Manifest, call: Call) -> int:
-    """Return the graph that ``call`` runs: of tiles, or of whole rows."""
-    operator = manifest.row_operators[call.operator]
-    if call.output.columns is None:
-        return operator.graph
-    assert operator.tile_graph is not None, "planned as tiles"
-    return operator.tile_graph
-
-
 def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
-    """Return about what Python's objects take of a model that runs ``steps``, beside ``session_bytes``."""
+    """Return about what Python's objects take of a model that runs ``steps``, beside its sessions."""
     records = len(manifest.pieces) + len(manifest.values)
     return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)

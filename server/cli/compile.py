@@ -9,7 +9,7 @@ import typer
 from models.datasets.folders import read_folder
 from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
-from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes, session_bytes
+from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes
 from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
@@ -23,6 +23,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
+from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
 from server.cli.printing.output import print_json, say, suggest, warn

@@ -1,39 +1,14 @@
 """What is launched: graphs, the values between them, pieces, how they join, and the layers they are of."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
+from models.packs.records.decided import IsChain, IsNative, not_of_a_file
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 
 TENSOR_ALIGNMENT = 64
-T = TypeVar("T")
-
-
-def _not_of_a_file(value: T) -> T:
-    if value:
-        raise ValueError("a device says so, not a manifest")
-    return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Native(Record):
-    """How a device runs a piece by kernels of its own, with no session: it decides so once.
-
-    ``by_rows``: its first input may stay with the request, of which it takes rows. ``workspace_bytes``:
-    what it may take where more or less does. ``bound_bytes``: what each such piece takes when it is bound
-    to memory; ``together_bytes``: what they all share, once for all of a model.
-    """
-
-    by_rows: bool = False
-    workspace_bytes: Count = 0
-    bound_bytes: Count = 0
-    together_bytes: Count = 0
-
-
-#: What no file says: of a piece that a session runs None.
-IsNative = Annotated[Native | None, Field(exclude=True), AfterValidator(_not_of_a_file)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +22,8 @@ class GraphRange(Record):
     offset: Count
     length: PositiveInt
     session_bytes: Count
-    joins: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
-    is_one: Annotated[bool, Field(exclude=True), AfterValidator(_not_of_a_file)] = False
+    joins: Annotated[bool, Field(exclude=True), AfterValidator(not_of_a_file)] = False
+    is_one: Annotated[bool, Field(exclude=True), AfterValidator(not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +82,7 @@ class Piece(Record):
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does.
 
-    ``native``: what a device says that runs it without a session, never a file.
+    ``native``, ``chain``: what a device says that runs it by kernels of its own, never a file.
     """
 
     graph: Count
@@ -119,6 +94,7 @@ class Piece(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     native: IsNative = None
+    chain: IsChain = None
 
     @property
     def by_rows(self) -> bool:
@@ -130,8 +106,8 @@ class Piece(Record):
 class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
-    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``native``: as
-    of a piece.
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``native``,
+    ``chain``: as of a piece.
     """
 
     graph: Count
@@ -139,6 +115,7 @@ class Joined(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     native: IsNative = None
+    chain: IsChain = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

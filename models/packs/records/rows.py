@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import PositiveInt
 
+from models.packs.records.decided import IsChain
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 from models.packs.records.pieces import Operands
 
@@ -88,6 +89,7 @@ class RowOperator(Record):
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
     whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
     makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
+    ``chain``: what a device says that runs it by kernels of its own; it reads inputs, then weights.
     """
 
     graph: Count
@@ -98,3 +100,4 @@ class RowOperator(Record):
     weights: Operands
     output: Count
     in_place: Count | None = None
+    chain: IsChain = None

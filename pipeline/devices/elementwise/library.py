@@ -9,7 +9,7 @@ import io
 import platform
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
@@ -83,7 +83,7 @@ class Launcher:
 
     __slots__ = ("_address", "_held", "_run")
 
-    def __init__(self, run: "ctypes._FuncPointer", given: ctypes.Structure, held: object) -> None:
+    def __init__(self, run: Callable[[int], object], given: ctypes.Structure, held: object) -> None:
         self._run = run
         self._held = (given, held)
         self._address = ctypes.addressof(given)
@@ -140,10 +140,16 @@ class Library:
             self._functions.elementwise_threads(max(self._users, default=1))
 
     def bind(
-        self, program: Program, tensors: Mapping[str, Placed], n_elements: int, threads: int
+        self,
+        program: Program,
+        tensors: Mapping[str, Placed],
+        n_elements: int,
+        threads: int,
+        run: Callable[[int], object] | None = None,
     ) -> Launcher | None:
         """Return what runs ``program`` on ``n_elements`` of ``tensors``; None: it is too large.
 
+        ``run``: gets the address of its structure; None: ``threads`` threads of the library run it.
         Tensors lie at the same place or apart: a program may write over what it reads element by element.
         """
         if len(tensors) > MOST_TENSORS:
@@ -160,7 +166,7 @@ class Library:
         chain = _Chain(n_elements, len(steps), threads, steps)
         for place, tensor in enumerate(tensors.values()):
             chain.tensors[place] = _Tensor(*tensor)
-        return Launcher(self._functions.elementwise_run, chain, steps)
+        return Launcher(run or self._functions.elementwise_run, chain, steps)
 
     def expand(self, stretches: "ctypes.Array[Stretch]", source: int, target: int) -> None:
         """Write what ``stretches`` of the memory at ``source`` stand for to that at ``target``."""
@@ -176,6 +182,10 @@ class Library:
     def run_task(self, task: ctypes.Structure) -> bool:
         """Run a task on the threads of the library; return whether there was memory for it."""
         return not self._functions.integers_run(ctypes.byref(task))
+
+    def hand_over_chain(self, address: int | None) -> None:
+        """As ``hand_over``, the chain at ``address``."""
+        self._functions.elementwise_hand_over(address)
 
     def hand_over(self, task: ctypes.Structure | None) -> None:
         """Have the next operator `Job` of this thread's sessions run ``task``; None: nothing."""
@@ -206,6 +216,8 @@ class Library:
         functions.elementwise_threads.argtypes = [ctypes.c_int]
         functions.elementwise_run.argtypes = [ctypes.c_void_p]
         functions.elementwise_run.restype = None
+        functions.elementwise_hand_over.argtypes = [ctypes.c_void_p]
+        functions.elementwise_hand_over.restype = None
         functions.elementwise_expand.argtypes = [
             *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
         ]

@@ -14,6 +14,9 @@ from pipeline.devices.elementwise.one_pass import Wired, steps_of
 from pipeline.devices.elementwise.programs import Program, Step, program_of
 from pipeline.program.values.unread import unread_values
 
+#: What programs call inputs and outputs.
+Ports = tuple[tuple[str, ...], tuple[str, ...]]
+
 # Operators that ONNX Runtime computes as several others.
 _TAKEN_APART = frozenset(("mish", "hard_swish"))
 
@@ -100,7 +103,7 @@ def _one_pass_already(steps: Sequence[Step]) -> bool:
     return len(steps) == 1 and len(steps[0].nodes) == 1 and steps[0].operator not in _TAKEN_APART
 
 
-def ports(piece: Piece) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def ports(piece: Piece) -> Ports:
     """Return what programs call the inputs and outputs of ``piece``."""
     return (
         tuple(f"x{number}" for number in range(len(piece.inputs))),
@@ -108,7 +111,7 @@ def ports(piece: Piece) -> tuple[tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def row_ports(item: RowOperator) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def row_ports(item: RowOperator) -> Ports:
     """Return what programs call the inputs, with the weights, and the output of a row operator."""
     inputs = (_row(taken.row_value) for taken in item.inputs)
     weights = (f"w{operand.index}" for operand in item.weights)

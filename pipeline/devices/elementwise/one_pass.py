@@ -4,13 +4,15 @@ import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
-from pipeline.devices.elementwise.operator_node import chain_model, chain_node, strides_of
+from pipeline.devices.elementwise.operator_node import chain_model, strides_of
 from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
 from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
 from pipeline.devices.elementwise.recognising import recognised
@@ -27,12 +29,13 @@ class Wired:
 
 #: A model of one node, and what its inputs and outputs are bound to.
 AsNode = tuple[bytes, list[NDArray[Any]], list[NDArray[Any]]]
-#: Loads a model of one node, and binds it to inputs and outputs.
-Bind = Callable[[bytes, Sequence[NDArray[Any]], Sequence[NDArray[Any]]], Callable[[], None]]
 
 
 class OnePass:
-    """Programs with ``threads`` threads of ``library``; long ones by ``bind_model``, where it is given."""
+    """Programs with ``threads`` threads of ``library``.
+
+    ``bind_model``: loads models with operators of ours; then ONNX Runtime's threads run long programs.
+    """
 
     def __init__(self, library: Library, threads: int, bind_model: Bind | None = None) -> None:
         self._library = library
@@ -47,9 +50,14 @@ class OnePass:
         return self._library.processor
 
     def bind(
-        self, program: Program, arrays: Mapping[str, NDArray[Any]]
+        self,
+        program: Program,
+        arrays: Mapping[str, NDArray[Any]],
+        jobs: JobSession | None = None,
     ) -> Callable[[], None] | None:
         """Return what runs ``program`` on ``arrays``, which have all that it reads and its results.
+
+        ``jobs``: runs it if it is long, None: threads of the library.
 
         None: it cannot run on these, which are no floats, or neither as large as the results nor one
         number for each channel, or overlap and are not the same.
@@ -61,17 +69,20 @@ class OnePass:
         if placed is None:
             return None
         size = max(used[name].size for name in program.results)
-        if size >= WORTH_SHARING and self._bind_model is not None:
-            node = _node(program, used)
-            if node is not None:
-                return self._bind_model(*node)
-        return self._library.bind(program, placed, size, self._threads)
+        if size < WORTH_SHARING or jobs is None:
+            return self._library.bind(program, placed, size, self._threads)
+        jobs.prepare()
+        run = partial(jobs.run, self._library.hand_over_chain)
+        return self._library.bind(program, placed, size, 1, run)
 
-    def has_node(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Return whether ONNX Runtime computes ``program`` here, on arrays of ``shapes``."""
-        if self._bind_model is None or not program.steps:
-            return False
-        return chain_node(program, shapes) is not None
+    @property
+    def has_nodes(self) -> bool:
+        """Whether ONNX Runtime's threads compute long programs, and those in one launch with others."""
+        return self._bind_model is not None
+
+    def of_model(self) -> JobSession | None:
+        """Return what runs the long programs of a model; None: threads of the library do."""
+        return None if self._bind_model is None else JobSession(self._bind_model)
 
     def as_node(self, program: Program, arrays: Mapping[str, NDArray[Any]]) -> AsNode | None:
         """Return ``program`` as a model of one node, and what it reads and writes of ``arrays``.
@@ -138,7 +149,7 @@ def _used(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
 
 def _placed(program: Program, used: Mapping[str, NDArray[Any]]) -> dict[str, Placed] | None:
     """Return where all that is ``used`` lies; None: a program does not run on it."""
-    results = [used[name] for name in program.results]
+    results = [used[name] for name in sorted(program.results)]
     placed: dict[str, Placed] = {}
     for name, array in used.items():
         strides = strides_of(array.shape, results[0].shape)

@@ -49,12 +49,18 @@ def chain_node(
 
 
 def chain_model(program: Program, shapes: Mapping[str, Shape]) -> bytes | None:
-    """Return a model of ``program`` alone, with the ports of ``chain_node``; None: as there."""
-    only = chain_node(program, shapes)
+    """Return a model of ``program`` alone, with the ports of ``chain_node``; None: as there.
+
+    They are called x0, x1, ... and y0, y1, ...: models that do the same are the same.
+    """
+    results = sorted(program.results)
+    names = {name: f"x{number}" for number, name in enumerate(program.inputs)}
+    names |= {name: f"y{number}" for number, name in enumerate(results)}
+    only = chain_node(program, shapes, names)
     if only is None:
         return None
-    inputs = [(name, shapes[name]) for name in program.inputs]
-    outputs = [(name, shapes[name]) for name in sorted(program.results)]
+    inputs = [(names[name], shapes[name]) for name in program.inputs]
+    outputs = [(names[name], shapes[name]) for name in results]
     return model([only], inputs, outputs, [(DOMAIN, VERSION)])
 
 
@@ -72,7 +78,7 @@ def why_not_shared(library: Path) -> str | None:
     if model is None:
         return "its program is none"
     try:
-        found = run_session(open_piece(model, operators=library), {"x": tried})["y"]
+        found = run_session(open_piece(model, operators=library), {"x0": tried})["y0"]
     except SessionError as exc:
         return f"ONNX Runtime takes no operator of ours: {str(exc)[:200]}"
     return None if np.array_equal(found, -tried) else "ONNX Runtime's threads give other numbers"

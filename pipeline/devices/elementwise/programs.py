@@ -109,3 +109,16 @@ def program_of(steps: Sequence[Step], kept: Set[str]) -> Program | None:
     tensors = dict.fromkeys((*program.inputs, *results), 0)
     fits = len(tensors) <= MOST_TENSORS and program.places(tensors) is not None
     return program if results and fits else None
+
+
+def code_of(program: Program) -> tuple[object, ...]:
+    """Return what ``program`` does whatever its values are called: equal ones do the same."""
+    tensors = (*program.inputs, *sorted(program.results))
+    places = program.places({name: place for place, name in enumerate(tensors)})
+    assert places is not None, "larger than program_of makes them"
+    steps = zip(program.steps, places, strict=True)
+    return (
+        len(program.inputs),
+        len(program.results),
+        *((step.operator, *place, step.p, step.q) for step, place in steps),
+    )

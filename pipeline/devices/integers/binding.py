@@ -37,6 +37,10 @@ class BoundTask:
     def __call__(self) -> None:
         self._run(self.task)
 
+    def settle(self) -> None:
+        """Let go of what ctypes keeps of all that was written into the task: six times its size."""
+        self.task = Task.from_buffer_copy(self.task)
+
 
 def bind_average(
     found: QuantisedAverage, places: Places, held: object, library: Library
@@ -53,6 +57,7 @@ def bind_task(
     ``bound``: its task from ``fitted``, with ``workspace``, which gets its addresses.
     """
     place(bound.task, found, places)
+    bound.settle()
     source = places[found.source]
     if isinstance(source, np.ndarray):
         point(bound.task, found, source)

@@ -12,18 +12,21 @@ from models.errors import PackError
 from models.packs.choice import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.pieces import Alternative, Joined, Native, Operand, Piece
+from models.packs.records.decided import Native
+from models.packs.records.pieces import Alternative, Joined, Operand, Piece
+from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.library import Library
+from pipeline.devices.elementwise.pieces import read_graph
+from pipeline.devices.integers.constants import constant_bytes
 from pipeline.devices.integers.layers import QuantisedTask
 from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import Recognised, recognised
-from pipeline.devices.integers.running import JOB_BYTES
 from pipeline.devices.integers.workspace import fitted, taken_bytes, workspace_bytes
 from pipeline.program.values.shared_memory import roots
 
-# What a bound piece takes instead of a session beside its constants, which its graph holds: its task, and
-# what Python has around it. Measured 0.7 KB of heap.
-_TASK_BYTES = 2 << 10
+# What a bound piece takes instead of a session beside its constants: its task, and what Python has around
+# it, most of it blocks too small for the heap's own count. Measured 2.0 and 2.3 KB a piece, all counted.
+_TASK_BYTES = 2560
 
 _Decided = TypeVar("_Decided", Piece, Joined)
 
@@ -42,6 +45,7 @@ class Decision:
         self._are_jobs = are_jobs
         manifest = pack.manifest
         self._roots = roots(manifest)
+        self._constant_bytes: dict[int, int] = {}  # by number of graph
         self._inputs = {(port.value, port.dtype, port.shape) for port in manifest.inputs}
         self._finest = [
             self._found(piece, f"pieces.{number}") for number, piece in enumerate(manifest.pieces)
@@ -102,7 +106,7 @@ class Decision:
             # That of a joined piece was told beside its chunks', which may be native now.
             same = item.scratch_bytes == piece.scratch_bytes
             return item if same else replace(item, scratch_bytes=piece.scratch_bytes)
-        bound = _TASK_BYTES + self._pack.manifest.graphs[piece.graph].length
+        bound = _TASK_BYTES + self._constants(piece.graph)
         if not isinstance(found, QuantisedTask):
             return replace(item, scratch_bytes=0, unrolled=None, native=Native(bound_bytes=bound))
         by_rows = found.rectangle is not None and self._is_whole(piece.inputs[0])
@@ -115,6 +119,13 @@ class Decision:
         )
         scratch = taken_bytes(found, task, self._workspace, by_rows)
         return replace(item, scratch_bytes=scratch, unrolled=None, native=native)
+
+    def _constants(self, graph: int) -> int:
+        """Return what the constants of a graph take in memory."""
+        if graph not in self._constant_bytes:
+            tensors = read_graph(self._pack.graphs[graph]).tensors
+            self._constant_bytes[graph] = constant_bytes(tensors)
+        return self._constant_bytes[graph]
 
     def _is_whole(self, operand: Operand) -> bool:
         """Return whether ``operand`` is an input as a request gives it: all of it, in this form."""

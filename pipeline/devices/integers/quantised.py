@@ -8,14 +8,16 @@ import numpy as np
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
+from pipeline.devices.elementwise.job_session import Bind
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.pieces import read_graph
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
+from pipeline.devices.integers.constants import in_one_block
 from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.nodes import MisfitError
 from pipeline.devices.integers.recognising import may_be_quantised, recognised
-from pipeline.devices.integers.running import Bind, TaskRunner
+from pipeline.devices.integers.running import TaskRunner
 from pipeline.devices.integers.tasks import Places
 from pipeline.devices.integers.workspace import fitted
 
@@ -87,17 +89,17 @@ class NativePieces:
             raise NotAsDecidedError("the plan has it on native kernels, which do not know it")
         read = read_graph(graph)
         ports = (*zip(read.inputs, inputs, strict=True), *zip(read.outputs, outputs, strict=True))
-        places = read.tensors | dict(ports)
+        constants, block = in_one_block(read.tensors)
+        places = constants | dict(ports)
         if not _apart(places, found.result):
             raise NotAsDecidedError("the plan has its result over what it reads")
         # Who binds keeps the rest as long as what is returned.
-        held = tuple(read.tensors.values())
         if isinstance(found, QuantisedAverage):
-            return bind_average(found, places, held, self._library)
+            return bind_average(found, places, block, self._library)
         workspace = piece.native.workspace_bytes
         task = fitted(found, self._library, self._threads, workspace)
         self._runner.prepare(task)
-        return bind_task(found, places, BoundTask(task, self._runner.run, held), workspace)
+        return bind_task(found, places, BoundTask(task, self._runner.run, block), workspace)
 
 
 def _apart(places: Places, result: str) -> bool:

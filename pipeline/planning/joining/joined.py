@@ -9,13 +9,14 @@ schedule is the same, and what it promises, too.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from models.packs.choice import BINDING_BYTES, choose_pieces
+from models.packs.choice import choose_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
-from pipeline.program.steps import SESSION_BYTES, Step, session_bytes
+from pipeline.program.sessions import session_bytes
+from pipeline.program.steps import Step
 from pipeline.schedule.schedule import Stage, awaited
 
 # About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
@@ -54,15 +55,11 @@ def _added(longer: Plan, plan: Plan) -> int:
 
 
 def _with(manifest: Manifest, plan: Plan, runs: tuple[range, ...]) -> Plan:
-    lanes, steps = plan.choice.lanes, plan.steps
-    held = [_pieces(steps[run.start : run.stop]) for run in runs]
-    inside = {position for run in runs for position in run}
-    alone = [step for position, step in enumerate(steps) if position not in inside]
-    own_bytes = session_bytes(manifest, alone, lanes)
+    held = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
     return replace(
         plan,
         runs=runs,
-        session_bytes=own_bytes + _joined_bytes(manifest, held, lanes),
+        session_bytes=session_bytes(manifest, plan.steps, plan.choice.lanes, runs),
         scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(manifest, run) for run in held), 0),
     )
 
@@ -78,8 +75,11 @@ def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
     More memory leaves more for weights, too.
     """
     kernels = _together(manifest)
+    if not kernels:
+        return 0
     least = session_bytes(manifest, kernels)
-    return max(0, min(_joined_bytes(manifest, [kernels]) - least, weight_bytes // _RESERVED))
+    together = session_bytes(manifest, kernels, runs=[range(len(kernels))])
+    return max(0, min(together - least, weight_bytes // _RESERVED))
 
 
 def _together(manifest: Manifest) -> list[Piece]:
@@ -135,18 +135,6 @@ def _seconds(step: Step) -> float:
     operands = (*step.inputs, *step.outputs)
     n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
     return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
-
-
-def _joined_bytes(manifest: Manifest, runs: Sequence[Sequence[Piece]], lanes: int = 1) -> int:
-    """Return what sessions and bindings of ``runs`` take at most; equal ones share a session."""
-    graphs = {tuple(piece.graph for piece in run) for run in runs}
-    nodes = (
-        max(manifest.graphs[number].session_bytes - SESSION_BYTES, 0)
-        for run in graphs
-        for number in run
-    )
-    bindings = lanes * BINDING_BYTES * sum(map(len, runs))
-    return SESSION_BYTES * len(graphs) + sum(nodes) + bindings
 
 
 def _scratch_bytes(manifest: Manifest, run: Sequence[Piece]) -> int:

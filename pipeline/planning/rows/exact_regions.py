@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from models.packs.choice import BINDING_BYTES
 from pipeline.program.region_plan import Call, Compute, Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.steps import MOVE_BYTES, STEP_BYTES, graph_of
+from pipeline.program.sessions import graph_of
+from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from models.packs.choice import (
     finest_positions,
     largest_unit_bytes,
     scratch_bytes,
-    session_bytes,
     streamed_bytes,
     with_alternatives,
 )
@@ -189,7 +188,6 @@ def test_figures_follow_the_choice(compiled: Callable[[str, int], Pack]) -> None
     manifest = compiled("residual", FINE[0]).manifest
     coarse = choose_pieces(manifest, None)
     assert len(coarse) < len(manifest.pieces)
-    assert session_bytes(manifest, coarse) < session_bytes(manifest, manifest.pieces)
     assert scratch_bytes(coarse) == scratch_bytes(manifest.pieces)
     assert largest_unit_bytes(manifest, manifest.pieces) == manifest.largest_chunk_bytes
     assert largest_unit_bytes(manifest, coarse) == chunk_sizes(manifest)[-1]

@@ -93,11 +93,8 @@ class _OnePass(OnePass):
         super().__init__(found, threads, bind_model)
         self._counted = counted
 
-    def bind(self, program: Any, arrays: Any) -> Launch | None:
-        before = self._bind_model
-        self._bind_model = None  # each chain that is a launch of its own is the library's
-        launch = super().bind(program, arrays)
-        self._bind_model = before
+    def bind(self, program: Any, arrays: Any, jobs: Any = None) -> Launch | None:
+        launch = super().bind(program, arrays)  # not by a job, which would be counted again
         return launch if launch is None else self._counted(launch)
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.choice import session_bytes
 from models.packs.pack import open_pack
+from pipeline.program.sessions import session_bytes
 from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
 from tests.examples import examples

@@ -16,8 +16,8 @@
 
 enum { MOST_AXES = 8, MOST_STEPS = 64, HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
 enum { MOST_INTEGERS = HEAD + MOST_AXES + OF_TENSOR * MOST_TENSORS + OF_STEP * MOST_STEPS };
-// Elements of one part, and of how many on several threads are worth it.
-enum { PART = 8 << 10, WORTH_SHARING = 16 << 10 };
+// Elements from which on several threads are worth it.
+enum { WORTH_SHARING = 16 << 10 };
 
 struct node {
     table functions;
@@ -115,12 +115,6 @@ static status *create(const struct custom_operator *self, table functions, const
     return NULL;
 }
 
-static void part(void *argument, size_t number) {
-    const struct chain *chain = argument;
-    const size_t first = number * PART, left = chain->n_elements - first;
-    compute(chain, first, first + (left < PART ? left : PART));
-}
-
 // How many elements a chain reads of `tensor`.
 static size_t needed(const struct chain *chain, const struct tensor *tensor) {
     if (!tensor->plane || !chain->n_elements) return chain->n_elements;
@@ -169,8 +163,9 @@ static status *run(void *made, run_context *context) {
         compute(&chain, 0, chain.n_elements);
         return NULL;
     }
-    const size_t n_parts = (chain.n_elements + PART - 1) / PART;
-    return CALL(node->functions, PARALLEL_FOR, parallel_for)(context, part, n_parts, 0, &chain);
+    const size_t n_parts = (chain.n_elements + CHAIN_PART - 1) / CHAIN_PART;
+    return CALL(node->functions, PARALLEL_FOR, parallel_for)(context, elementwise_chain_part, n_parts, 0,
+                                                             &chain);
 }
 
 static const char *name(const struct custom_operator *self) { return (void)self, "Chain"; }

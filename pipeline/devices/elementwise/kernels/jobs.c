@@ -1,8 +1,9 @@
-// Jobs of quantised layers: on the threads of the library, or handed to an operator of ONNX Runtime.
+// Jobs: quantised layers on the threads of the library, and what is handed to an operator of ONNX Runtime.
 //
 // The operator finds its job by the thread that runs the session, not in its graph: no file can name an address.
 #include "jobs.h"
 
+#include "chain.h"
 #include "integers/integers.h"
 #include "processors.h"
 
@@ -31,6 +32,19 @@ int integers_run(struct task *task) {
 void integers_hand_over(struct task *task) {
     is_held = task != NULL;
     if (task) held = job_of(task);
+}
+
+void elementwise_chain_part(void *argument, size_t number) {
+    const struct chain *chain = argument;
+    const size_t first = number * CHAIN_PART, left = chain->n_elements - first;
+    compute(chain, first, first + (left < CHAIN_PART ? left : CHAIN_PART));
+}
+
+// As integers_hand_over, a chain.
+void elementwise_hand_over(struct chain *chain) {
+    is_held = chain != NULL;
+    if (!chain) return;
+    held = (struct job){elementwise_chain_part, chain, (chain->n_elements + CHAIN_PART - 1) / CHAIN_PART};
 }
 
 size_t integers_fit(struct task *task, size_t most) { return integer_kernels->fit(task, most); }

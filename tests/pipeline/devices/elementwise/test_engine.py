@@ -70,8 +70,10 @@ def constants() -> Iterator[onnx.TensorProto]:
         yield onnx.numpy_helper.from_array(np.array(number, np.float32), name)
 
 
-def compiled(nodes: str, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Pack:
-    model = parsed(f"m (float[1,8,49,45] x) => (float[1,16,49,45] y) {{ {nodes} }}", shapes)
+def compiled(
+    nodes: str, shapes: Mapping[str, tuple[int, ...]], folder: Path, made: str = "49,45"
+) -> Pack:
+    model = parsed(f"m (float[1,8,49,45] x) => (float[1,16,{made}] y) {{ {nodes} }}", shapes)
     model.graph.initializer.extend(constants())
     onnx.save(model, folder / "chains.onnx")
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
@@ -91,9 +93,10 @@ def answer(
     threads: int | None = None,
     native: bool = True,
 ) -> Floats:
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=Choice(regions=regions))
     inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
     with closing(CpuDevice(threads, native=native)) as device:
+        pack = device.fitted(pack)
+        plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=Choice(regions=regions))
         assert (device.one_pass is not None) == native
         with opened(pack, plan, device, pool) as engine:
             return np.array(engine.run(inputs)[0]["y"])

@@ -82,7 +82,7 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         "int elementwise_choose(const char *name) { return !name; }\n"
         "int elementwise_threads(int n) { return n; }\n"
         "void elementwise_run(const void *chain) { (void)chain; }\n"
-        "void elementwise_expand(void) {}\n"
+        "void elementwise_expand(void) {}\nvoid elementwise_hand_over(void) {}\n"
         "void integers_fit(void) {}\nvoid integers_run(void) {}\n"
         "void integers_hand_over(void) {}\nvoid integers_average(void) {}\n"
         "void integers_use_dot_products(void) {}\n"
