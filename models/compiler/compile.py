@@ -34,9 +34,16 @@ from models.compiler.writing.describe import (
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
-from models.compiler.writing.write import Unfinished, building, write_model, write_weights
+from models.compiler.writing.write import (
+    Unfinished,
+    building,
+    is_shorter,
+    unstored,
+    write_model,
+    write_weights,
+)
 from models.errors import CompileError, PackError
-from models.graphs.finite import warn_of_infinite
+from models.graphs.finite import infinite_weights
 from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
@@ -67,7 +74,7 @@ def compile_onnx(
     check_options(destination, options)
     progress("read")
     model = read_onnx(source, options.batch, options.shapes, options.warn)
-    warn_of_infinite(model, options.warn)
+    _tell_infinite(source, model, options)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
@@ -111,7 +118,7 @@ def _quantised(
     folder = unfinished.work.with_name("quantised")
     folder.mkdir()
     preprocess = options.preprocess or metadata.preprocess
-    return quantise(model, source, preprocess, options.calibrate(), folder)
+    return quantise(model, source, preprocess, options.calibrate(), folder, options.warn)
 
 
 @dataclass
@@ -150,10 +157,14 @@ def _write_pack(
     progress("write")
     storing = _storing(graph, target, options)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    store = options.store
+    if storing is not None:
+        _tell_kept(options, storing)
+        if not any(is_shorter(span) for span in spans):
+            _tell_unchanged(options)
+            spans, store, storing = unstored(spans), "fp32", None
     if storing is None:
         write_model(optimised, graph, layout, spans, folder / "model.onnx")
-    else:
-        _tell_kept(options, storing)
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -188,7 +199,7 @@ def _write_pack(
         designed=metadata.memory,
         parameters=source.parameters,
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
-        store=options.store,
+        store=store,
     )
     write_manifest(manifest, folder / "manifest.json")
 
@@ -217,9 +228,34 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
             options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
 
 
+def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:
+    """Tell of weights that are no numbers.
+
+    Raises:
+        CompileError: they are to be stored as what holds none.
+    """
+    for text in infinite_weights(model):
+        if options.store not in ("fp32", "lossless"):
+            raise CompileError(
+                f"{source}: {text}: they cannot be stored as {options.store}; --store fp32 or lossless "
+                "keeps them"
+            )
+        options.warn(text)
+
+
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:
     for name, reason in storing.kept.items():
-        options.warn(f"weights {name!r} stay float32: {reason}, more than {options.store} holds")
+        options.warn(f"weights of {name!r} stay float32: {reason}, more than {options.store} holds")
+
+
+def _tell_unchanged(options: CompileOptions) -> None:
+    """Tell that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
+    if options.store == "fp32":
+        return  # nobody asked for it
+    only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"
+    options.warn(
+        f"--store {options.store} makes no weights shorter, so they stay as they are{only}"
+    )
 
 
 def _read_back(folder: Path, pack: Path) -> None:

@@ -3,10 +3,8 @@
 The layout is that of ``load_weights_upto`` in Darknet's parser.c.
 """
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from models.darknet.header import Header, read_header
 from models.darknet.layers.network import Layer, Network, WeightArray, build_network
 from models.darknet.metadata import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx
+from models.whole_files import users_file
 
 
 def read_weights(path: Path, network: Network) -> tuple[Header, dict[str, NDArray[np.float32]]]:
@@ -102,21 +101,16 @@ def write_weights(
     Raises:
         DarknetError: the file cannot be written; then ``path`` is what it was before.
     """
-    part = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
-        with part.open("wb") as file:
+        with users_file(path) as file:
             file.write(header.to_bytes())
             for layer, array in _arrays(network):
                 values = weights[array.name]
                 assert values.shape == array.shape, f"{array.name}: {values.shape}"
                 stored = values.T if _is_transposed(header, layer, array) else values
                 file.write(np.ascontiguousarray(stored, "<f4").reshape(-1).view(np.uint8).data)
-        part.replace(path)
     except OSError as exc:
         raise DarknetError(f"{path}: {exc.strerror or exc}") from exc
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def export_weights(onnx_path: Path, out_path: Path) -> None:

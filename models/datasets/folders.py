@@ -38,5 +38,8 @@ def read_folder(folder: Path) -> Dataset:
 
 def _pictures(folder: Path) -> list[Path]:
     return sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()
+        path
+        for path in folder.iterdir()
+        # A link that leads nowhere is a broken picture.
+        if path.suffix.lower() in SUFFIXES and (path.is_file() or not path.exists())
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.errors import ModelError
 
@@ -14,6 +14,9 @@ from models.errors import ModelError
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
+
+#: Broken pictures that are named.
+_SHOWN = 5
 
 
 class DataError(ModelError):
@@ -48,12 +51,34 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """``samples`` makes them anew, always in the same order. ``classes``: in their order, if known."""
+    """``samples`` makes them anew, always in the same order.
+
+    ``classes``: of the samples, in their order, none: unknown. ``marked``: objects in them are known.
+    """
 
     name: str
     count: int
     samples: Callable[[], Iterator[Sample]]
     classes: tuple[str, ...] = ()
+    marked: bool = False
+
+    def check_pictures(self) -> None:
+        """Read all pictures.
+
+        Raises:
+            SampleError: some are broken; the message says how many, and which are the first.
+        """
+        faults = []
+        for sample in self.samples():
+            try:
+                sample.open()
+            except SampleError as exc:
+                faults.append(str(exc))
+        if faults:
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            raise SampleError(
+                f"{len(faults)} of {self.count} pictures cannot be used: {'; '.join(faults[:_SHOWN])}{more}"
+            )
 
     def pictures(self) -> Iterator[Image.Image]:
         """Yield the picture of each sample.
@@ -81,5 +106,9 @@ def picture(name: str, source: Path | bytes) -> Image.Image:
         raise SampleError(f"{name}: no such file") from exc
     except Exception as exc:  # decoders raise whatever their parsing stumbles over
         reason = str(exc).split(": ", 1)[0] if isinstance(exc, OSError) else type(exc).__name__
+        if isinstance(
+            exc, UnidentifiedImageError
+        ):  # which quotes the file, or its object in memory
+            reason = "no known format"
         reason = reason or type(exc).__name__
         raise SampleError(f"{name}: not a picture that can be read ({reason})") from exc

@@ -70,7 +70,7 @@ def read_voc(source: Path, split: str = "test") -> Dataset:
                 marks=partial(_marks, files, marks, name),
             )
 
-    return Dataset(source.stem, len(chosen), samples)
+    return Dataset(source.stem, len(chosen), samples, marked=True)
 
 
 def _files(source: Path) -> _Files:

@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.inputs import Warn
 
 #: Operators whose second input is the weights of a layer. Elsewhere infinities have a meaning, as in masks.
 _LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
@@ -15,8 +14,9 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _BLOCK = 1 << 20
 
 
-def warn_of_infinite(model: onnx.ModelProto, warn: Warn) -> None:
-    """Tell ``warn`` which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities."""
+def infinite_weights(model: onnx.ModelProto) -> list[str]:
+    """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words."""
+    found = []
     weights = {node.input[1] for node in model.graph.node if node.op_type in _LAYERS}
     for tensor in model.graph.initializer:
         if tensor.name in weights and tensor.data_type in _FLOATS:
@@ -26,7 +26,10 @@ def warn_of_infinite(model: onnx.ModelProto, warn: Warn) -> None:
                 for first in range(0, len(numbers), _BLOCK)
             )
             if wrong:
-                warn(f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite")
+                found.append(
+                    f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite"
+                )
+    return found
 
 
 def _numbers(tensor: TensorProto) -> NDArray[np.floating]:

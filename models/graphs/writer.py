@@ -3,9 +3,8 @@
 A *skeleton* is a model whose weights are declared (name, dims, data type) but hold no data.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper
 
 from models.errors import ModelError
 from models.graphs.file import FileRange, refer, varint
+from models.whole_files import users_file
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30
@@ -58,7 +58,7 @@ def write_onnx(
     Weights of 1 GiB and more go to ``path`` + ".data" as ONNX external data.
 
     Raises:
-        ModelError: the file cannot be written; what was written of it is removed.
+        ModelError: the file cannot be written; then ``path`` is what it was before.
     """
     shapes = declared(skeleton)
     wrong = [name for name in shapes if shapes[name] != weights[name].shape]
@@ -69,23 +69,10 @@ def write_onnx(
         if total >= EXTERNAL_DATA_BYTES:
             _write_external(skeleton, weights, path, data)
         else:
-            with _written(path) as file:
+            with users_file(path) as file:
                 _write_whole(skeleton, weights, file)
     except OSError as exc:
         raise ModelError(f"{path}: {exc.strerror or exc}") from exc
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
-    """Open ``path``; when writing fails or is interrupted, what was written is removed."""
-    file = path.open("wb")
-    try:
-        with file:
-            yield file
-    except BaseException:
-        if path.is_file():
-            path.unlink()
-        raise
 
 
 def _write_whole(
@@ -132,12 +119,12 @@ def _write_external(
     skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], path: Path, data: Path
 ) -> None:
     model, tensors = _split(skeleton)
-    with _written(data) as file:
+    with users_file(path) as whole, users_file(data) as file:
         for tensor in tensors:
             placed = model.graph.initializer.add()
             placed.CopyFrom(tensor)
             n_bytes = 4 * weights[tensor.name].size
             refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
             file.write(_bytes(weights[tensor.name]))
-        with _written(path) as whole:
-            whole.write(model.SerializeToString(deterministic=True))
+        whole.write(model.SerializeToString(deterministic=True))
+        whole.flush()  # before the weights are in their place

@@ -24,6 +24,8 @@ from models.packs.row_checks import (
 _EDGES = 4
 # Each is a phase of its own, or several.
 _MOST_GROUPS = 1 << 14
+# Bottlenecks that a piece is in, in the mean of all pieces: planning tries each of them.
+_MOST_OVER = 4
 
 
 def check_bottlenecks(path: Path, manifest: Manifest) -> None:
@@ -35,9 +37,15 @@ def check_bottlenecks(path: Path, manifest: Manifest) -> None:
     if manifest.bottlenecks and manifest.target.capability is not None:
         raise PackError(f"{path}: bottlenecks: a GPU runs whole tensors")
     writers = writers_of(manifest)
+    pieces = 0
     for number, item in enumerate(manifest.bottlenecks):
         where = f"{path}: bottlenecks.{number}"
         check_range(where, manifest, item.first_piece, item.end_piece)
+        pieces += item.end_piece - item.first_piece
+        if pieces > _MOST_OVER * len(manifest.pieces):
+            raise PackError(
+                f"{where}: {pieces} pieces in all, of {len(manifest.pieces)} in the pack"
+            )
         _check_sizes(where, item, manifest.target.block)
         _check_result(where, manifest, item, writers)
         for position, operator in enumerate(item.operators):

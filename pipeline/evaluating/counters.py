@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from models.datasets.samples import DataError, Dataset, Sample
+from models.datasets.samples import DataError, Dataset, Sample, SampleError
 from models.detection.boxes import Box, Limits, find_boxes
 from models.detection.recipe import Detection
 from models.images.placement import Size
@@ -36,7 +36,7 @@ class Counter(Protocol):
         """Count ``answer`` beside what is known of ``sample``.
 
         Raises:
-            SampleError: the sample is broken. DataError: its classes are not the model's.
+            SampleError: the sample is broken, or has classes that are not the model's.
         """
 
     def compare(self, answer: Answer, other: Answer) -> None:
@@ -54,12 +54,29 @@ def counter_of(pack: Pack, dataset: Dataset, against: Pack | None = None) -> Cou
             data set are not those of the model.
     """
     one, other = _recipe(pack), _recipe(against or pack)
+    if against is None:
+        _check_known(pack, dataset, isinstance(one, Classification))
     if isinstance(one, Classification) and isinstance(other, Classification):
         return _Classifier(pack, dataset, one, other)
     if isinstance(one, _Sight) and isinstance(other, _Sight):
         return _Detector(one, other)
     assert against is not None
     raise DataError(f"{pack.folder} and {against.folder}: one classifies, the other detects")
+
+
+def _check_known(pack: Pack, dataset: Dataset, classifies: bool) -> None:
+    """Check that of the pictures of ``dataset`` is known what ``pack`` answers.
+
+    Raises:
+        DataError: it is not.
+    """
+    if dataset.classes if classifies else dataset.marked:
+        return
+    known = "classes are" if dataset.classes else "boxes are" if dataset.marked else "nothing is"
+    raise DataError(
+        f"{dataset.name}: {known} known of its pictures, while {pack.folder} "
+        f"{'classifies' if classifies else 'finds boxes'}: only agreement can be counted (--against PACK)"
+    )
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,10 @@ class _Detector:
             return
         marks, detection = sample.marks(), self._own.detection
         names = sorted({mark.name for mark in marks})
-        numbers = class_numbers(names, detection.labels, detection.classes)
+        try:
+            numbers = class_numbers(names, detection.labels, detection.classes)
+        except DataError as exc:
+            raise SampleError(f"{sample.name}: {exc}") from exc
         self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(marks, numbers))
 
     def compare(self, answer: Answer, other: Answer) -> None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from models.datasets.samples import DataError, Dataset, SampleError
@@ -20,11 +21,15 @@ from pipeline.schedule.architectures import ARCHITECTURES
 
 @dataclass
 class Evaluation:
-    """What was found; ``broken``: samples that could not be read, and why. ``seconds``: of each sweep."""
+    """What was found; ``broken``: samples that could not be read, and why. ``seconds``: of each sweep.
+
+    ``not_numbers``: samples whose answers have NaN; a classifier's counts as a wrong one.
+    """
 
     dataset: str
     samples: int = 0
     broken: list[str] = field(default_factory=list)
+    not_numbers: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -34,6 +39,7 @@ class Evaluation:
             "dataset": self.dataset,
             "samples": self.samples,
             "broken": self.broken,
+            "not_numbers": self.not_numbers,
             "sweep_ms": 1e3 * statistics.median(self.seconds) if self.seconds else None,
             **self.figures,
         }
@@ -77,6 +83,8 @@ def evaluate(
             else:
                 found.samples += 1
                 found.seconds.append(answers[0].seconds)
+                if _has_nan(answers[0]):
+                    found.not_numbers.append(sample.name)
                 if against is not None:
                     counter.compare(*answers)
             step(done, dataset.count)
@@ -84,11 +92,15 @@ def evaluate(
     if not found.samples:
         raise DataError(f"{dataset.name}: not one sample can be read: {found.broken[0]}")
     if not found.figures:
-        raise DataError(
-            f"{dataset.name}: nothing is known of its pictures, or there is nothing in them to find"
-            + ("" if against else ": give another pack to agree with")
-        )
+        raise DataError(f"{dataset.name}: there is nothing in its pictures to find")
     return found
+
+
+def _has_nan(answer: Answer) -> bool:
+    """Return whether an output of floats has NaN."""
+    return any(
+        array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in answer.outputs.values()
+    )
 
 
 @contextmanager

@@ -5,12 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from models.datasets.samples import DataError
+from models.errors import first_fault
 from models.packs.pack import Pack
-from pipeline.profiles.whole_files import write_atomically
+from models.whole_files import write_atomically
+from pipeline.evaluating.result_record import EvaluationResult
 
 FILE = "evaluation.json"
 _MAX_BYTES = 16 << 20
+_RESULTS = TypeAdapter(list[EvaluationResult])
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -30,9 +35,11 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError, RecursionError) as exc:
         raise DataError(f"{path}: cannot be read: {exc}; remove it and evaluate again") from exc
-    held: list[Any] = results if isinstance(results, list) else [{}]
-    if not all(isinstance(item, dict) and isinstance(item.get("dataset"), str) for item in held):
-        raise DataError(f"{path}: not a list of results; remove it and evaluate again")
+    try:
+        _RESULTS.validate_python(results)
+    except ValidationError as exc:
+        raise DataError(f"{path}: {first_fault(exc)}; remove it and evaluate again") from exc
+    held: list[dict[str, Any]] = results
     return held
 
 

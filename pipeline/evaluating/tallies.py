@@ -23,9 +23,11 @@ class Scores:
         self._confusion: Counter[tuple[int, int]] = Counter()
 
     def add(self, scores: NDArray[Any], truth: int) -> None:
-        """Count one answer: the scores of all classes, any shape."""
-        order = np.argsort(-scores.ravel(), kind="stable")[:_BEST].tolist()
+        """Count one answer: scores of all classes, any shape. With NaN it has no class, and is wrong."""
         self._count += 1
+        if np.isnan(scores).any():
+            return
+        order = np.argsort(-scores.ravel(), kind="stable")[:_BEST].tolist()
         self._first += order[0] == truth
         self._among += truth in order
         self._confusion[truth, order[0]] += 1
@@ -53,8 +55,10 @@ class Agreement:
         self._largest = 0.0
 
     def add(self, scores: NDArray[Any], others: NDArray[Any]) -> None:
-        """Count one answer of each."""
+        """Count one answer of each; with NaN in one of them they do not agree."""
         self._count += 1
+        if np.isnan(scores).any() or np.isnan(others).any():
+            return
         self._same += int(scores.ravel().argmax()) == int(others.ravel().argmax())
         apart = np.abs(scores.astype(np.float64) - others.astype(np.float64))
         self._largest = max(self._largest, float(apart.max(initial=0)))

@@ -35,7 +35,7 @@ def plan_in_bands(
     limit = least.arena_bytes if arena_bytes is None else arena_bytes
     if limit < least.arena_bytes:
         raise ExportError(
-            f"activations take at least {least.arena_bytes} bytes, the arena has {limit}"
+            f"the arena has {limit} bytes, the smallest that works {least.arena_bytes}"
         )
     wanted = limit
     for _ in range(_ATTEMPTS):

@@ -10,10 +10,12 @@ from pipeline.export_c.lowering.fusing import fused
 from pipeline.export_c.lowering.lower import lower
 from pipeline.export_c.lowering.steps import Program
 from pipeline.export_c.memory import Memory
+from pipeline.export_c.network.byte_ports import with_byte_ports
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.swish import with_swish
+from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
 from pipeline.export_c.regions.bottlenecks import with_bottlenecks
 from pipeline.export_c.regions.copies import live, without_whole_copies
@@ -34,6 +36,7 @@ class Options:
     (None: as large as the compiler's chunks for so many weights). ``ports``: whose memory inputs and
     outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory, or a
     callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
+    ``byte_ports``: inputs that are quantised first and outputs that are quantised last are bytes.
     """
 
     weights: Weights = "const"
@@ -42,6 +45,7 @@ class Options:
     buffer_bytes: int | None = None
     inputs: Inputs = "memory"
     arena_bytes: int | None = None
+    byte_ports: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
         ExportError: something in it cannot become C; the message names node, operator and reason.
     """
     network = standard_network(pack)
+    if options.byte_ports:
+        network = with_byte_ports(network)
     prefix = options.prefix or identifier(pack.name)
     api = api_of(network, prefix, options.weights, options.ports, options.inputs)
     program = in_regions(network, api.asks)
@@ -101,7 +107,7 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_whole_products(read_network(pack))
+    network = with_tables(with_whole_products(read_network(pack)))
     return with_swish(plain_network(network, pack.manifest.target.block))
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.records.fields import Checksum
+from models.whole_files import write_atomically
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan
-from pipeline.profiles.whole_files import write_atomically
 
 FILE = "plans.json"
 _MAX_FILE_BYTES = 4 << 20

@@ -12,12 +12,12 @@ from pydantic import BaseModel, ValidationError
 from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
+from models.whole_files import write_atomically
 from pipeline.devices.integers.quantised import is_quantised
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
-from pipeline.profiles.whole_files import write_atomically
 from pipeline.program.steps import row_network
 
 FILE = "profile.json"

@@ -88,12 +88,12 @@ def compile_(
         str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
     ] = CPU,
     store: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="|".join(STORES),
-            help="How weights lie in the file; they are expanded to float32 beside the reads.",
+            help="How weights lie in the file; they are expanded to float32 beside reads. Default: fp32.",
         ),
-    ] = "fp32",
+    ] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     check: Annotated[
@@ -107,14 +107,19 @@ def compile_(
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
     if precision in _STORED_AS:
-        if store != "fp32":
-            raise typer.BadParameter(f"--precision {precision} is --store {_STORED_AS[precision]}")
+        if store is not None:
+            raise typer.BadParameter(
+                f"--precision {precision} is --store {_STORED_AS[precision]}: leave one of them out"
+            )
         store = _STORED_AS[precision]
+    store = store or "fp32"
     if store not in STORES:
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if (precision == "int8") != (calibrate is not None):
         raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
     pictures = read_folder(calibrate) if calibrate else None
+    if pictures:
+        pictures.check_pictures()
     compiled_for = named_target(target)
     warnings: list[str] = []
     options = CompileOptions(
@@ -159,7 +164,9 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
 
 def _stored(summary: dict[str, Any]) -> str:
     stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
-    shared = ", as layers share them" if summary["shared_bytes"] else ""
+    shared = ""
+    if summary["file_bytes"] < summary["weight_bytes"] and summary["shared_bytes"]:
+        shared = f", as layers share {format_size(summary['shared_bytes'])}"
     if not stored and not shared:
         return ""
     return f", {format_size(summary['file_bytes'])} in the file{stored}{shared},"

@@ -38,8 +38,9 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[
-        str, typer.Option(metavar="NAME", help="bccd: a list in ImageSets/Main, or all.")
-    ] = "test",
+        str | None,
+        typer.Option(metavar="NAME", help="bccd: a list in ImageSets/Main, or all. Default: test."),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Another pack: how often both answer the same.")
     ] = None,
@@ -65,7 +66,7 @@ def evaluate(
         "model": opened.name,
         **found.as_dict(),
         "data": str(data or dataset),
-        "split": split if dataset in _VOC else None,
+        "split": (split or _SPLIT) if dataset in _VOC else None,
         "against": other.name if other else None,
     }
     file = save_result(opened, result)
@@ -80,9 +81,12 @@ def evaluate(
 
 
 _VOC = ("bccd", "voc")
+_SPLIT = "test"
 
 
-def _dataset(name: str, data: Path | None, split: str) -> Dataset:
+def _dataset(name: str, data: Path | None, split: str | None) -> Dataset:
+    if split is not None and name not in _VOC:
+        raise typer.BadParameter(f"{name!r} has no splits: bccd and voc have", param_hint="--split")
     if name not in ("cifar10", *_VOC):
         if data is not None:
             raise typer.BadParameter(
@@ -92,4 +96,4 @@ def _dataset(name: str, data: Path | None, split: str) -> Dataset:
         return read_folder(Path(name))
     if data is None:
         raise typer.BadParameter(f"{name} needs --data: where it is", param_hint="--dataset")
-    return read_cifar10(data) if name == "cifar10" else read_voc(data, split)
+    return read_cifar10(data) if name == "cifar10" else read_voc(data, split or _SPLIT)

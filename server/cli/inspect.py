@@ -53,7 +53,7 @@ from server.settings.sizes import format_least, format_size
 
 #: What people call encodings.
 _STORED_AS: dict[Encoding, str] = {
-    "bytes": "float32",
+    "bytes": "as it is",
     "float16": "float16",
     "bfloat16": "bfloat16",
     "int8": "int8",

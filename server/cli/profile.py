@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from models.packs.pack import Pack, open_pack
+from models.whole_files import check_writable
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
@@ -13,7 +14,6 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.keys import plan_key
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import save_found, save_profile
-from pipeline.profiles.whole_files import check_writable
 from server.cli.arguments.options import (
     DeviceName,
     Json,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from models.whole_files import users_file
 from pipeline.execution.errors import InputError
 
 MIB = 1 << 20
@@ -75,7 +76,8 @@ def figure(path: Path, rows: int = 1) -> Iterator[Any]:
         yield made.subplots(rows)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            made.savefig(path, metadata={"Date": None})
+            with users_file(path) as file:
+                made.savefig(file, format=path.suffix.removeprefix("."), metadata={"Date": None})
         except OSError as exc:
             raise PlotError(f"{path}: {exc.strerror or exc}") from exc
 

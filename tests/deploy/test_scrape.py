@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tools
 
 def test_every_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
     compile_default(tmp_path / "repository" / "cifar10")
-    with watched(tmp_path, "--budget=2560KiB") as server:
+    with watched(tmp_path, "--budget=2816KiB") as server:
         missing: list[str] = []
 
         def complete() -> bool:

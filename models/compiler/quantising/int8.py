@@ -14,8 +14,9 @@ from onnx import numpy_helper
 from PIL import Image
 
 from models.compiler.optimising.optimise import fold
-from models.compiler.quantising.ranges import Ranges, write_quantised
+from models.compiler.quantising.ranges import RangeError, Ranges, write_quantised
 from models.errors import CompileError
+from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, label
 from models.graphs.parameters import is_quantised
 from models.images.preprocess import Preprocess
@@ -34,6 +35,8 @@ _OF_THE_LAST = frozenset(
 )
 _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
+#: With fewer pictures accuracy depends on which they are (docs/models.md, "8-bit integers").
+_FEW = 10
 _FLOATING = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -43,6 +46,7 @@ def quantise(
     preprocess: Preprocess | None,
     pictures: Iterable[Image.Image],
     folder: Path,
+    warn: Warn = lambda text: None,
 ) -> Path:
     """Return a file in ``folder``, which is empty, with ``model`` in 8-bit integers.
 
@@ -52,20 +56,29 @@ def quantise(
         preprocess: makes the input of ``pictures``, which may have any size.
         pictures: about what the network will see.
         folder: keeps what the file refers to.
+        warn: is told where pictures are few.
 
     Raises:
         CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
-            the one input, or ONNX Runtime cannot quantise it. Whatever ``pictures`` raises.
+            the one input, there is no picture, a value is no number with one of them, or ONNX Runtime
+            cannot quantise it. Whatever ``pictures`` raises.
     """
     _check_floats(model, source)
     name = _input(model, source, preprocess)
     folded = fold(model, folder, source)
     _check_finite(folded, source)
     assert preprocess is not None
-    inputs = ({name: preprocess.apply(picture)} for picture in pictures)
     ranges = Ranges(folded, _OPERATORS, folder)
-    for tensors in inputs:
-        ranges.add(tensors)
+    count = 0
+    for picture in pictures:
+        count += 1
+        try:
+            ranges.add({name: preprocess.apply(picture)})
+        except RangeError as exc:
+            raise CompileError(
+                f"{source}: value {str(exc)!r} is NaN or infinite with picture {count}: no scale holds it"
+            ) from exc
+    _check_count(count, source, warn)
     result = folder / "int8.onnx"
     try:
         reduced = saturates(_CPU_INFO.read_text("utf-8", "replace"))
@@ -129,6 +142,15 @@ def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) 
             f"{source}: preprocessing makes one input {list(preprocess.shape)}; {listed or 'it has none'}"
         )
     return ports[0].name
+
+
+def _check_count(count: int, source: Path, warn: Warn) -> None:
+    """Refuse to calibrate with no picture; tell of few."""
+    if count == 0:
+        raise CompileError(f"{source}: no pictures to calibrate with")
+    if count < _FEW:
+        pictures = "1 picture" if count == 1 else f"{count} pictures"
+        warn(f"calibrated with {pictures}: with fewer than {_FEW} it may lose points; a hundred do")
 
 
 def _check_finite(file: Path, source: Path) -> None:

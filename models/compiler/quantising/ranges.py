@@ -13,12 +13,38 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCali
 from models.runtime.sessions import open_session, session_options
 
 _PER_CHANNEL_OPSET = 13
+# Ends of the names that the calibrater gives to what it adds to the model.
+_EXTREMES = ("ReduceMin", "ReduceMax")
+
+
+class RangeError(ValueError):
+    """A value is NaN or infinite; the message is the name of the first one."""
+
+
+class _Session:
+    """Gives the least and the largest numbers of values, which are to be numbers."""
+
+    def __init__(self, path: str) -> None:
+        self._session = open_session(path, session_options(optimise=False))
+        self.get_outputs = self._session.get_outputs
+        nodes = onnx.load(path, load_external_data=False).graph.node
+        self._order = {name: place for place, node in enumerate(nodes) for name in node.output}
+
+    def run(self, names: None, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        found: list[NDArray[Any]] = self._session.run(names, inputs)
+        endless = []
+        for port, value in zip(self.get_outputs(), found, strict=True):
+            name, _, kind = port.name.rpartition("_")
+            if kind in _EXTREMES and not np.isfinite(value).all():
+                endless.append(name)
+        if endless:
+            raise RangeError(min(endless, key=lambda name: self._order.get(name, -1)))
+        return found
 
 
 class _Calibrater(MinMaxCalibrater):  # type: ignore[misc]
     def create_inference_session(self) -> None:
-        options = session_options(optimise=False)
-        self.infer_session = open_session(str(self.augmented_model_path), options)
+        self.infer_session = _Session(str(self.augmented_model_path))
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -45,7 +71,11 @@ class Ranges:
         self._calibrater.create_inference_session()
 
     def add(self, inputs: Mapping[str, NDArray[np.float32]]) -> None:
-        """Run the model once and count what comes up."""
+        """Run the model once and count what comes up.
+
+        Raises:
+            RangeError: a value that counts is no number.
+        """
         self._calibrater.collect_data(_Reader(inputs))
 
     def found(self) -> Any:

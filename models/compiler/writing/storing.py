@@ -17,6 +17,7 @@ from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.compiler.writing.whole_numbers import whole_numbers
 from models.errors import CompileError
+from models.graphs.nodes import label
 from models.packs.planes import close_planes
 from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
@@ -75,11 +76,16 @@ def _channels(node: onnx.NodeProto, target: Target) -> Channels | None:
 
 
 class Storing:
-    """Stores the spans of ``graph`` as ``store`` says. ``kept``: weights that it cannot hold, and why."""
+    """Stores the spans of ``graph`` as ``store`` says.
+
+    ``kept``: layers whose weights it cannot hold, and why.
+    """
 
     def __init__(self, graph: Graph, target: Target, store: Store) -> None:
         self.kept: dict[str, str] = {}
         self._graph = graph
+        # Weights have names of ONNX Runtime's by now; `inspect` knows the layers.
+        self._layers = {name: label(node) for node in graph.nodes for name in node.input[1:2]}
         self._store = store
         # Only there: what was trained in floats is no whole number, which takes time to find.
         self._were_integers = "" in graph.dequantised.values()
@@ -149,7 +155,7 @@ class Storing:
         expand_part(part, data, again)
         if not np.isfinite(again.view(np.float32)).all():
             largest = float(np.abs(numbers).max())
-            self.kept[own.name] = f"its largest number is {largest:.3g}"
+            self.kept[self._layers[own.name]] = f"the largest number is {largest:.3g}"
             return None
         return part, data
 
@@ -173,7 +179,7 @@ class Storing:
     def _check(self, name: str, numbers: NDArray[np.float32]) -> None:
         if not np.isfinite(numbers).all():
             raise CompileError(
-                f"weights {name!r} have NaN or infinite numbers: they cannot be stored as "
+                f"weights of {self._layers[name]!r} have NaN or infinite numbers: they cannot be stored as "
                 f"{self._store}; --store fp32 or lossless keeps them"
             )
 

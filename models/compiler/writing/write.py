@@ -113,6 +113,19 @@ def write_weights(
         )
 
 
+def is_shorter(span: Span) -> bool:
+    """Return whether ``span`` takes fewer bytes in the file than in memory."""
+    return span.file_length < span.length
+
+
+def unstored(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return ``spans``, none of which `is_shorter`, as kernels read them from where they lie."""
+    return tuple(
+        replace(span, stored=None, at=None if span.file_offset == span.offset else span.file_offset)
+        for span in spans
+    )
+
+
 class _Writer:
     """Writes spans to ``file``, from its beginning to ``end``."""
 

@@ -14,7 +14,7 @@ from models.graphs.metadata import MEMORY, write_metadata
 from models.packs.designed import DesignedLayer, DesignedMemory
 from models.zoo.patchnet.classifier import classifier
 from models.zoo.patchnet.design import Design, Options, design
-from models.zoo.patchnet.detector import detector
+from models.zoo.patchnet.detector import ANCHORS, detector
 
 __all__ = ["OPTIONS", "patchnet", "patchnet_ssdlite"]
 
@@ -32,16 +32,17 @@ def patchnet(resolution: int, width: float = 1.0, **given: Any) -> onnx.ModelPro
     Raises:
         ModelError: as `design`.
     """
-    return _built(classifier, CLASSES, resolution, width, given)
+    return _built(classifier, 1, CLASSES, resolution, width, given)
 
 
 def patchnet_ssdlite(resolution: int, width: float = 1.0, **given: Any) -> onnx.ModelProto:
     """Return a detector; see `patchnet`."""
-    return _built(detector, BOX_CLASSES, resolution, width, given)
+    return _built(detector, len(ANCHORS), BOX_CLASSES, resolution, width, given)
 
 
 def _built(
     make: Callable[[Design, int], onnx.ModelProto],
+    stages: int,
     classes: int,
     resolution: int,
     width: float,
@@ -49,7 +50,7 @@ def _built(
 ) -> onnx.ModelProto:
     options = Options(image=(resolution, resolution, 3), width=width)
     classes = given.pop("classes", classes)
-    designed = design(replace(options, **given))
+    designed = design(replace(options, **given), stages)
     skeleton = make(designed, classes)
     write_metadata(skeleton, {MEMORY: _memory(designed).model_dump()})
     return skeleton

@@ -19,6 +19,8 @@ _LEAST_SIDE = 3
 BLOCK = 16
 _STEM_STRIDES = (1, 2, 4)
 _MOST_EXPANSION = 16
+# A budget that everything fits into.
+_ENDLESS = 1 << 40
 _MOST_STEM = 64
 
 
@@ -100,14 +102,15 @@ class Design:
         return self.layers[-1].outputs
 
 
-def design(options: Options) -> Design:
-    """Return the network for ``options``.
+def design(options: Options, stages: int = 1) -> Design:
+    """Return the network for ``options``, with so many ``stages`` or more.
 
     The stem has the smallest stride with which it fits; each stage as many channels as fit, up to its own
     number. Channels do not depend on the expansion, and so neither does the peak.
 
     Raises:
-        ModelError: no such patches, expansion or stem; or no network fits: the smallest that does is named.
+        ModelError: no such patches, expansion or stem; patches are too small for the stages; or no network
+            fits: the smallest that does is named.
     """
     for name, value, most in (
         ("expansion", options.expansion, _MOST_EXPANSION),
@@ -117,12 +120,16 @@ def design(options: Options) -> Design:
             raise ModelError(f"patchnet: {name} {value} is not from 1 to {most}")
     patches = _patches(options)
     patch = (patches[0].height, patches[0].width, options.image[2])
-    layers = _tunnel(patch, options)
+    layers = _tunnel(patch, options, stages)
     if layers is None:
+        if _tunnel(patch, replace(options, budget=_ENDLESS), stages) is None:
+            raise ModelError(
+                f"patchnet: patches of {patch[0]} x {patch[1]} pixels end before stage {stages}"
+            )
         raise ModelError(
             f"patchnet: no network fits into {options.budget} numbers (one byte each as int8, four as"
             f" fp32): patches of {patch[0]} x {patch[1]} x {patch[2]} take {_numbers(patch)};"
-            f" the smallest that does takes {_least(patch, options)}"
+            f" the smallest that does takes {_least(patch, options, stages)}"
         )
     return Design(options, patches, layers)
 
@@ -134,18 +141,18 @@ def _patches(options: Options) -> tuple[Patch, ...]:
     return segment(options.image, options.patches, options.margin, options.central)
 
 
-def _tunnel(patch: Size, options: Options) -> tuple[Layer, ...] | None:
+def _tunnel(patch: Size, options: Options, stages: int) -> tuple[Layer, ...] | None:
     stems = (_stem(patch, stride, options) for stride in _STEM_STRIDES)
-    found = (_behind(stem, options) for stem in stems if stem is not None)
+    found = (_behind(stem, options, stages) for stem in stems if stem is not None)
     return next((layers for layers in found if layers is not None), None)
 
 
-def _behind(stem: Layer, options: Options) -> tuple[Layer, ...] | None:
-    """Return ``stem`` and the stages that follow it; None where one of them does not fit."""
+def _behind(stem: Layer, options: Options, stages: int) -> tuple[Layer, ...] | None:
+    """Return ``stem`` and the stages that follow it; None where one does not fit, or they are too few."""
     layers = [stem]
     for number, stage in enumerate(_STAGES, 1):
         if number > 1 and min(layers[-1].outputs[:2]) <= _LEAST_SIDE:
-            break
+            return tuple(layers) if number > stages else None
         found = _stage(number, layers[-1].outputs, stage, options)
         if found is None:
             return None
@@ -188,13 +195,13 @@ def _stage(
     ]
 
 
-def _least(patch: Size, options: Options) -> int:
+def _least(patch: Size, options: Options, stages: int) -> int:
     """Return the smallest budget in which a tunnel for ``patch`` fits."""
-    low, high = _numbers(patch), 1 << 40
+    low, high = _numbers(patch), _ENDLESS
     while high - low > 1:
         middle = (low + high) // 2
         given = replace(options, budget=middle)
-        low, high = (low, middle) if _tunnel(patch, given) else (middle, high)
+        low, high = (low, middle) if _tunnel(patch, given, stages) else (middle, high)
     return high
 
 

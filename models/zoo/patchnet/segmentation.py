@@ -8,6 +8,8 @@ from models.errors import ModelError
 Size = tuple[int, int, int]
 
 MOST_PATCHES = 64
+#: Of a patch: as many as the first kernel takes.
+LEAST_SIDE = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ def segment(image: Size, patches: int, margin: int, central: bool) -> tuple[Patc
     neighbours of a grid of two share 2 x margin.
 
     Raises:
-        ModelError: there is no such grid, or it leaves a patch without pixels.
+        ModelError: there is no such grid, or it leaves a patch fewer pixels than a kernel takes.
     """
     rows, columns = grid(patches)
     if margin < 0:
@@ -37,11 +39,7 @@ def segment(image: Size, patches: int, margin: int, central: bool) -> tuple[Patc
         min(side, side // parts + margin) if side >= parts else 0
         for side, parts in zip(image[:2], (rows, columns), strict=True)
     )
-    if min(height, width) < 1:
-        raise ModelError(
-            f"patchnet: a grid of {rows} x {columns} patches leaves no pixels"
-            f" of an image of {image[0]} x {image[1]}"
-        )
+    _check_pixels(image, (height, width), f"a grid of {rows} x {columns} patches")
     found = [
         Patch(top, left, height, width)
         for top in _starts(image[0], height, rows)
@@ -50,6 +48,15 @@ def segment(image: Size, patches: int, margin: int, central: bool) -> tuple[Patc
     if central:
         found.append(Patch((image[0] - height) // 2, (image[1] - width) // 2, height, width))
     return tuple(found)
+
+
+def _check_pixels(image: Size, patch: tuple[int, int], what: str) -> None:
+    if min(patch) < LEAST_SIDE:
+        left = "no pixels" if min(patch) < 1 else f"{patch[0]} x {patch[1]} pixels"
+        raise ModelError(
+            f"patchnet: {what} leaves {left} of an image of {image[0]} x {image[1]}:"
+            f" {LEAST_SIDE} x {LEAST_SIDE} are the least"
+        )
 
 
 def grid(patches: int) -> tuple[int, int]:

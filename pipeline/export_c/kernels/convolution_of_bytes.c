@@ -146,3 +146,39 @@ static int quantize_pixels(pixels_of pixels, void *camera, float *at_once, void 
     }
     return 0;
 }
+
+/* A row of the caller's image of bytes, the channels of a pixel side by side. */
+static void place_line(const unsigned char *x, unsigned char *y, const struct view *g, int pixel, int channel)
+{
+    int i, c;
+    for (i = 0; i < g->size_x; i++)
+        for (c = 0; c < g->channels; c++)
+            *y++ = x[(size_t)i * (size_t)pixel + (size_t)c * (size_t)channel];
+}
+
+/* Rows of the caller's image of bytes that rows [row, row + rows) of the result need, to y. */
+static void place_rows(const void *x, void *y, const struct view *g, int row, int rows)
+{
+    const int begin = first_row(row, g->stride, g->pad);
+    const int end = last_row(row + rows, g->stride, g->pad, g->span, g->size_y);
+    unsigned char *to = y;
+    int line;
+    for (line = begin; line < end; line++, to += (size_t)g->size_x * (size_t)g->channels)
+        place_line((const unsigned char *)x + (size_t)line * (size_t)g->line, to, g, g->pixel, g->channel);
+}
+
+/* The same of an image that the caller gives row by row. */
+static int place_pixels(bytes_of pixels, void *camera, void *at_once, void *y, const struct view *g, int row,
+                        int rows)
+{
+    const int begin = first_row(row, g->stride, g->pad);
+    const int end = last_row(row + rows, g->stride, g->pad, g->span, g->size_y);
+    unsigned char *to = y;
+    int line;
+    for (line = begin; line < end; line++, to += (size_t)g->size_x * (size_t)g->channels) {
+        if (pixels(camera, g->row + line, g->column, g->size_x, at_once))
+            return 1;
+        place_line(at_once, to, g, 1, g->size_x);
+    }
+    return 0;
+}

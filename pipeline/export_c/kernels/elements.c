@@ -87,6 +87,42 @@ static void scale_channels(const float *x, const float *factor, const float *ter
     }
 }
 
+/* By Newton's method; v is not negative. */
+static float square_root(float v)
+{
+    uint32_t bits;
+    float y;
+    int i;
+    if (!(v > 0.0f))
+        return v;
+    memcpy(&bits, &v, sizeof bits);
+    bits = (bits >> 1) + 0x1fc00000u; /* half the exponent */
+    memcpy(&y, &bits, sizeof y);
+    for (i = 0; i < 4; i++)
+        y = 0.5f * (y + v / y);
+    return y;
+}
+
+/* Rows of n numbers: each less their mean, over their deviation, by a factor and with a term. y may be x. */
+static void normalise_rows(const float *x, const float *factor, const float *term, float *y, int rows, int n,
+                           float epsilon, each function, float a, float b)
+{
+    int r, i;
+    for (r = 0; r < rows; r++, x += n, y += n) {
+        float sum = 0.0f, squares = 0.0f, mean, scale;
+        for (i = 0; i < n; i++)
+            sum += x[i];
+        mean = sum / (float)n;
+        for (i = 0; i < n; i++)
+            squares += (x[i] - mean) * (x[i] - mean);
+        scale = 1.0f / square_root(squares / (float)n + epsilon);
+        for (i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * scale * factor[i] + (term ? term[i] : 0.0f);
+        if (function)
+            function(y, (size_t)n, a, b);
+    }
+}
+
 /* Along n numbers that lie `inner` apart, `outer` times. y may be x. */
 static void softmax(const float *x, float *y, int outer, int n, int inner)
 {

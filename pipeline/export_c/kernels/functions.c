@@ -125,3 +125,30 @@ static void reciprocal(float *y, size_t n, float a, float b)
     for (i = 0; i < n; i++)
         y[i] = 1.0f / y[i];
 }
+
+/* Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 2e-7. */
+static float error_of(float x)
+{
+    const float size = x < 0.0f ? -x : x, t = 1.0f / (1.0f + 0.3275911f * size);
+    const float sum = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    const float part = 1.0f - sum * expf(-size * size);
+    return x < 0.0f ? -part : part;
+}
+
+static void error_function(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = error_of(y[i]);
+}
+
+static void gelu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] *= 0.5f * (1.0f + error_of(y[i] * 0.70710678f));
+}

@@ -27,3 +27,29 @@ static void multiply(const float *x, const float *weight, const float *bias, flo
             function(y + place, (size_t)count, a, b);
     }
 }
+
+struct matrices {
+    int batch, rows, depth, outputs;
+    int x_row, x_item, w_matrix, w_item, w_output; /* numbers from one to the next */
+    float scale;
+};
+
+/* Products of two tensors of matrices. */
+static void multiply_tensors(const float *x, const float *w, float *y, const struct matrices *g, each function,
+                             float a, float b)
+{
+    int n, r, o, k;
+    for (n = 0; n < g->batch; n++, x += (size_t)g->rows * (size_t)g->depth, w += g->w_matrix) {
+        for (r = 0; r < g->rows; r++, y += g->outputs) {
+            for (o = 0; o < g->outputs; o++) {
+                const float *from = x + (size_t)r * (size_t)g->x_row, *with = w + (size_t)o * (size_t)g->w_output;
+                float sum = 0.0f;
+                for (k = 0; k < g->depth; k++, from += g->x_item, with += g->w_item)
+                    sum += *from * *with;
+                y[o] = sum * g->scale;
+            }
+            if (function)
+                function(y, (size_t)g->outputs, a, b);
+        }
+    }
+}

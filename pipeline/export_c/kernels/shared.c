@@ -43,6 +43,9 @@ struct view {
 /* Puts row `row`, from `column` on, `columns` numbers of each channel, at `to`, one channel after the other. */
 typedef int (*pixels_of)(void *context, int row, int column, int columns, float *to);
 
+/* The same of bytes. */
+typedef int (*bytes_of)(void *context, int row, int column, int columns, void *to);
+
 /* The first row of what lies before that rows from `row` on need. */
 static int first_row(int row, int stride, int pad)
 {

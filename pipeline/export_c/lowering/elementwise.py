@@ -21,6 +21,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "HardSwish": ("hard_swish", ()),
     "Elu": ("elu", (("alpha", 1.0),)),
     "com.microsoft.QuickGelu": ("quick_gelu", (("alpha", 1.702),)),
+    "Erf": ("error_function", ()),
+    "com.microsoft.Gelu": ("gelu", ()),
     "Exp": ("exponential", ()),
     "Neg": ("negative", ()),
     "Abs": ("absolute", ()),
@@ -63,9 +65,9 @@ def _map(operation: Operation, applied: Function) -> None:
 def pair(operation: Operation) -> None:
     """An operator of two operands, each broadcast to the shape of both."""
     operation.floats(0, 1)
-    shape = _broadcast(operation)
+    shape = broadcast(operation, 0, 1)
     made = operation.make(shape)
-    strides = [_strides(operation.shape(position), shape) for position in (0, 1)]
+    strides = [strides_in(operation.shape(position), shape) for position in (0, 1)]
     joined, steps = join_dimensions(shape, strides, operation)
     known = {**_PAIRS, **_EXTREMES}
     fields = {"size": joined, "first": steps[0], "second": steps[1]}
@@ -100,14 +102,16 @@ def power(operation: Operation) -> None:
     )
 
 
-def _broadcast(operation: Operation) -> Shape:
+def broadcast(operation: Operation, one: int, other: int) -> Shape:
+    """Return the shape of both inputs together."""
+    shapes = operation.shape(one), operation.shape(other)
     try:
-        return np.broadcast_shapes(operation.shape(0), operation.shape(1))
+        return np.broadcast_shapes(*shapes)
     except ValueError:
-        operation.refuse(f"shapes {list(operation.shape(0))} and {list(operation.shape(1))}")
+        operation.refuse(f"shapes {list(shapes[0])} and {list(shapes[1])}")
 
 
-def _strides(shape: Shape, whole: Shape) -> list[int]:
+def strides_in(shape: Shape, whole: Shape) -> list[int]:
     """Return the elements from one to the next along each dimension of ``whole``, 0 where it repeats."""
     lengths = (*[1] * (len(whole) - len(shape)), *shape)
     return [0 if length == 1 else items(lengths[axis + 1 :]) for axis, length in enumerate(lengths)]

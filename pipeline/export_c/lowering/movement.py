@@ -12,6 +12,8 @@ from pipeline.export_c.lowering.elementwise import join_dimensions
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.steps import Record, Same, Value
 
+_FLOAT_BYTES = 4
+
 
 def _copy(
     operation: Operation,
@@ -27,11 +29,8 @@ def _copy(
     made = output or operation.node.output
     array = operation.array(position)
     item = np.dtype(array.dtype).itemsize
-    one_range = [n for n in joined if n > 1] in ([], [items(sizes)]) and all(
-        step[-1] == 1 for step in steps
-    )
     same = None
-    if one_range and not operation.is_constant(position):
+    if _is_one_range(joined, steps) and not operation.is_constant(position):
         offsets = starts[0] * item, starts[1] * item
         same = Same(operation.name(position), *offsets, items(sizes) * item)
     fields: dict[str, int | float | Shape] = {
@@ -47,6 +46,11 @@ def _copy(
         output=made,
         same=same,
     )
+
+
+def _is_one_range(joined: Shape, strides: Sequence[Shape]) -> bool:
+    """Return whether what is copied lies together in the input and in the output."""
+    return all(n == 1 for n in joined[:-1]) and all(step[-1] == 1 for step in strides)
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
@@ -142,6 +146,19 @@ def split(operation: Operation) -> None:
         start += length
 
 
+def gather(operation: Operation) -> None:
+    """Gather of one element along an axis, which is gone if its number is a scalar."""
+    shape, index = list(operation.shape(0)), operation.constant(1)
+    axis = int(operation.attribute("axis", 0)) % len(shape)
+    if index.size != 1:
+        operation.refuse(f"{index.size} elements along axis {axis}; one can be exported")
+    strides = _strides(shape)
+    start = int(index.reshape(-1)[0]) % shape[axis] * strides[axis]
+    shape[axis] = 1
+    operation.make((*shape[:axis], *index.shape, *shape[axis + 1 :]), operation.array(0).dtype)
+    _copy(operation, shape, (strides, _strides(shape)), (start, 0))
+
+
 def slice_(operation: Operation) -> None:
     """Slice with constant bounds."""
     shape = operation.shape(0)
@@ -192,12 +209,19 @@ def pad(operation: Operation) -> None:
     given = operation.optional(2)
     value = float(operation.attribute("value", 0.0) if given is None else given.reshape(-1)[0])
     made = operation.make(tuple(whole))
-    operation.step("fill", Value(made), items(whole), value)
     strides = _strides(shape), _strides(whole)
     starts = (
         sum(max(-a, 0) * stride for a, stride in zip(before, strides[0], strict=True)),
         sum(max(a, 0) * stride for a, stride in zip(before, strides[1], strict=True)),
     )
+    filled = [(0, items(whole))]
+    if _is_one_range(*join_dimensions(cut, strides, operation)):
+        # What is copied may lie there already: only what is around it is filled.
+        end = starts[1] + items(cut)
+        filled = [(0, starts[1]), (end, items(whole) - end)]
+    for start, count in filled:
+        if count:
+            operation.step("fill", Value(made, start * _FLOAT_BYTES), count, value)
     _copy(operation, cut, strides, starts)
 
 

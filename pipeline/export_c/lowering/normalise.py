@@ -26,6 +26,30 @@ def softmax(operation: Operation) -> None:
     )
 
 
+def layer_normalization(operation: Operation) -> None:
+    """LayerNormalization over the last dimensions."""
+    operation.floats(0, 1)
+    if len([name for name in operation.node.outputs if name]) > 1:
+        operation.refuse("means and deviations as outputs")
+    shape = operation.shape(0)
+    axis = int(operation.attribute("axis", -1)) % len(shape)
+    length = items(shape[axis:])
+    scale, bias = operation.constant(1), operation.optional(2)
+    if scale.size != length or (bias is not None and bias.size != length):
+        operation.refuse(f"a factor {list(scale.shape)} for {list(shape)}")
+    made = operation.make(shape)
+    operation.step(
+        "normalise_rows",
+        *(Value(operation.name(0)), Weight(np.ascontiguousarray(scale, np.float32))),
+        None if bias is None else Weight(np.ascontiguousarray(bias, np.float32)),
+        *(Value(made), items(shape[:axis]), length),
+        float(operation.attribute("epsilon", 1e-5)),
+        in_place=(operation.name(0),),
+        pointwise=True,
+        after=After(),
+    )
+
+
 def mean(operation: Operation) -> None:
     """ReduceMean over the last dimensions."""
     operation.floats(0)
@@ -42,20 +66,23 @@ def mean(operation: Operation) -> None:
 
 
 def batch_normalization(operation: Operation) -> None:
-    """BatchNormalization as at inference: a factor and a term for each channel."""
+    """BatchNormalization as at inference: a factor and a term for each channel.
+
+    Each operation rounds to float, as ONNX Runtime does: in a quantised network its results become bytes.
+    """
     operation.floats(0)
-    shape = operation.shape(0)
+    shape, epsilon = operation.shape(0), np.float32(operation.attribute("epsilon", 1e-5))
     scale, bias, average, variance = (
-        operation.constant(n).astype(np.float64) for n in (1, 2, 3, 4)
+        operation.constant(n).astype(np.float32) for n in (1, 2, 3, 4)
     )
-    factor = scale / np.sqrt(variance + operation.attribute("epsilon", 1e-5))
+    factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
     term = bias - average * factor
     made = operation.make(shape)
     fields = {"batch": shape[0], "channels": shape[1], "plane": items(shape[2:])}
     operation.step(
         "scale_channels",
-        *(Value(operation.name(0)), Weight(factor.astype(np.float32))),
-        *(Weight(term.astype(np.float32)), Value(made), Record("planes", fields)),
+        *(Value(operation.name(0)), Weight(factor)),
+        *(Weight(term), Value(made), Record("planes", fields)),
         in_place=(operation.name(0),),
         pointwise=True,
         after=After(),

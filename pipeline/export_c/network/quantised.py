@@ -40,7 +40,7 @@ def _joined(network: Network) -> Network:
             nodes.append(_product(node, products, constants))
         else:
             nodes.append(node)
-    return _live(replace(network, nodes=tuple(nodes), constants=constants))
+    return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
 def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) -> Node:
@@ -49,8 +49,9 @@ def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) 
     names = list(first.inputs)
     by_rows = bool(first.attributes.get("transB", 0))
     for position in (_WEIGHT, _SCALE, _ZERO, _BIAS):
-        arrays = [np.asarray(constants[part.inputs[position]]) for part in parts]
-        if arrays[0].ndim:
+        read = [part.inputs[position] for part in parts if position < len(part.inputs)]
+        arrays = [np.asarray(constants[name]) for name in read if name]
+        if len(arrays) == len(parts) and arrays[0].ndim:
             axis = 0 if by_rows or position != _WEIGHT else 1
             names[position] = f"{node.output}/{position}"
             constants[names[position]] = np.concatenate(arrays, axis)
@@ -60,7 +61,7 @@ def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) 
 def _with_windows(network: Network) -> Network:
     makers = {node.output: node for node in network.nodes}
     nodes = [_on_windows(node, makers, network.constants) or node for node in network.nodes]
-    return _live(replace(network, nodes=tuple(nodes)))
+    return replace(network, nodes=tuple(nodes)).live()
 
 
 def _on_windows(
@@ -89,14 +90,3 @@ def _on_windows(
         outputs=node.outputs,
         attributes={**product.attributes, "shape": shape},
     )
-
-
-def _live(network: Network) -> Network:
-    """Return ``network`` without nodes whose results nobody reads."""
-    wanted = {port.name for port in network.outputs}
-    kept = []
-    for node in reversed(network.nodes):
-        if wanted.intersection(node.outputs):
-            kept.append(node)
-            wanted.update(node.inputs)
-    return replace(network, nodes=tuple(kept[::-1]))

@@ -56,7 +56,10 @@ def _given(port: Port) -> Port:
 def _not_as_computed(store: Store) -> str:
     if store == "fp32":
         return "some weights are 8-bit integers in the source and computed as floats; no C expands them"
-    return f"its weights are stored as {store}; compile it without --store"
+    return (
+        f"its weights are stored as {store}, so the pack has no whole graph; export one that was compiled "
+        "without --store: in C weights are floats anyway"
+    )
 
 
 def _model(pack: Pack) -> onnx.ModelProto:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.operators.blocked import plain_weight
+from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
 from pipeline.export_c.network.network import Network, Node
 
-_BLOCKED = "com.microsoft.nchwc."
 _FUSED = {"com.microsoft.FusedConv": "Conv", "com.microsoft.FusedGemm": "Gemm"}
 #: Names of an activation's parameters, in the order in which fused operators give them.
 _PARAMETERS = {
@@ -25,10 +25,12 @@ _PARAMETERS = {
     "HardSigmoid": ("alpha", "beta"),
 }
 _SUM = 3
+_SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 
 
 def plain_network(network: Network, block: int) -> Network:
     """Return what ``network`` computes in standard operators; ``block``: channels in a block, 1: none."""
+    network = with_plain_softmax(network, block)
     channels = _Channels(network, block)
     constants = dict(network.constants)
     translation = _Translation(channels, constants, block)
@@ -64,7 +66,7 @@ class _Channels:
     def _join(self, node: Node) -> None:
         """Put values of the same channels in one class."""
         same = [name for name in node.inputs if name and name not in self._constants]
-        if node.operator == f"{_BLOCKED}Conv":
+        if node.operator == f"{BLOCKED}Conv":
             same = [*same[:1]] if self._is_depthwise(node) else []
             same += [name for name in node.inputs[_SUM:] if name]
         elif node.operator in _OTHERS:
@@ -80,11 +82,11 @@ class _Channels:
 
     def _note(self, node: Node) -> None:
         """Note how many channels ``node`` reads of its input."""
-        if node.operator == f"{_BLOCKED}ReorderOutput":
+        if node.operator == f"{BLOCKED}ReorderOutput":
             self._need(node.inputs[0], int(node.attributes["channels"]))
-        elif node.operator == f"{_BLOCKED}Conv":
+        elif node.operator == f"{BLOCKED}Conv":
             self._note_convolution(node, self._constants.get(node.inputs[1]))
-        elif node.operator in _OTHERS and not node.operator.startswith(_BLOCKED):
+        elif node.operator in _OTHERS and not node.operator.startswith(BLOCKED):
             self._all.update((*node.inputs, *node.outputs))
 
     def _note_convolution(self, node: Node, weight: NDArray[Any] | None) -> None:
@@ -112,7 +114,7 @@ class _Channels:
 # Operators whose output does not have the channels of their inputs one by one.
 _OTHERS = frozenset(
     (
-        *(f"{_BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
+        *(f"{BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
         *("Concat", "Split", "Reshape", "Flatten", "Gemm", "MatMul", "Transpose", "Slice"),
         *("Squeeze", "Unsqueeze", "Softmax", "ReduceMean", "Conv", "ConvTranspose", "Pad"),
         *_FUSED,
@@ -130,10 +132,12 @@ class _Translation:
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yield what ``node`` is in standard operators."""
-        blocked = node.operator.startswith(_BLOCKED)
-        operator = _FUSED.get(node.operator, node.operator.removeprefix(_BLOCKED))
+        blocked = node.operator.startswith(BLOCKED)
+        operator = _FUSED.get(node.operator, node.operator.removeprefix(BLOCKED))
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
-            yield node
+            yield from self._turned(node, operator)
+        elif operator == _SUM_NORMALIZED:
+            yield from _summed(node)
         elif operator == "ReorderOutput":
             yield replace(node, operator="Identity", attributes={})
         elif operator == "ReorderInput":
@@ -142,6 +146,17 @@ class _Translation:
             yield from self._apart(node, operator, blocked)
         else:
             yield replace(node, operator=operator)
+
+    def _turned(self, node: Node, operator: str) -> Iterator[Node]:
+        """Yield what makes the other one of channels in front and channels last."""
+        perm = [0, 2, 3, 1] if operator == "ReorderOutput" else [0, 3, 1, 2]
+        turned = replace(node, operator="Transpose", attributes={"perm": perm})
+        if operator == "ReorderOutput":
+            yield turned
+            return
+        inside = f"{node.output}/turned"
+        yield replace(turned, outputs=(inside,))
+        yield self._first_channels(replace(node, inputs=(inside,)))
 
     def _first_channels(self, node: Node) -> Node:
         kept = self._channels.kept(node.output)
@@ -206,3 +221,17 @@ def _in_a_row(steps: list[Node], output: str) -> Iterator[Node]:
         made = output if number == len(steps) - 1 else f"{output}/{number + 1}"
         inputs = step.inputs if source is None else (source, *step.inputs[1:])
         yield replace(step, inputs=inputs, outputs=(made,))
+
+
+def _summed(node: Node) -> Iterator[Node]:
+    """Yield a layer normalisation of a sum, and of a bias if there is one, as nodes of their own."""
+    value, other, scale, shift, bias = (*node.inputs, "", "")[:5]
+    outputs = (*node.outputs, "", "", "")
+    whole = outputs[3] or f"{node.output}/sum"
+    before = f"{whole}/0" if bias else whole
+    yield Node("Add", node.label, (value, other), (before,), {}, 14)
+    if bias:
+        yield Node("Add", node.label, (before, bias), (whole,), {}, 14)
+    given = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
+    inputs = (whole, scale, shift) if shift else (whole, scale)
+    yield Node("LayerNormalization", node.label, inputs, (node.output,), given, 17)

@@ -48,6 +48,7 @@ def with_bottlenecks(program: Program, outputs: frozenset[str]) -> Program:
             steps.append(step)
             continue
         gone.update((parts.wide.output, parts.thin.output))
+        del makers[step.output]  # the next one may begin with what is now part of this one
         steps.append(_of_floats(parts) if parts.floats else _of_bytes(parts))
     return replace(program, steps=tuple(step for step in steps if step.output not in gone))
 

@@ -40,7 +40,11 @@ def view_of(
     """
     read = step.arguments[0]
     found = _traced(read.name, program, makers, inputs) if isinstance(read, Value) else None
-    return None if found is None else _view(*found, step, window)
+    if found is None:
+        return None
+    image, _, quantised = found
+    becomes_bytes = quantised is not None or program.values[image].dtype != "float32"
+    return _view(*found, step, window) if becomes_bytes == (step.kernel != "convolve") else None
 
 
 def _traced(
@@ -94,8 +98,6 @@ def _view(
         places = numbers.reshape(size)
     else:
         places = numbers.reshape(size[2], *size[:2]).transpose(1, 2, 0)
-    if (quantised is None) != (step.kernel == "convolve"):
-        return None
     start = int(places[0, 0, 0])
     steps = [
         int(places[tuple(int(axis == other) for other in range(3))]) - start if length > 1 else 1
@@ -103,7 +105,7 @@ def _view(
     ]
     if not np.array_equal(places, start + np.tensordot(steps, np.indices(size), 1)):
         return None
-    if quantised is None and steps[1] != 1:
+    if step.kernel == "convolve" and steps[1] != 1:
         return None
     line, pixel, channel = steps
     return View(image, start, line, pixel, channel, quantised)

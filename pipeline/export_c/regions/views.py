@@ -10,6 +10,8 @@ caller brings rows himself, he is asked for those of a band.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.steps import (
     Argument,
@@ -72,7 +74,7 @@ def _viewing(
     view = view_of(step, window, program, makers, inputs)
     if view is None or (asks and not has_whole_rows(view, program, window)):
         return step
-    if view.quantised is not None:
+    if step.kernel != "convolve":
         return _of_bytes(step, view, program, asks)
     return _asking(step, view, program) if asks else _reading(step, view)
 
@@ -100,19 +102,22 @@ def _asking(step: Step, view: View, program: Program) -> Step:
 
 
 def _of_bytes(step: Step, view: View, program: Program, asks: bool) -> Step:
-    """Return ``step`` on rows that are quantised before, the channels of a pixel side by side."""
+    """Return ``step`` on rows of bytes, quantised if need be, the channels of a pixel side by side."""
     window = window_of(step)
     assert window is not None
     width, channels = window["size_x"], window["channels"]
     strips: tuple[Strip, ...] = (Strip(width * channels, reach_of(window)),)
     record, band = _record(view, window, program), Band(window["result_y"])
+    dtype, quantises = program.values[view.image].dtype, view.quantised is not None
+    item = np.dtype(dtype).itemsize
     if asks:
-        strips = (Strip(_FLOAT_BYTES * width * channels, once=True), *strips)
-        given = (Scratch(0, "float32"), Scratch(1, "uint8"), record, band)
-        source = Source("quantize_pixels", given, asks=True)
+        strips = (Strip(item * width * channels, once=True), *strips)
+        given = (Scratch(0, dtype), Scratch(1, "uint8"), record, band)
+        source = Source("quantize_pixels" if quantises else "place_pixels", given, asks=True)
     else:
-        image = Value(view.image, view.start * _FLOAT_BYTES)
-        source = Source("quantize_rows", (image, Scratch(0, "uint8"), record, band), asks=False)
+        image = Value(view.image, view.start * item)
+        given_rows = (image, Scratch(0, "uint8"), record, band)
+        source = Source("quantize_rows" if quantises else "place_rows", given_rows, asks=False)
     moved = _with_input(step, Scratch(len(strips) - 1, "uint8"))
     bands = Bands(window["result_y"], strips, source)
     fields = {"x_pixel": channels, "x_channel": 1, "part": 1}

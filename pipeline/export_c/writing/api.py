@@ -37,6 +37,11 @@ class Api:
         return self.inputs == "callback"
 
     @property
+    def pixel_type(self) -> str:
+        """What the callback of pixels writes: floats, or bytes."""
+        return "float" if any(port.dtype == "float32" for port in self.network.inputs) else "void"
+
+    @property
     def given(self) -> tuple[Port, ...]:
         """The inputs that lie somewhere as a whole."""
         return () if self.asks else self.network.inputs

@@ -1,6 +1,7 @@
 """The header: what a program that uses the network includes."""
 
 from pipeline.export_c.writing.api import C_TYPES, Api, elements
+from pipeline.export_c.writing.expressions import number
 from pipeline.export_c.writing.names import comment
 from pipeline.export_c.writing.weights import HEADER_BYTES, VERSION, Stored
 
@@ -43,7 +44,14 @@ def header(api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: 
     for port in (*api.network.inputs, *api.network.outputs):
         name = api.names[port.name]
         what = f"{C_TYPES[port.dtype]} {list(port.shape)}, {port.name}"
-        lines.append(f"#define {upper}_{name.upper()}_SIZE {elements(port)} /* {comment(what)} */")
+        begin = f"#define {upper}_{name.upper()}"
+        lines.append(f"{begin}_SIZE {elements(port)} /* {comment(what)} */")
+        how = api.network.quantised.get(port.name)
+        if how is not None:
+            lines += [
+                f"{begin}_SCALE {number(how.scale)} /* a byte is scale * (byte - zero) */",
+                f"{begin}_ZERO {how.zero}",
+            ]
     lines += ["", "enum {", *(f"    {upper}_{line}" for line in _errors(api)), "};", ""]
     if api.reads:
         lines += [
@@ -58,7 +66,8 @@ def header(api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: 
         lines += [
             "/* Puts row `row` of the image, from `column` on, at to: `columns` numbers of each channel,",
             "   one channel after the other. Not 0: it could not. */",
-            f"typedef int (*{prefix}_pixels)(void *camera, int row, int column, int columns, float *to);",
+            f"typedef int (*{prefix}_pixels)(void *camera, int row, int column, int columns, "
+            f"{api.pixel_type} *to);",
             "",
         ]
     for port, declaration in api.accessors():

@@ -113,7 +113,7 @@ def plan_loads(steps: Sequence[Step], stored: Stored, limit: int | None) -> list
     ``limit``: None: as many as the compiler's chunks have for so many weights, or more if one filter does.
 
     Raises:
-        ExportError: a step needs more, even for one filter; the message names the largest.
+        ExportError: a step needs more, even for one filter; the message says how many do for all.
     """
     if limit is None:
         least = max((_loads(step, stored, 0).n_bytes for step in steps), default=0)
@@ -122,8 +122,8 @@ def plan_loads(steps: Sequence[Step], stored: Stored, limit: int | None) -> list
     most = max(range(len(steps)), key=lambda n: loads[n].n_bytes, default=None)
     if most is not None and loads[most].n_bytes > limit:
         raise ExportError(
-            f"node {steps[most].label!r}: one filter and what it needs take {loads[most].n_bytes} "
-            f"bytes of weights, the buffer has {limit}"
+            f"the buffer has {limit} bytes, the smallest that works {loads[most].n_bytes}: of so many "
+            f"weights node {steps[most].label!r} needs one filter and what goes with it at once"
         )
     return loads
 

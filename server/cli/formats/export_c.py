@@ -57,6 +57,13 @@ def export(
             help="Memory for weights that a callback reads. Default: of a few filters.",
         ),
     ] = None,
+    io_bytes: Annotated[
+        bool,
+        typer.Option(
+            "--io-bytes",
+            help="Of a quantised network: inputs and outputs are bytes, with their scales in the header.",
+        ),
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="What names in C begin with. Default: the pack's name.")
     ] = None,
@@ -70,7 +77,8 @@ def export(
         message = f"{name!r} does not begin names in C: a letter, then letters, digits, _"
         raise typer.BadParameter(message, param_hint="--name")
     opened = read_pack(pack)
-    options = Options(weights, io, name, size(buffer, "--buffer"), input_, size(arena, "--arena"))
+    sizes_ = size(buffer, "--buffer"), size(arena, "--arena")
+    options = Options(weights, io, name, sizes_[0], input_, sizes_[1], io_bytes)
     with working(f"exporting {opened.name}"):
         exported = export_c(opened, options, f"layerstream {own_version()}")
         sizes = write_export(exported, output, force)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from server.errors import few
+
 Result = Mapping[str, Any]
 Table = tuple[str, tuple[str, ...], list[Sequence[str]]]
 
@@ -20,7 +22,13 @@ def evaluated(result: Result) -> str:
     agreement = result.get("agreement")
     if agreement:
         parts.append(f"agreement with {result.get('against')} {_agreed(agreement)}")
-    return ", ".join([*parts, f"{result.get('samples')} samples"])
+    if result.get("not_numbers"):
+        parts.append(_no_numbers(result))
+    return ", ".join([*parts, f"{result['samples']} samples"])
+
+
+def _no_numbers(result: Result) -> str:
+    return f"{len(result['not_numbers']):,} answers with NaN"
 
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -29,6 +37,8 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "data set", f"{result['dataset']}, {result['data']}"
     broken = f", {len(result['broken'])} broken ones passed over" if result["broken"] else ""
     yield "samples", f"{result['samples']:,}{broken}"
+    if result["not_numbers"]:
+        yield "no numbers", f"{_no_numbers(result)}: {few(result['not_numbers'])}"
     yield from _figures(result)
     if result.get("agreement"):
         yield "agreement", f"{_agreed(result['agreement'])} with {result['against']}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from models.errors import printable
+from models.whole_files import users_file
 from pipeline.execution.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def write_text(path: Path, text: str) -> None:
         InputError: it cannot be written.
     """
     try:
-        path.write_text(text, "utf-8")
+        with users_file(path) as file:
+            file.write(text.encode())
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
 

@@ -12,6 +12,7 @@ from models.classification import Prediction, top_classes
 from models.detection.boxes import Box, Limits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
+from models.whole_files import users_file
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
@@ -130,7 +131,8 @@ def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None
     """
     drawn, kind = draw_boxes(picture, boxes), _DRAWINGS[path.suffix.lower()]
     try:
-        drawn.save(path, kind, **_QUALITY.get(kind, {}))
+        with users_file(path) as file:
+            drawn.save(file, kind, **_QUALITY.get(kind, {}))
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
     except ValueError as exc:  # larger than the format can be

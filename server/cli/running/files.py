@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from models.packs.pack import Pack
+from models.whole_files import users_file
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Tensors
 from server.errors import InvalidRequestError
@@ -78,7 +79,7 @@ def save_outputs(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
         for name, array in outputs.items()
     }
     try:
-        with path.open("wb") as file:  # so that NumPy puts no .npy behind the name
+        with users_file(path) as file:  # so that NumPy puts no .npy behind the name
             if path.suffix == ".npz":
                 _write_archive(file, outputs)
             else:

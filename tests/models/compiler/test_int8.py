@@ -135,6 +135,24 @@ def test_a_broken_picture_ends_it(tmp_path: Path) -> None:
         _compiled(_network(), tmp_path, pictures)
 
 
+def test_few_pictures_are_said_and_none_are_refused(tmp_path: Path) -> None:
+    source, warned = written(_network(), tmp_path / "m.onnx"), list[str]()
+    options = CompileOptions(preprocess=RECIPE, calibrate=_pictures, warn=warned.append)
+    compile_onnx(source, tmp_path / "packs" / "m", options)
+    assert [text.partition(":")[0] for text in warned] == ["calibrated with 3 pictures"]
+    with pytest.raises(CompileError, match=r"m\.onnx: no pictures to calibrate with"):
+        _compiled(_network(), tmp_path / "packs", lambda: iter(()))
+
+
+def test_values_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    model = _network()
+    for tensor in model.graph.initializer[:2]:
+        array = numpy_helper.to_array(tensor) * np.float32(1e25)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    with pytest.raises(CompileError, match=r"m\.onnx: value 'c' is NaN or infinite with picture 1"):
+        _compiled(model, tmp_path)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_named(value: float, tmp_path: Path) -> None:
     model = _network()

@@ -18,6 +18,7 @@ from models.datasets.folders import read_folder
 from models.datasets.samples import DataError, SampleError
 from models.datasets.voc import parse_annotation, read_voc
 from models.errors import ModelError
+from tests.models.refusal import refuses
 
 
 def _png(colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
@@ -249,3 +250,12 @@ def test_neither_folder_nor_zip(tmp_path: Path) -> None:
         read_voc(tmp_path / "y.zip")
     with pytest.raises(DataError, match="Annotations"):
         read_voc(tmp_path)
+
+
+def test_all_pictures_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    """A link that leads nowhere is one of them."""
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_bytes(_png() if number < 2 else b"no picture")
+    (tmp_path / "8.png").symlink_to(tmp_path / "none")
+    with refuses(SampleError, "7 of 9 pictures cannot be used", "2.png", "6.png", "; and 2 more"):
+        read_folder(tmp_path).check_pictures()

@@ -102,3 +102,11 @@ def test_what_runs_once_is_made_of_what_groups_make(number: int, gated_folder: P
     path = edit(gated_folder, change)
     with refuses(PackError, path, f"bottlenecks.0.operators.{number}.inputs", "are not those of"):
         open_pack(gated_folder)
+
+
+def test_together_they_stand_for_few_pieces(gated_folder: Path) -> None:
+    def change(document: Document) -> None:
+        document["bottlenecks"] *= 99
+
+    with refuses(PackError, edit(gated_folder, change), "bottlenecks.", "pieces in all, of"):
+        open_pack(gated_folder)

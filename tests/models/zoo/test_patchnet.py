@@ -15,7 +15,7 @@ from models.errors import ModelError, OnnxError
 from models.graphs.metadata import MEMORY, read_metadata, write_metadata
 from models.graphs.parameters import count_parameters
 from models.zoo import ENTRIES, build
-from models.zoo.patchnet import patchnet
+from models.zoo.patchnet import patchnet, patchnet_ssdlite
 from models.zoo.patchnet.design import Options, design
 from models.zoo.patchnet.detector import OUTPUT
 from models.zoo.patchnet.segmentation import MOST_PATCHES, segment
@@ -36,7 +36,7 @@ def test_patches_cover_the_image_and_none_leaves_it(
     try:
         found = segment((height, width, 3), patches, margin, central)
     except ModelError as fault:
-        assert "leaves no pixels" in str(fault)  # noqa: PT017
+        assert "pixels of an image of" in str(fault)  # noqa: PT017
         return
     assert len(found) == patches + central
     assert len({(patch.height, patch.width) for patch in found}) == 1
@@ -108,6 +108,10 @@ def test_what_cannot_be_is_refused() -> None:
         design(Options(budget=50_000))
     with refuses(ModelError, "a grid of 8 x 8 patches leaves no pixels of an image of 7 x 224"):
         design(Options(patches=64, image=(7, 224, 3)))
+    with refuses(ModelError, "a grid of 2 x 2 patches leaves 2 x 2 pixels of an image of 2 x 2"):
+        design(Options(image=(2, 2, 3)))
+    with refuses(ModelError, "patches of 8 x 8 pixels end before stage 3"):  # of a detector
+        patchnet_ssdlite(8)
     for patches in (0, -1, MOST_PATCHES + 1):
         with refuses(ModelError, f"{patches} patches are not from 1 to {MOST_PATCHES}"):
             design(Options(patches=patches))

@@ -18,7 +18,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.evaluating.class_names import class_numbers
 from pipeline.evaluating.evaluate import evaluate
 from pipeline.evaluating.results_file import FILE, read_results, save_result
-from pipeline.evaluating.tallies import Boxes, Scores, targets_of
+from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of
 from tests.models.nets import parsed, written
 
 COLOURS = {"red": (200, 10, 0), "green": (10, 200, 0), "blue": (0, 10, 200)}
@@ -93,7 +93,9 @@ def test_packs_agree_where_they_answer_the_same(tmp_path: Path) -> None:
     # Red and blue change places, green does not.
     agreement = {"compared": 3, "top1": 1 / 3, "largest_difference": 200.0}
     assert found["agreement"] == pytest.approx(agreement)
-    with pytest.raises(DataError, match="nothing is known"):
+    with pytest.raises(
+        DataError, match=r"nothing is known .*, while .* classifies.*--against PACK"
+    ):
         evaluate(pack, read_folder(folder), CpuDevice())
 
 
@@ -126,6 +128,39 @@ def test_the_five_best_count_where_there_are_more_classes() -> None:
     assert Scores(["a"]).figures() == {}
 
 
+def test_answers_with_nan_have_no_class_and_agree_with_none() -> None:
+    counted, agreed = Scores(["a", "b"]), Agreement()
+    for scores in ([np.nan, np.nan], [0.0, np.nan], [2.0, 1.0]):
+        counted.add(np.array(scores), 0)
+        agreed.add(np.array(scores), np.array(scores))
+    assert counted.figures()["top1"] == agreed.figures()["top1"] == 1 / 3
+    assert [cell["count"] for cell in counted.figures()["confusion"]] == [1]
+    assert agreed.figures()["largest_difference"] == 0
+
+
+def test_samples_whose_answers_are_no_numbers_are_named(tmp_path: Path) -> None:
+    """The network divides what a channel has by the same: of black pictures that is NaN."""
+    model = parsed(
+        """g (float[1,3,4,4] x) => (float[1,3] y) {
+            p = GlobalAveragePool(x)
+            d = Div(p, p)
+            y = Flatten(d)
+        }"""
+    )
+    folder = tmp_path / "pictures"
+    for name, colour in (("white", (255, 255, 255)), ("black", (0, 0, 0))):
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4), colour).save(folder / name / "1.png")
+    source = written(model, tmp_path / "m.onnx")
+    options = CompileOptions(preprocess=RECIPE, labels=("white", "black", "grey"))
+    pack = open_pack(compile_onnx(source, tmp_path / "packs" / "m", options))
+    found = evaluate(pack, read_folder(folder), CpuDevice()).as_dict()
+    assert found["not_numbers"] == ["black/1.png"]
+    assert found["top1"] == 1 / 2
+    save_result(pack, found)
+    assert read_results(pack.folder) == [found]
+
+
 def test_boxes_are_counted_by_class() -> None:
     counted = Boxes(["cell", "plate"])
     marks = [Marked("plate", (0, 0, 10, 10)), Marked("cell", (5, 5, 9, 9))]
@@ -137,13 +172,15 @@ def test_boxes_are_counted_by_class() -> None:
 def test_results_are_kept_by_subject(tmp_path: Path) -> None:
     pack = _pack(tmp_path, "colours", tuple(COLOURS))
     assert read_results(pack.folder) == []
-    first = {"dataset": "a", "data": "x", "top1": 0.5}
+    first = {"dataset": "a", "data": "x", "samples": 4, "top1": 0.5}
     save_result(pack, first)
-    save_result(pack, {"dataset": "b", "data": "x", "top1": 0.25})
+    save_result(pack, first | {"dataset": "b", "top1": 0.25})
     save_result(pack, first | {"top1": 0.75})
     assert [item["top1"] for item in read_results(pack.folder)] == [0.25, 0.75]
     assert open_pack(pack.folder).manifest == pack.manifest  # it is still a pack
-    for text in ("{", "[1]", json.dumps({"dataset": "a"})):
+    wrong = ({"top1": "all"}, {"samples": None}, {"agreement": {"top1": 2}}, {"confusion": [1]})
+    documents = [json.dumps([first | fields]) for fields in wrong]
+    for text in ("{", "[1]", json.dumps(first), *documents):
         (pack.folder / FILE).write_text(text)
         with pytest.raises(DataError, match=FILE):
             read_results(pack.folder)

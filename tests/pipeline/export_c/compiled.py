@@ -103,9 +103,12 @@ class Compiled:
         return self.call("check")
 
     def run(self, inputs: Arrays) -> tuple[int, dict[str, NDArray[Any]]]:
-        """Return the status and the outputs, which are NaN where nothing was written."""
+        """Return the status and the outputs, which are NaN, or 99, where nothing was written."""
         network, names = self.exported.api.network, self.exported.api.names
-        outputs = {p.name: np.full(p.shape, np.nan, p.dtype) for p in network.outputs}
+        outputs = {
+            p.name: np.full(p.shape, np.nan if p.dtype == "float32" else 99, p.dtype)
+            for p in network.outputs
+        }
         given = {p.name: np.ascontiguousarray(inputs[p.name], p.dtype) for p in network.inputs}
         if self.exported.api.asks:
             self.image, given = next(iter(given.values()))[0], {}

@@ -128,7 +128,9 @@ def test_a_hundred_images(
         *((name, 64, False) for name in ("mobilenetv2", "squeezenet1.1", "efficientnet-b0")),
         *((name, 64, False) for name in ("resnet18", "mobilenetv3-large", "densenet121")),
         *(("googlenet", 64, False), (DEFAULT, 32, False), ("patchnet", 224, False)),
-        *((name, 64, True) for name in ("mobilenetv2", "squeezenet1.1")),
+        *((name, 64, False) for name in ("mobilenetv1", "convnext-tiny", "vit-s16")),
+        *((name, 64, True) for name in ("mobilenetv2", "squeezenet1.1", "inceptionv2")),
+        *((name, 64, True) for name in ("mobilenetv1", "mobilenetv3-large", "efficientnet-b0")),
         *((DEFAULT, 32, True), ("patchnet", 224, True)),
     ],
 )

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from models.packs.target import host_target
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
 
@@ -38,7 +39,7 @@ def test_every_tiny_network(name: str, tmp_path: Path) -> None:
 
 
 FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, float d, float e, float f,
-    float g, float h, float i, float j, float k) {
+    float g, float h, float i, float j, float k, float l, float m) {
     a = LeakyRelu<alpha=0.3>(x)
     b = Sigmoid(x)
     c = Tanh(x)
@@ -52,6 +53,12 @@ FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, floa
     j = Abs(x)
     k0 = Add(j, one)
     k = Reciprocal(k0)
+    l = Erf(x)
+    m0 = Div(x, root)
+    m1 = Erf(m0)
+    m2 = Add(m1, unit)
+    m3 = Mul(x, m2)
+    m = Mul(m3, one)
 }"""
 
 PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
@@ -77,7 +84,7 @@ POOLS = """pools (float[2,4,9,7] x) => (float a, float b, float c, float d, floa
 }"""
 
 MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
-    float a, float b, float c, float d, float e, float f, float g) {
+    float a, float b, float c, float d, float e, float f, float g, float h) {
     p, q = Split<axis=1>(x, parts)
     r = Concat<axis=1>(q, p, z)
     a = Relu(r)
@@ -94,19 +101,30 @@ MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
     f = Concat<axis=3>(f1, z)
     g0 = Reshape(z, flat)
     g = Softmax<axis=0>(g0)
+    h0 = Sub(x, z)
+    h1 = Pad(h0, more, value)
+    h = Neg(h1)
 }"""
 
-DENSE = """dense (float[3,20] x, float[1,4,9] z) => (float a, float b, float c) {
+DENSE = """dense (float[3,20] x, float[1,4,9] z) => (
+    float a, float b, float c, float d, float e, float f) {
     a0 = Gemm<alpha=0.5, beta=2.0>(x, w, bias)
     a = Tanh(a0)
     b = MatMul(z, v)
     c0 = Gemm<transB=1>(x, u)
     c = Add(c0, x)
+    d0 = LayerNormalization(c, s, t)
+    d = Relu(d0)
+    e0 = Transpose<perm=[0,2,1]>(z)
+    e1 = MatMul(z, e0)
+    e = Mul(e1, half)
+    f0 = MatMul(e, z)
+    f = Gather<axis=1>(f0, last)
 }"""
 
 
 def functions() -> onnx.ModelProto:
-    return with_constants(parsed(FUNCTIONS), one=0.5)
+    return with_constants(parsed(FUNCTIONS), one=0.5, unit=1.0, root=2**0.5)
 
 
 def pairs() -> onnx.ModelProto:
@@ -122,14 +140,16 @@ def movement() -> onnx.ModelProto:
     model = parsed(MOVEMENT)
     whole = {"starts": [3, 5], "ends": [0, -9], "axes": [2, 1], "steps": [-1, -2], "flat": [12, -1]}
     pads = [0, 1, -1, 2, 0, 0, 1, 1]
-    with_constants(model, parts=[2, 4], pads=pads, value=1.5, last=[4], **whole)
+    more = [0, 1, 0, 0, 0, 2, 0, 0]  # of channels: what is padded may lie inside already
+    with_constants(model, parts=[2, 4], pads=pads, more=more, value=1.5, last=[4], **whole)
     factors = numpy_helper.from_array(np.array([1, 1, 2, 3], np.float32), "factors")
     model.graph.initializer.append(factors)
     return model
 
 
 def dense() -> onnx.ModelProto:
-    return parsed(DENSE, {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20)})
+    weights = {"w": (20, 7), "bias": (7,), "v": (9, 5), "u": (20, 20), "s": (20,), "t": (20,)}
+    return with_constants(parsed(DENSE, weights), half=0.5, last=-1)
 
 
 FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, dense)}
@@ -219,3 +239,17 @@ def test_channels_that_fill_no_block(target: str, tmp_path: Path) -> None:
     assert exported.memory.arena_bytes <= 3 * 24 * plane + 512
     kept = sum(int(np.prod(shape)) for shape in weights.values()) * 4
     assert exported.weight_bytes == kept
+
+
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+def test_a_softmax_along_one_block(tmp_path: Path) -> None:
+    """The compiler does it on rows of the blocked tensor."""
+    block = host_target().block
+    model = parsed(
+        f"soft (float[1,{block},4,5] x) => (float y) "
+        "{ a = Conv(x, w)\n b = Softmax<axis=1>(a)\n y = Conv(b, v) }",
+        {"w": (block, block, 1, 1), "v": (3, block, 1, 1)},
+    )
+    compiled = check(model, tmp_path)
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["convolve", "softmax", "convolve"]

@@ -114,7 +114,14 @@ def test_every_layer(dtype: str, tmp_path: Path) -> None:
     g.add("Flatten", "f", "p")
     weight = (*g.scales["p"], *g.weights((5, 20), 5), g.bias(5), *g.scaled("y", 0.01))
     g.add("QGemm", "y", "f", *weight, domain=MICROSOFT, transB=1)
-    pack = packed(g.model(shape, ["m", "k", "y"]), tmp_path)
+    windows = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    for name, counted in (("v", 0), ("w", 1)):
+        given_ = ("k", *g.scales["k"], *g.scaled(name))
+        attributes = {**windows, "count_include_pad": counted}
+        g.add("QLinearAveragePool", name, *given_, domain=MICROSOFT, **attributes)
+    gated = ("k", *g.scales["k"], "p", *g.scales["p"], *g.scaled("z"))
+    g.add("QLinearMul", "z", *gated, domain=MICROSOFT)
+    pack = packed(g.model(shape, ["m", "k", "y", "v", "w", "z"]), tmp_path)
     compiled = same_bits(pack, tmp_path, shape)
     again = same_bits(
         pack, tmp_path / "b", shape, weights="callback", ports="arena", buffer_bytes=600
@@ -124,15 +131,16 @@ def test_every_layer(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("avx" not in host_target().isa, reason="ONNX Runtime rounds otherwise here")
-def test_sums_of_all_bytes(tmp_path: Path) -> None:
-    """All pairs, with scales that do not divide: where products and sums are rounded shows."""
+@pytest.mark.parametrize(("operator", "scale"), [("QLinearAdd", None), ("QLinearMul", 2.0)])
+def test_pairs_of_all_bytes(operator: str, scale: float | None, tmp_path: Path) -> None:
+    """With scales that do not divide: where products and sums are rounded shows."""
     g, shape = Graph("uint8", 0), (1, 256, 256)
     g.add("QuantizeLinear", "q", "x", *g.scaled("q", 1.0))
     names = []
     for number in range(12):
         g.add("Transpose", f"t{number}", "q", perm=[0, 2, 1])
-        parts = ("q", *g.scaled("a"), f"t{number}", *g.scaled("b"), *g.scaled(f"s{number}"))
-        names.append(g.add("QLinearAdd", f"s{number}", *parts, domain=MICROSOFT))
+        parts = ("q", *g.scaled("a"), f"t{number}", *g.scaled("b", scale), *g.scaled(f"s{number}"))
+        names.append(g.add(operator, f"s{number}", *parts, domain=MICROSOFT))
     pack = packed(g.model(shape, names), tmp_path)
     compiled = Compiled.of(pack, tmp_path / "c")
     zero = int(numpy_helper.to_array(g.tensors[1]))
@@ -140,6 +148,37 @@ def test_sums_of_all_bytes(tmp_path: Path) -> None:
     _, outputs = compiled.run(inputs)
     for name, expected in answers(pack.model_path, inputs, optimise=True).items():
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(1, 13), (2, 13), (1, 12)])
+def test_a_softmax_of_bytes(axis: int, opset: int, tmp_path: Path) -> None:
+    g, shape = Graph("uint8", 4), (2, 30, 7)
+    source = g.quantized()
+    scales = (*g.scales[source], *g.scaled("s", 1 / 256))
+    zero = g.constant(np.array(0, np.uint8))
+    g.scales["s"] = scales[2], zero
+    given_ = (source, *scales[:3], zero)
+    g.add("QLinearSoftmax", "s", *given_, domain=MICROSOFT, axis=axis, opset=opset)
+    same_bits(packed(g.model(shape, ["s"]), tmp_path), tmp_path, shape)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_what_is_made_of_one_byte_is_looked_up(dtype: str, tmp_path: Path) -> None:
+    """Hard and smooth swish, floats inside: a table each, and no memory for factors."""
+    g, shape = Graph(dtype, 6), (1, 3, 5, 7)
+    source = g.quantized()
+    g.add("DequantizeLinear", "f", source, *g.scales[source])
+    g.add("HardSigmoid", "h", "f", alpha=1 / 6)
+    g.add("QuantizeLinear", "b", "h", *g.scaled("b", 1 / 128))
+    parts = (source, *g.scales[source], "b", *g.scales["b"])
+    g.add("QLinearMul", "s", *parts, *g.scaled("s"), domain=MICROSOFT)
+    g.add("QLinearSigmoid", "t", "s", *g.scales["s"], *g.scaled("t", 1 / 256), domain=MICROSOFT)
+    both = ("s", *g.scales["s"], "t", *g.scales["t"])
+    g.add("QLinearMul", "y", *both, *g.scaled("y"), domain=MICROSOFT)
+    compiled = same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape)
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["quantize", "look_up", "dequantize"]
+    assert compiled.exported.memory.arena_bytes <= int(np.prod(shape)) + 64
 
 
 @st.composite

@@ -89,7 +89,7 @@ def test_more_memory_is_less_work(integers: bool, tmp_path: Path) -> None:
         rows.append([step.bands.rows for step in memory.steps if step.bands is not None])
     assert all(few <= many for few, many in zip(rows[0], rows[2], strict=True))
     assert rows[0] < rows[2]
-    with pytest.raises(ExportError, match=f"at least {least} bytes"):
+    with pytest.raises(ExportError, match=f"the smallest that works {least}$"):
         export_c(pack, Options(arena_bytes=least - 1))
     compiled = Compiled.of(pack, tmp_path / "c", ports="arena", arena_bytes=1 << 20)
     _same(compiled, pack, integers)
@@ -105,6 +105,36 @@ def test_rows_that_cannot_be_brought(tmp_path: Path) -> None:
     compiled.fails = False
     assert compiled.run(inputs_for(IMAGE))[0] == 0
     assert set(compiled.rows) == set(range(32))
+
+
+@needs_compiler
+@pytest.mark.parametrize("inputs_by", ["memory", "callback"])
+def test_bytes_in_and_out(inputs_by: str, tmp_path: Path) -> None:
+    """The same answers as of floats, once the caller has made bytes of them and the other way round."""
+    pack = _tunnels(tmp_path, 2, integers=True)
+    image = inputs_for(IMAGE)["image"]
+    floats = Compiled.of(pack, tmp_path / "c")
+    _, expected = floats.run({"image": image})
+    compiled = Compiled.of(pack, tmp_path / "b", inputs=inputs_by, byte_ports=True)
+    network = compiled.exported.api.network
+    (name,) = expected
+    first, last = network.quantised["image"], network.quantised[name]
+    limits = np.iinfo(first.dtype)
+    numbers = np.rint(image / np.float32(first.scale)) + first.zero
+    given_ = np.clip(numbers, limits.min, limits.max).astype(first.dtype)
+    status, outputs = compiled.run({"image": given_})
+    assert status == 0
+    scaled = (outputs[name].astype(np.int32) - last.zero).astype(np.float32)
+    np.testing.assert_array_equal(scaled * np.float32(last.scale), expected[name])
+    if inputs_by == "memory":
+        assert compiled.exported.memory.arena_bytes <= floats.exported.memory.arena_bytes
+    header = (tmp_path / "b" / "model.h").read_text()
+    assert f"#define MODEL_IMAGE_ZERO {first.zero}\n" in header
+
+
+def test_floats_have_no_bytes(tiny_pack: Pack) -> None:
+    with pytest.raises(ExportError, match="no input is quantised first"):
+        export_c(tiny_pack, Options(byte_ports=True))
 
 
 def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
@@ -164,6 +194,32 @@ def bottlenecks(draw: st.DrawFn) -> Drawn:
     graph = helper.make_graph(g.nodes, "g", given_, [result], g.tensors)
     opsets = [helper.make_opsetid("", 17)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9), shape, False
+
+
+@needs_compiler
+def test_a_bottleneck_ends_where_the_next_one_would_begin(tmp_path: Path) -> None:
+    """Of MobileNetV1's layers each is the last of one and the first of the next: it is part of one only."""
+    model = parsed(
+        """v1 (float[1,3,16,16] x) => (float y) {
+            a = Conv<strides=[2,2], pads=[1,1,1,1]>(x, stem)
+            b = Conv<group=32, pads=[1,1,1,1]>(a, own)
+            c = Conv(b, wide)
+            d = Conv<group=32, pads=[1,1,1,1], strides=[2,2]>(c, other)
+            y = Conv(d, last)
+        }""",
+        {
+            "stem": (32, 3, 3, 3),
+            "own": (32, 1, 3, 3),
+            "wide": (32, 32, 1, 1),
+            "other": (32, 1, 3, 3),
+            "last": (32, 32, 1, 1),
+        },
+    )
+    compiled = Compiled.of(packed(model, tmp_path), tmp_path / "c")
+    given_ = inputs_for({"x": (1, 3, 16, 16)})
+    agree(compiled.run(given_)[1], answers(tmp_path / "source.onnx", given_))
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["bottleneck", "convolve", "convolve"]
 
 
 @needs_compiler

@@ -6,6 +6,7 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
+from models.whole_files import check_writable
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
@@ -19,7 +20,6 @@ from pipeline.planning.plan import Choice
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import tile_keys
-from pipeline.profiles.whole_files import check_writable
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import no_weights, written

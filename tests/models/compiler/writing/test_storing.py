@@ -87,7 +87,9 @@ def test_each_row_of_a_matrix_has_a_scale(model: object, tmp_path: Path) -> None
 def test_weights_that_are_no_numbers_are_refused_by_name(
     value: float, store: Store, tmp_path: Path
 ) -> None:
-    with pytest.raises(CompileError, match=r"weights '\w+' have NaN or infinite numbers"):
+    with pytest.raises(
+        CompileError, match=r"weights 'w': 1 of 32768 are NaN or infinite: .* stored"
+    ):
         stored(with_weight(gemm(), value), tmp_path, store, [])
 
 
@@ -107,17 +109,22 @@ def test_numbers_beyond_16_bits_keep_their_weights_as_they_are(tmp_path: Path) -
         "float16",  # the chunks without that number
     }
     assert any(
-        "stay float32: its largest number is 7e+04, more than fp16 holds" in w for w in warned
+        "stay float32: the largest number is 7e+04, more than fp16 holds" in w for w in warned
     )
 
 
-def test_a_weight_with_two_uses_is_stored_as_it_is(tmp_path: Path) -> None:
-    model = parsed(
+def test_where_nothing_becomes_shorter_the_pack_is_that_of_fp32_and_compile_says_so(
+    tmp_path: Path,
+) -> None:
+    model = parsed(  # a weight with two uses stays as it is
         "two (float[64,64] x) => (float[64,64] y) { z = MatMul(x, w)\n y = Add(z, w) }",
         {"w": (64, 64)},
     )
-    pack = stored(model, tmp_path, "int8", [])
-    assert all(encodings(span) == ["bytes"] for span in pack.manifest.spans)
+    warned: list[str] = []
+    plain, asked = (stored(model, tmp_path, store, warned) for store in ("fp32", "int8"))
+    assert asked.manifest.spans == plain.manifest.spans
+    assert asked.manifest.store == "fp32"
+    assert [text.partition(",")[0] for text in warned] == ["--store int8 makes no weights shorter"]
 
 
 def test_a_gpu_reads_weights_as_they_are(tiny_onnx: Path, tmp_path: Path) -> None:
