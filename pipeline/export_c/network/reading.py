@@ -58,7 +58,7 @@ def _not_as_computed(store: Store) -> str:
         return "some weights are 8-bit integers in the source and computed as floats; no C expands them"
     return (
         f"its weights are stored as {store}, so the pack has no whole graph; export one that was compiled "
-        "without --store: in C weights are floats anyway"
+        "without --store: C has weights as they are computed with"
     )
 
 
