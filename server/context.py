@@ -15,6 +15,7 @@ from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
+from server.memory.trimming import Trimming
 from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
@@ -74,6 +75,7 @@ class Context:
         )
         self.metrics = Metrics()
         self.budget = Budget(settings.budget)
+        self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
         #: Its size is known when the models are.

@@ -15,6 +15,8 @@ from models.images.placement import Size
 # Rows that are made at a time, and how many of those before them are kept: windows of convolutions overlap.
 _BAND_ROWS = 16
 _KEPT_ROWS = 8
+# Rows that are copied from a picture at a time.
+_COPIED_ROWS = 64
 _NO_ROWS = 0, 0
 
 
@@ -36,7 +38,12 @@ class StoredPixels:
     band_rows = _BAND_ROWS
 
     def __init__(self, image: Image.Image) -> None:
-        self._pixels = np.array(image)
+        width, height = image.size
+        self._pixels = np.empty((height, width, 3), np.uint8)
+        # Pillow gives an array as bytes, which it joins of parts: of all at once it would be there thrice.
+        for row in range(0, height, _COPIED_ROWS):
+            end = min(row + _COPIED_ROWS, height)
+            self._pixels[row:end] = np.asarray(image.crop((0, row, width, end)))
         self.n_bytes = self._pixels.nbytes
 
     def rows(self, first: int, end: int) -> NDArray[np.float32]:

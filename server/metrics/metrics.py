@@ -149,8 +149,9 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
-        self._memory = MemoryCollector()
-        self.registry.register(self._memory)
+        #: What the process holds.
+        self.memory = MemoryCollector()
+        self.registry.register(self.memory)
 
     def watch(
         self,
@@ -177,7 +178,7 @@ class Metrics:
 
     def models_follow(self) -> None:
         """Take what the process holds now for what it holds beside its models."""
-        self._memory.base = process_memory()
+        self.memory.base = process_memory()
 
     def expect(self, model: str, version: str | None) -> None:
         """Make the series of ``model`` exist before its first request, so that rates start at 0.

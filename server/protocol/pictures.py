@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import Request
 
 from models.images.placement import Size
+from models.images.preprocess import Preprocess
+from models.images.rows import PictureTensor
 from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
@@ -45,6 +48,7 @@ async def read_picture(
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
+        TooLargeError: there is less memory for requests than it takes to decode.
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
@@ -69,11 +73,25 @@ async def read_picture(
             # All at once: who waits for more while it holds something may wait for its like.
             waiting = picture_sweep_bytes(pack.manifest, min(pixels, recipe.most_held_bytes))
             await exchange.hold(max(held + pixels, waiting))
-            photograph = await to_its_end(asyncio.to_thread(decode, path, limits))
-            tensor = await to_its_end(asyncio.to_thread(recipe.tensor, photograph.image))
+            making = asyncio.to_thread(_made_and_trimmed, context, recipe, path, limits)
+            tensor, size = await to_its_end(making)
         seconds = time.perf_counter() - started
         context.metrics.preprocess(name, seconds)
-    size = photograph.size
-    del photograph
     await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
     return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+
+
+def _made(recipe: Preprocess, path: Path, limits: PictureLimits) -> tuple[PictureTensor, Size]:
+    """Return what the photograph in ``path`` is to a network, and its size; blocks; raises as decode."""
+    photograph = decode(path, limits)
+    return recipe.tensor(photograph.image), photograph.size
+
+
+def _made_and_trimmed(
+    context: Context, recipe: Preprocess, path: Path, limits: PictureLimits
+) -> tuple[PictureTensor, Size]:
+    """As ``_made``, whose pixels are gone when the heap is looked at."""
+    try:
+        return _made(recipe, path, limits)
+    finally:
+        context.trimming.look()

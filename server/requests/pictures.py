@@ -7,15 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import (
+    ExifTags,
+    Image,
+    ImageFile,
+    ImageOps,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
 from PIL.JpegImagePlugin import JpegImageFile
 
 from models.images.placement import Size
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, TooLargeError
 from server.settings.sizes import format_size
 
 # Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+# What reads them is here from the start. Else the first file that is neither JPEG nor PNG, or is broken,
+# would have Pillow import all that it has: 50 modules, of the memory of requests.
+Image.preinit()
+_OTHERS = (TiffImagePlugin, WebPImagePlugin)
 
 # Bytes a pixel as Pillow has it, and as RGB: floats become grey on the way.
 _MODE_BYTES = {"RGB": 4, "F": 9}
@@ -132,7 +145,8 @@ def decode(path: Path, limits: PictureLimits) -> Photograph:
     """Return the picture in ``path``, turned as its EXIF orientation says; blocks.
 
     Raises:
-        InvalidRequestError: it is not a picture, is damaged, or decoding would take more than ``limits``.
+        InvalidRequestError: it is not a picture, is damaged, or has more pixels than ``limits`` allow.
+        TooLargeError: decoding it would take more memory than they do.
     """
     with _opened(path, limits) as image:
         return _decoded(image, limits)
@@ -140,7 +154,7 @@ def decode(path: Path, limits: PictureLimits) -> Photograph:
 
 @contextlib.contextmanager
 def _opened(path: Path, limits: PictureLimits) -> Iterator[ImageFile.ImageFile]:
-    """Yield the picture in ``path``; what its decoder raises inside becomes an InvalidRequestError."""
+    """Yield the picture in ``path``; what its decoder raises inside is the client's error."""
     try:
         with warnings.catch_warnings():
             # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
@@ -148,7 +162,7 @@ def _opened(path: Path, limits: PictureLimits) -> Iterator[ImageFile.ImageFile]:
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_FORMATS) as image:
                 yield image
-    except InvalidRequestError:
+    except (InvalidRequestError, TooLargeError):
         raise
     except UnidentifiedImageError as exc:
         raise InvalidRequestError("not an image that can be read") from exc
@@ -179,7 +193,7 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
     """Refuse a picture that is over ``limits``; ``size`` is what it has in its file.
 
     Raises:
-        InvalidRequestError: it is.
+        InvalidRequestError: of pixels. TooLargeError: of memory.
     """
     if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
         raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
@@ -190,7 +204,7 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
         )
     needed = _needed_bytes(image, image.size, limits)
     if needed > limits.max_bytes:
-        raise InvalidRequestError(
+        raise TooLargeError(
             f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "
             f"there are {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
         )

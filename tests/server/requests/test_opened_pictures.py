@@ -1,6 +1,8 @@
 """Pictures as they come: modes, orientations, sizes; what is decoded and what is refused."""
 
 import struct
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, TooLargeError
 from server.requests.pictures import Photograph, PictureLimits, decode, decoding_bytes
 
 WIDTH, HEIGHT = 61, 43
@@ -183,8 +185,21 @@ def test_memory_is_known_before_a_pixel_is_decoded(saved: Saved, name: str) -> N
         assert decode(path, short).image.size < (WIDTH, HEIGHT)
         return
     for read in (decoding_bytes, decode):
-        with pytest.raises(InvalidRequestError, match=r"61x43 pixels.*request_memory"):
+        with pytest.raises(TooLargeError, match=r"61x43 pixels.*request_memory"):
             read(path, short)
+
+
+def test_a_file_that_is_no_picture_has_nothing_imported() -> None:
+    """Pillow would import all of its plugins to look for one, a megabyte that stays."""
+    code = (
+        "import sys; from pathlib import Path; from server.requests import pictures\n"
+        "before = set(sys.modules)\n"
+        "try: pictures.decode(Path(sys.argv[1]), pictures.PictureLimits(1, 1))\n"
+        "except pictures.InvalidRequestError: print(len(set(sys.modules) - before))\n"
+    )
+    command = [sys.executable, "-c", code, __file__]
+    root = Path(__file__).parents[3]
+    assert subprocess.run(command, check=True, capture_output=True, cwd=root).stdout == b"0\n"
 
 
 def test_a_ppm_as_text_is_refused_by_its_header(tmp_path: Path) -> None:
