@@ -64,7 +64,7 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
         < total(metrics, "layerstream_memory_bytes{")
         <= total(metrics, "layerstream_budget_used_bytes")
     )
-    assert total(metrics, "layerstream_budget_used_bytes") <= 2560 << 10
+    assert total(metrics, "layerstream_budget_used_bytes") <= 2816 << 10
 
 
 def total(metrics: str, prefix: str) -> float:
