@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.export_c.errors import ExportError
@@ -41,12 +41,22 @@ def _check_free(destination: Path, files: Mapping[str, Content], force: bool) ->
         return
     if not destination.is_dir():
         raise ExportError(f"{destination}: exists and is no folder")
+    stranger = _stranger([path.name for path in destination.iterdir()], files)
+    if stranger is not None:
+        raise ExportError(f"{destination}: has {stranger!r}, which no export wrote; not replaced")
     if not force:
         raise ExportError(f"{destination}: exists; replace what is in it with --force")
-    suffixes = (".c", ".h", ".weights")
-    others = sorted(path.name for path in destination.iterdir() if path.suffix not in suffixes)
-    if others:
-        raise ExportError(f"{destination}: has {others[0]!r}, which no export wrote; not replaced")
+
+
+def _stranger(present: Sequence[str], files: Iterable[str]) -> str | None:
+    """Return the first that is of no export: all of one have one name, that of ``files`` or another."""
+    names = sorted({Path(name).stem for name in (*files, *present)})
+    strangers = [
+        sorted(set(present) - {f"{name}{suffix}" for suffix in (".c", ".h", ".weights")})
+        for name in names
+    ]
+    fewest = min(strangers, key=len)
+    return fewest[0] if fewest else None
 
 
 def _write(path: Path, content: Content) -> int:

@@ -158,9 +158,12 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
     assert [path.name for path in folder.parent.iterdir()] == ["c"]
     write_export(export_c(tiny_pack, Options(prefix="other")), folder, force=True)
     assert sorted(path.name for path in folder.iterdir()) == ["other.c", "other.h"]
-    (folder / "mine.txt").write_text("")
-    with pytest.raises(ExportError, match=r"'mine.txt'"):
-        write_export(full, folder, force=True)
+    for mine in ("mine.txt", "main.c"):
+        (folder / mine).write_text("")
+        for force in (True, False):
+            with pytest.raises(ExportError, match=f"'{mine}'"):
+                write_export(full, folder, force=force)
+        (folder / mine).unlink()
     shutil.rmtree(folder)
     folder.write_text("")
     with pytest.raises(ExportError, match="no folder"):
