@@ -85,7 +85,7 @@ def export(
     if exported.weight_bytes > _MANY_BYTES and weights == "const":
         warn(
             f"{format_size(exported.weight_bytes)} of constants take a C compiler about "
-            f"{format_size(75 * exported.weight_bytes)} of memory; --weights callback takes none"
+            f"{format_size(60 * exported.weight_bytes)} of memory; --weights callback takes none"
         )
     document = _document(exported, sizes, output)
     if as_json:
