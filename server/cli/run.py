@@ -1,7 +1,6 @@
 """``layerstream run``: answer one request on the command line."""
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -148,7 +147,8 @@ def run(
         save_outputs(output, found.tensors)
     if draw is not None and picture is not None:
         save_drawing(draw, picture, found.boxes or [])
-    document = {**plan.as_dict(), "request_bytes": held, "reads": len(plan.groups)}
+    with_request = {"request_bytes": held, "total_bytes": plan.total_bytes + held}
+    document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
     result = Result(opened, document, found, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
@@ -160,23 +160,21 @@ def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
     A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
-    have the rest. Here is one request, which holds exactly ``held`` bytes; the plan counts them as its own.
+    have the rest. Here is one request, which holds exactly ``held`` bytes.
 
     Raises:
         PlanError, RefusedError: there is none.
     """
     if total is None:
-        plan = fit(*candidate.question).plan
-    else:
-        budget = Budget(total)
-        if held >= total:
-            raise PlanError(
-                f"{candidate.pack.name}: the tensors of the request take {sized(held)}, the budget is "
-                f"{sized(total)}"
-            )
-        budget.set_aside(held, ())
-        plan = share_budget([candidate], budget).plans()[0].plan
-    return replace(plan, io_bytes=plan.io_bytes + held)
+        return fit(*candidate.question).plan
+    if held >= total:
+        raise PlanError(
+            f"{candidate.pack.name}: the tensors of the request take {sized(held)}, the budget is "
+            f"{sized(total)}"
+        )
+    budget = Budget(total)
+    budget.set_aside(held, ())
+    return share_budget([candidate], budget).plans()[0].plan
 
 
 def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool) -> int:
