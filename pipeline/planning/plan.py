@@ -138,7 +138,7 @@ class Plan:
             "architecture": self.architecture.name,
             "total_bytes": self.total_bytes,
             "weight_bytes": self.weight_bytes,
-            **{f"{kind}_bytes": n_bytes for kind, n_bytes in self.memory.items()},
+            **{f"{kind.removesuffix('s')}_bytes": taken for kind, taken in self.memory.items()},
             "largest_chunk_bytes": self.largest_chunk_bytes,
             "read_bytes": self.read_bytes,
             "reads": [asdict(group) for group in self.groups],

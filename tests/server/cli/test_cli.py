@@ -283,6 +283,9 @@ def test_run_repeats_warm(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """As bench measures; the first answer stays apart, and what was JSON without it is JSON with it."""
     image = write(tmp_path / "cat.png", picture())
     once = cli("run", tiny, "--image", image, "--json").document
+    plan = once["plan"]
+    parts = ("weight", "arena", "scratch", "io", "session", "object", "request")
+    assert plan["total_bytes"] == sum(plan[f"{part}_bytes"] for part in parts)
     often = cli("run", tiny, "--image", image, "--repeat", 3, "--json").document
     repeats = often.pop("repeats")
     assert often.keys() == once.keys()
