@@ -33,9 +33,9 @@ class Options:
     """What the user decides.
 
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
-    (None: as large as the compiler's chunks for so many weights). ``ports``: whose memory inputs and
-    outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory, or a
-    callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
+    (None: as large as the compiler's chunks, at most a quarter of the arena). ``ports``: whose memory
+    inputs and outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory,
+    or a callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
     ``byte_ports``: inputs that are quantised first and outputs that are quantised last are bytes.
     """
 
@@ -77,7 +77,7 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
     stored = store(memory.steps)
     loads = None
     if api.reads:
-        loads = plan_loads(memory.steps, stored, options.buffer_bytes)
+        loads = plan_loads(memory.steps, stored, memory.arena_bytes, options.buffer_bytes)
     source = Source(api, program, memory, stored, loads)
     file = weights_file(stored) if api.reads else b""
     said = f"{made_by}: {pack.name}, version {pack.version}, of {pack.manifest.source.file}"

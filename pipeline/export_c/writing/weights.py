@@ -107,17 +107,20 @@ class Loads:
         return max(ends, default=0)
 
 
-def plan_loads(steps: Sequence[Step], stored: Stored, limit: int | None) -> list[Loads]:
+def plan_loads(
+    steps: Sequence[Step], stored: Stored, arena_bytes: int, limit: int | None
+) -> list[Loads]:
     """Return what each step reads into a buffer of ``limit`` bytes.
 
-    ``limit``: None: as many as the compiler's chunks have for so many weights, or more if one filter does.
+    ``limit``: None: as many as the compiler's chunks have for so many weights, but of a network with a
+    small arena a quarter of it; more if one filter does.
 
     Raises:
         ExportError: a step needs more, even for one filter; the message says how many do for all.
     """
     if limit is None:
         least = max((_loads(step, stored, 0).n_bytes for step in steps), default=0)
-        limit = max(least, default_chunk_bytes(stored.weight_bytes))
+        limit = max(least, min(default_chunk_bytes(stored.weight_bytes), arena_bytes // 4))
     loads = [_loads(step, stored, limit) for step in steps]
     most = max(range(len(steps)), key=lambda n: loads[n].n_bytes, default=None)
     if most is not None and loads[most].n_bytes > limit:

@@ -54,7 +54,7 @@ def export(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Memory for weights that a callback reads. Default: of a few filters.",
+            help="Memory for weights that a callback reads. Default: at most a quarter of the arena.",
         ),
     ] = None,
     io_bytes: Annotated[
