@@ -35,7 +35,7 @@ class Options:
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
     (None: as large as the compiler's chunks, at most a quarter of the arena). ``ports``: whose memory
     inputs and outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory,
-    or a callback brings their rows. ``arena_bytes``: the most that the arena may have; None: as few as it can.
+    or a callback brings their rows. ``arena_bytes``: the most that the arena may have; None: the fewest.
     ``byte_ports``: inputs that are quantised first and outputs that are quantised last are bytes.
     """
 
