@@ -93,6 +93,11 @@ def _dataset(name: str, data: Path | None, split: str | None) -> Dataset:
                 f"{name!r} is not cifar10, bccd or voc: --data is where one of these is",
                 param_hint="--dataset",
             )
+        if Path(name).is_file():
+            raise typer.BadParameter(
+                f"{name} is a file: name its data set, cifar10, bccd or voc, and give it as --data",
+                param_hint="--dataset",
+            )
         return read_folder(Path(name))
     if data is None:
         raise typer.BadParameter(f"{name} needs --data: where it is", param_hint="--dataset")

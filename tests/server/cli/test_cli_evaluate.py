@@ -68,6 +68,7 @@ def test_what_cannot_be_evaluated_is_said(source: Path, tmp_path: Path, cli: Cli
     for words, said in (
         (("--dataset", "cifar10"), "needs --data"),
         (("--dataset", tmp_path / "none"), "no such folder"),
+        (("--dataset", __file__), "give it as --data"),
         (("--dataset", pictures, "--data", pictures), "--data is where"),
         (("--dataset", "bccd", "--data", pictures), "Annotations"),
         (("--dataset", pictures, "--broken", "refuse"), "broken.png"),
