@@ -5,6 +5,8 @@ variant of the network is planned within the limit, and the fastest plan wins.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
@@ -26,6 +28,7 @@ from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it: quickly, and
@@ -57,21 +60,40 @@ class Within:
         self._profile = profile
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
-        self._variants = row_variants(
-            manifest, architecture, profile, wanted.steps, wanted.arena_bytes
+
+    @cached_property  # nothing measured is asked for the least
+    def _variants(self) -> tuple[Variant, ...]:
+        return self._found(self._wanted, self._profile)
+
+    def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
+        return row_variants(
+            self._manifest, self._architecture, profile, wanted.steps, wanted.arena_bytes
         )
 
     def least(self) -> Fitted:
-        """Return the plan of the least memory that is known."""
-        tried = _TRIED[self._wanted.thorough]
-        rows, tiles = _kinds(sorted(self._variants, key=self._promised))
-        least = self._promised(rows[0])
-        likely = rows[:tried] + [item for item in tiles if self._promised(item) < least]
-        plans = list(self._smallest(likely))
-        plan = min(plans, key=self._excess)
+        """Return the plan of the least memory that is known.
+
+        Nobody's times decide on it, and who takes his time finds no larger one: budgets are named to users
+        when nothing is measured yet.
+        """
+        efforts = sorted({False, self._wanted.thorough})
+        plans = [self._least(replace(self._wanted, thorough=effort)) for effort in efforts]
+        return self._judged(min(plans, key=self._excess))
+
+    def _least(self, wanted: Wanted) -> Plan:
+        """Return the smallest plan that is found as quickly as is ``wanted``."""
+        untimed = self._found(wanted, None) if self._knows_rows else self._variants
+        tried = sorted(untimed, key=self._promised)[: _TRIED[wanted.thorough]]
+        plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
-        return self._judged(min(plan, again, key=self._excess))
+        return min(plan, again, key=self._excess)
+
+    @property
+    def _knows_rows(self) -> bool:
+        """Whether anybody can say what plans on rows take: arithmetic, or a profile of them."""
+        profile = self._profile
+        return profile is None or profile.has_row_times(row_network(self._manifest))
 
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""

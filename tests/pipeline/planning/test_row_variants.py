@@ -1,6 +1,7 @@
 """Variants on rows: sketches against plans of the same regions, and what a search finds."""
 
 import itertools
+import random
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written
-from tests.pipeline.made_profiles import profile
+from tests.pipeline.made_profiles import always, profile
 from tests.pipeline.program.promises import check_sketches
 
 AUTO = ARCHITECTURES["auto"]
@@ -95,6 +96,17 @@ def test_scratch_counts_among_activations(tmp_path: Path) -> None:
     plan = fit(found, AUTO, Wanted(arena_bytes=least)).plan
     assert plan.arena_bytes + plan.scratch_bytes + plan.io_bytes == least
     assert plan.scratch_bytes < least < scratch
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_what_is_least_before_a_profile_is_enough_with_one(manifest: Manifest, seed: int) -> None:
+    """Whatever it measured, and however long is searched: budgets are named when nothing is measured."""
+    draw, even = random.Random(seed), profile(manifest)
+    drawn = {key: always(10 ** draw.uniform(-5, -1)) for key in sorted(even.kernels)}
+    measured = even.model_copy(update={"kernels": drawn})
+    least = fit(manifest, AUTO, LEAST).plan.total_bytes
+    for wanted in (LEAST, Wanted(least=True, thorough=True), Wanted(total_bytes=least)):
+        assert fit(manifest, AUTO, wanted, measured).plan.total_bytes <= least
 
 
 def named_bytes(fault: PlanError) -> int:
