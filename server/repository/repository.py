@@ -30,6 +30,7 @@ from server.repository.closing import Closing
 from server.repository.entries import Entries
 from server.repository.entry import Entry, Lost, Unloaded, how_to_load
 from server.repository.expected import Expected
+from server.repository.layout.model_folders import is_model
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Missing, Slot, missing_versions
 from server.repository.layout.wholeness import check_whole
@@ -284,19 +285,12 @@ class Repository:
 
     async def _explained(self, name: str, error: NotFoundError) -> NotFoundError:
         """Return ``error``, or, of a model that lies in the repository unknown, that it is not loaded."""
-        if self._entries.of(name) or not await self._is_on_disk(name):
+        if self._entries.of(name):
+            return error
+        if not await self.presence.has(lambda root: is_model(root, name)):
             return error
         remedy = how_to_load(name) if self._settings.model_control != "none" else ""
         return NotLoadedError(f"model {shown(name)}: in the repository, and not loaded{remedy}")
-
-    async def _is_on_disk(self, name: str) -> bool:
-        """Return whether the repository has a model of that name, as far as its disk answers."""
-        if not await self.presence.is_there():
-            return False
-        try:
-            return name in await asyncio.to_thread(self.names)
-        except (NotFoundError, OSError):
-            return False
 
     @property
     def refusals(self) -> Mapping[str, int]:

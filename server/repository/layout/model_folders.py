@@ -15,8 +15,20 @@ def model_names(root: Path) -> list[str]:
     """
     if not root.is_dir():
         raise NotFoundError(f"repository {root}: no such folder")
-    found = (path for path in root.iterdir() if is_folder(path) and path.name[0] != ".")
-    return sorted(path.name for path in found if _has_versions(path))
+    return sorted(path.name for path in root.iterdir() if is_model(root, path.name))
+
+
+def is_model(root: Path, name: str) -> bool:
+    """Return whether there is a model of that name in ``root``; looks at its folder alone, and blocks."""
+    folder = folder_of(root, name)
+    return folder is not None and _has_versions(folder)
+
+
+def folder_of(root: Path, name: str) -> Path | None:
+    """Return the folder of ``root`` with that name; None: there is none, or it is hidden."""
+    if not name or name[0] == "." or "/" in name or "\0" in name:
+        return None
+    return root / name if is_folder(root / name) else None
 
 
 def _has_versions(folder: Path) -> bool:

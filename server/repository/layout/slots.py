@@ -14,7 +14,7 @@ from models.images.preprocess import read_labels
 from models.packs.pack import Pack, versions
 from server.errors import NotFoundError, shown
 from server.repository.layout.model_config import FILE, ModelConfig, read_model_config
-from server.repository.layout.presence import is_folder
+from server.repository.layout.model_folders import folder_of
 from server.repository.layout.seen import Seen, look, look_at_pack
 from server.repository.layout.versions import Specific, serves_several
 
@@ -50,8 +50,8 @@ def slots(root: Path, model: str) -> list[Slot]:
         NotFoundError: no such model. ModelConfigError: its config.pbtxt. PackError: no version of it is to
             be served. OSError: no access.
     """
-    folder = root / model
-    if not model or model[0] == "." or "/" in model or "\0" in model or not is_folder(folder):
+    folder = folder_of(root, model)
+    if folder is None:
         raise NotFoundError(f"model {shown(model)}: not in the repository")
     config = read_model_config(folder)
     beside = look([folder / FILE, *(folder / file for file in config.label_files.values())])

@@ -1,18 +1,15 @@
 """Where the packs lie is no client's business: no answer has that path, and the log keeps it."""
 
-import asyncio
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from server.protocol.errors import public
-from server.repository.layout.presence import Presence
 from tests.server.conftest import SettingsFactory
-from tests.server.support import LIMIT_SECONDS, Packs, Service, error, inputs_for, serving
+from tests.server.support import Packs, Service, error, inputs_for, serving
 
 NAME = "tiny"
 
@@ -126,26 +123,6 @@ async def test_not_ready_without_the_repository(
         move(repository, elsewhere)
         error(await service.client.post("/v2/repository/index"), 404, "repository: no such folder")
         assert not any(repository.name in text for text in await everything(service))
-
-
-async def test_a_file_system_that_does_not_answer_takes_one_thread(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[int] = []
-    answers = threading.Event()
-
-    def is_folder(path: Path) -> bool:
-        asked.append(threading.get_ident())
-        return answers.wait(LIMIT_SECONDS)
-
-    monkeypatch.setattr("server.repository.layout.presence.is_folder", is_folder)
-    presence = Presence(tmp_path, limit_seconds=0.001)
-    found = await asyncio.gather(*(presence.is_there() for _ in range(50)))
-    assert not any(found)
-    assert len(asked) == 1
-    answers.set()
-    presence = Presence(tmp_path, LIMIT_SECONDS)
-    assert await presence.is_there()
 
 
 @pytest.mark.parametrize("root", ["repository", "./repository"])
