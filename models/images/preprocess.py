@@ -118,16 +118,6 @@ class Preprocess(BaseModel):
         source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
         return min(source, made_bytes(width, height))
 
-    @property
-    def most_held_bytes(self) -> int:
-        """The most that the ``tensor`` of any image holds."""
-        width, height = self.size
-        return (
-            made_bytes(width, height)
-            if self.filter == "darknet"
-            else width * height * _STORED_BYTES
-        )
-
     def work_bytes(self, image: Size) -> int:
         """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
         width, height = self._made_size(image)

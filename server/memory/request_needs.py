@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 from models.detection.decoding import WORK_BYTES
+from models.images.placement import Size
+from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.records.fields import Array
 from server.memory.body_share import room_beside_bodies
@@ -85,6 +87,19 @@ def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:
     return max(held_bytes, taken) + CODEC_BYTES
 
 
+def photograph_bytes(
+    manifest: Manifest, recipe: Preprocess, file_bytes: int, size: Size, pixel_bytes: int
+) -> int:
+    """Return the most that a request with a picture of ``size`` holds, upright or lying, at any time.
+
+    ``recipe``: how the model of ``manifest`` takes it. ``file_bytes``: of its body. ``pixel_bytes``: of a
+    pixel while it is decoded.
+    """
+    ways = size, (size[1], size[0])
+    made = file_bytes + size[0] * size[1] * pixel_bytes + max(map(recipe.work_bytes, ways))
+    return max(made, picture_sweep_bytes(manifest, max(map(recipe.held_bytes, ways))))
+
+
 def picture_bytes(manifest: Manifest) -> int:
     """Return what requests have room for so that one with a photograph is answered; 0: none is.
 
@@ -93,9 +108,9 @@ def picture_bytes(manifest: Manifest) -> int:
     recipe = manifest.preprocess
     if recipe is None or (manifest.detection is None and manifest.classification is None):
         return 0
-    pixels = _PICTURE[0] * _PICTURE[1] * _PIXEL_BYTES
-    made = _FILE_BYTES + pixels + recipe.work_bytes(_PICTURE)
-    return room_beside_bodies(max(made, picture_sweep_bytes(manifest, recipe.held_bytes(_PICTURE))))
+    return room_beside_bodies(
+        photograph_bytes(manifest, recipe, _FILE_BYTES, _PICTURE, _PIXEL_BYTES)
+    )
 
 
 class Need(NamedTuple):

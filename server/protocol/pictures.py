@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fastapi import Request
@@ -17,7 +18,7 @@ from server.codec.framing import check_not_encoded
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.body_share import BodyPart
-from server.memory.request_needs import picture_sweep_bytes
+from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.serving import exchange_of
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
 from server.requests.uninterrupted import to_its_end
@@ -64,15 +65,15 @@ async def read_picture(
             raise InvalidRequestError(fault or f"model {name!r} does not take images")
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
-            held = exchange.lease.held_bytes
+            body = exchange.lease.held_bytes
             limits = PictureLimits(
-                context.settings.max_image_pixels, exchange.room_bytes, recipe.work_bytes
+                *(context.settings.max_image_pixels, exchange.room_bytes),
+                partial(photograph_bytes, pack.manifest, recipe, body),
             )
             # To their ends, or what they take would be counted as free while they take it.
-            pixels = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
+            needed = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
             # All at once: who waits for more while it holds something may wait for its like.
-            waiting = picture_sweep_bytes(pack.manifest, min(pixels, recipe.most_held_bytes))
-            await exchange.hold(max(held + pixels, waiting))
+            await exchange.hold(needed)
             making = asyncio.to_thread(_made_and_trimmed, context, recipe, path, limits)
             tensor, size = await to_its_end(making)
         seconds = time.perf_counter() - started

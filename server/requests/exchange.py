@@ -203,9 +203,9 @@ class Exchange:
 
     @property
     def room_bytes(self) -> int:
-        """The most that it can hold beside its body, whatever bodies in line hold."""
+        """The most that it can hold, its body included, whatever bodies in line hold."""
         others = 0 if self._part is None else self._part.others_bytes
-        return self.lease.room_bytes - self.lease.held_bytes - others
+        return self.lease.room_bytes - others
 
     async def left(self) -> None:
         """Return when the client has gone; nothing else is expected of it once its body has come."""

@@ -37,8 +37,8 @@ _MODE_BYTES = {"RGB": 4, "F": 9}
 _LYING = (5, 6, 7, 8)
 
 
-def _nothing(size: Size) -> int:
-    return 0
+def _decoded_bytes(size: Size, pixel_bytes: int) -> int:
+    return size[0] * size[1] * pixel_bytes
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class PictureLimits:
 
     max_pixels: int
     max_bytes: int
-    #: What is done with a picture of some size takes so much beside it.
-    work_bytes: Callable[[Size], int] = _nothing
+    #: What a picture of some size takes in all, of which a pixel takes so many bytes while it is decoded.
+    needed_bytes: Callable[[Size, int], int] = _decoded_bytes
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,8 @@ def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool
 
 
 def _needed_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
-    """Return what ``image`` takes in all where it is decoded at ``size``, upright or lying."""
-    work = max(limits.work_bytes(size), limits.work_bytes((size[1], size[0])))
-    return size[0] * size[1] * _bytes_a_pixel(image) + work
+    """Return what ``image`` takes in all where it is decoded at ``size``."""
+    return limits.needed_bytes(size, _bytes_a_pixel(image))
 
 
 def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
@@ -133,7 +132,7 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
 
 
 def decoding_bytes(path: Path, limits: PictureLimits) -> int:
-    """Return what ``decode`` and the work after it will take; reads the header; raises as ``decode``."""
+    """Return what the picture takes in all; reads its header; raises as ``decode``."""
     with _opened(path, limits) as image:
         size = image.size
         _shrink(image, limits)
@@ -205,6 +204,6 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
     needed = _needed_bytes(image, image.size, limits)
     if needed > limits.max_bytes:
         raise TooLargeError(
-            f"the image has {size[0]}x{size[1]} pixels, which take {format_size(needed)} to decode; "
-            f"there are {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
+            f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
+            f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
         )
