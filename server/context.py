@@ -175,6 +175,7 @@ class Context:
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
         self.request_memory.capacity_bytes = self.budget.request_bytes
+        self.exchanges.bodies.divide(self.budget.picture_bytes)
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""

@@ -5,10 +5,16 @@ and answers give back what they hold; bodies in line would not, before they have
 together they hold a part at most, and the one that has the turn always finds the rest. A body that is
 larger than the part waits alone.
 
-Invariant: who waits for the turn, or has it, has a part of the share, as large as its body or all of it.
+A body that comes slowly would keep others out of the line as long as it comes. It lies aside, in what
+neither those in line nor a usual photograph need. Where there is no room, it can be ended
+(server/requests/exchanges.py).
+
+Invariant: bodies that hold memory have parts of the line and of what is aside, together as large as they
+are, or all of both.
 """
 
-from server.memory.request_memory import RequestMemory
+from server.errors import BusyError
+from server.memory.request_memory import Lease, RequestMemory
 
 _SHARE = 8
 
@@ -23,43 +29,65 @@ class BodyShare:
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
-        self._pool = RequestMemory(0, memory.limit, keeps_some=False)
+        self.line = RequestMemory(0, memory.limit, keeps_some=False)
+        self.aside = RequestMemory(0, memory.limit, keeps_some=False)
+        self.divide()
+
+    def divide(self, photograph_bytes: int = 0) -> None:
+        """Divide the memory as large as it is now; ``photograph_bytes`` are left for a usual photograph."""
+        room = self._memory.room_bytes
+        self.line.capacity_bytes = room // _SHARE
+        self.aside.capacity_bytes = max(room - room // _SHARE - photograph_bytes, 0)
 
     @property
-    def pool(self) -> RequestMemory:
-        """It, as large as it is now."""
-        self._pool.capacity_bytes = self._memory.room_bytes // _SHARE
-        return self._pool
+    def waiting(self) -> int:
+        """Bodies that wait for a part."""
+        return self.line.waiting + self.aside.waiting
 
 
 class BodyPart:
     """What one body of ``client`` holds of ``share``, until it is closed."""
 
     def __init__(self, share: BodyShare, client: str) -> None:
-        self._share = share
-        self._client = client
-        self._held_bytes = 0
+        self.line = Lease(share.line, client)
+        self.aside = Lease(share.aside, client)
+        self._n_bytes = 0
 
     @property
     def others_bytes(self) -> int:
-        """The most that other bodies in line hold of the memory of requests while this one has its part."""
-        return max(self._share.pool.capacity_bytes - self._held_bytes, 0)
+        """The most that others in line hold of the memory of requests while this one has its part."""
+        return max(self.line.room_bytes - self.line.held_bytes, 0)
 
-    async def hold(self, n_bytes: int | None) -> None:
-        """Hold a part for a body of ``n_bytes``; None: nobody knows how long it is. Once is enough.
+    async def hold(self, n_bytes: int, *, is_all: bool = True, is_slow: bool = False) -> None:
+        """Hold a part for a body of ``n_bytes``, or of which as many have come where not ``is_all``.
+
+        ``is_slow``: it comes slowly.
 
         Raises:
-            BusyError: too many wait.
+            BusyError: too many wait, or a slow one has no room to grow.
         """
-        if self._held_bytes:
-            return
-        pool = self._share.pool
-        wanted = pool.capacity_bytes if n_bytes is None else min(n_bytes, pool.capacity_bytes)
-        await pool.take(wanted, self._client)
-        self._held_bytes = wanted
+        self._n_bytes = n_bytes
+        if not self.line.held_bytes:
+            lies_aside = self.aside.held_bytes > 0
+            if (is_slow or lies_aside) and self.aside.hold_at_once(n_bytes):
+                return
+            if lies_aside:  # it would wait with memory in its hands
+                raise slow_error()
+            most = self.line.room_bytes
+            await self.line.hold(min(n_bytes, most) if is_all else most)
+        await self.aside.hold(min(max(n_bytes - self.line.held_bytes, 0), self.aside.room_bytes))
+
+    def step_aside(self) -> None:
+        """Leave the line to others, if there is room aside."""
+        if self.line.held_bytes and self.aside.hold_at_once(self._n_bytes):
+            self.line.close()
 
     def close(self) -> None:
         """Give the part back."""
-        if self._held_bytes:
-            self._share.pool.give(self._held_bytes, self._client)
-            self._held_bytes = 0
+        self.line.close()
+        self.aside.close()
+
+
+def slow_error() -> BusyError:
+    """Return why a photograph that comes slowly is ended."""
+    return BusyError("the photograph comes slowly, and there is no memory for others meanwhile")

@@ -198,7 +198,8 @@ class Lease:
     """What one request holds of ``memory``, until it is closed."""
 
     def __init__(self, memory: RequestMemory, client: str = "") -> None:
-        self._memory = memory
+        #: What it is of.
+        self.memory = memory
         self.client = client
         self.held_bytes = 0
         #: It waits for more.
@@ -207,24 +208,24 @@ class Lease:
     def close(self) -> None:
         """Give back all that is held."""
         if self.held_bytes:
-            self._memory.give(self.held_bytes, self.client)
+            self.memory.give(self.held_bytes, self.client)
             self.held_bytes = 0
 
     @property
     def room_bytes(self) -> int:
         """The most that this lease could ever hold."""
-        return self._memory.room_bytes
+        return self.memory.room_bytes
 
     def check_room(self) -> None:
         """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
-        self._memory.check_room(self.client)
+        self.memory.check_room(self.client)
 
     def hold_at_once(self, n_bytes: int) -> bool:
         """Hold ``n_bytes`` from now on if nobody need be waited for; return whether they are held."""
         more = n_bytes - self.held_bytes
         if more < 0:
-            self._memory.give(-more, self.client)
-        elif n_bytes > self.room_bytes or not self._memory.take_at_once(
+            self.memory.give(-more, self.client)
+        elif n_bytes > self.room_bytes or not self.memory.take_at_once(
             more, self.client, self._holds
         ):
             return False
@@ -250,7 +251,7 @@ class Lease:
             )
         self.waiting = True
         try:
-            await self._memory.take(n_bytes - self.held_bytes, self.client, self._holds)
+            await self.memory.take(n_bytes - self.held_bytes, self.client, self._holds)
         finally:
             self.waiting = False
         self.held_bytes = n_bytes

@@ -21,13 +21,17 @@ from server.errors import (
     TooLargeError,
 )
 from server.memory.body_share import BodyPart
-from server.memory.request_memory import Lease
+from server.memory.request_memory import Lease, RequestMemory
 from server.requests.admission import Turns
 from server.requests.body_limit import BodyLimit
 from server.transport.limits import PROGRESS_BYTES
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
+# A photograph is late by the time for which its client keeps us waiting beyond a fair pace, in bytes a
+# second. Once it is, it comes slowly.
+_PACE = 2 << 20
+_SLOW_SECONDS = 0.1
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
 
@@ -66,6 +70,8 @@ class Exchange:
         self.is_short = False
         self._waits_since: float | None = None
         self._waited = 0.0
+        # The same of all of the body.
+        self._kept_waiting = 0.0
         #: Of what happens now, if it has a limit.
         self.limit: _Within | None = None
         #: Why it was ended.
@@ -110,7 +116,9 @@ class Exchange:
             await self._arm()
         since = self._waits_since = self._loop.time()
         message = await self._receive()
-        self._waited += self._loop.time() - since
+        waited = self._loop.time() - since
+        self._waited += waited
+        self._kept_waiting += waited
         self._waits_since = None
         self._complete = not message.get("more_body", False)
         size = len(message.get("body", b""))
@@ -120,8 +128,8 @@ class Exchange:
             raise TooLargeError(self.body_limit.message)
         if self.keeps_body and self._received > FREE_BYTES:
             need = max(self._received, self._declared)
-            if need <= self.lease.room_bytes:  # or it is refused below
-                await self._hold_part(self._declared or None)
+            if self._part is not None and need <= self.lease.room_bytes:  # or it is refused below
+                await self._hold_part(self._part, need)
             await self.hold(need)
         return message
 
@@ -177,13 +185,8 @@ class Exchange:
         Raises:
             BusyError: too many wait.
         """
-        await self._hold_part(self._received)
-        self.lease.waiting = True
-        try:
-            async with self._short():
-                await line.acquire()
-        finally:
-            self.lease.waiting = False
+        async with self._short():
+            await line.acquire()
         self._has_turn = True
         try:
             yield
@@ -227,6 +230,24 @@ class Exchange:
         """How long the client has kept us waiting without progress; 0 while nothing is expected of it."""
         return 0.0 if self._waits_since is None else self._waited + now - self._waits_since
 
+    def held_of(self, pool: RequestMemory) -> int:
+        """Return what it holds of ``pool``: of all memory, or of a part for bodies of photographs."""
+        part = self._part
+        leases = [self.lease, *([] if part is None else [part.line, part.aside])]
+        return sum(lease.held_bytes for lease in leases if lease.memory is pool)
+
+    def late_seconds(self, now: float) -> float:
+        """Return how late a photograph is that still comes; of other bodies nobody asks that."""
+        if self._part is None or self._complete:
+            return 0.0
+        waits = 0.0 if self._waits_since is None else now - self._waits_since
+        return self._kept_waiting + waits - self._received / _PACE
+
+    def step_aside(self, now: float) -> None:
+        """Leave the line of photographs to others, if it comes slowly and has room elsewhere."""
+        if self._part is not None and self._is_slow(now):
+            self._part.step_aside()
+
     def is_gone(self) -> bool:
         """Return whether the connection is known to be closed."""
         return self._connection is not None and self._connection.is_closing()
@@ -241,17 +262,23 @@ class Exchange:
         elif self._connection is not None:
             self._connection.abort()
 
-    async def _hold_part(self, n_bytes: int | None) -> None:
-        if self._part is not None:
-            async with self._short():
-                await self._part.hold(n_bytes)
+    async def _hold_part(self, part: BodyPart, n_bytes: int) -> None:
+        is_all, is_slow = self._complete or self._declared > 0, self._is_slow(self._loop.time())
+        async with self._short():
+            await part.hold(n_bytes, is_all=is_all, is_slow=is_slow)
+
+    def _is_slow(self, now: float) -> bool:
+        return self.late_seconds(now) >= _SLOW_SECONDS
 
     @contextlib.asynccontextmanager
     async def _short(self) -> AsyncIterator[None]:
         """Wait inside for memory, or for who has it, as long as there is time."""
         await self._arm()
-        self.is_short = True
-        yield
+        self.is_short = self.lease.waiting = True
+        try:
+            yield
+        finally:
+            self.lease.waiting = False
         self.is_short = False
 
     async def _arm(self) -> None:

@@ -5,12 +5,14 @@ import re
 from starlette.types import Receive, Scope, Send
 
 from server.errors import BusyError, StalledError
-from server.memory.body_share import BodyShare
+from server.memory.body_share import BodyShare, slow_error
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.body_limit import BodyLimit
 from server.requests.exchange import GRACE_SECONDS, Exchange
 from server.transport.registry import owner
 
+# So late may a photograph be whose memory others want.
+_LATE_SECONDS = 1.0
 _UPLOAD = re.compile(r"/v2/repository/models/[^/]+/upload")
 
 
@@ -34,6 +36,7 @@ class Exchanges:
         self._upload = self._body if max_upload is None else BodyLimit(max_upload, "max_upload")
         self._stall_seconds = stall_seconds
         self._open: set[Exchange] = set()
+        self._short_since: float | None = None
         #: Ended for want of progress.
         self.stalled = 0
 
@@ -43,7 +46,7 @@ class Exchanges:
     @property
     def waiting(self) -> int:
         """Requests that wait for memory."""
-        return self.memory.waiting + self.bodies.pool.waiting
+        return self.memory.waiting + self.bodies.waiting
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
@@ -67,7 +70,30 @@ class Exchanges:
             if exchange.stalled_seconds(now) >= limit:
                 self.stalled += 1
                 exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
+        self._hasten(now)
         self._untie()
+
+    def _hasten(self, now: float) -> None:
+        """Have slow photographs make way for those that wait, and be ended where that is not enough."""
+        if self.bodies.waiting:
+            for exchange in self._open:
+                exchange.step_aside(now)
+        if not self.waiting:
+            self._short_since = None
+            return
+        since = self._short_since = now if self._short_since is None else self._short_since
+        if now - since >= GRACE_SECONDS:
+            for pool in (self.bodies.line, self.bodies.aside, self.memory):
+                self._end_late(now, pool)
+
+    def _end_late(self, now: float, pool: RequestMemory) -> None:
+        """End photographs that come a second late, the latest first, until ``pool`` lacks nothing."""
+        missing = pool.missing_bytes
+        for exchange in sorted(self._open, key=lambda each: each.late_seconds(now), reverse=True):
+            held = exchange.held_of(pool)
+            if missing > 0 and held > 0 and exchange.late_seconds(now) >= _LATE_SECONDS:
+                missing -= held
+                exchange.end(slow_error())
 
     def _untie(self) -> None:
         """Where all wait who have what others wait for, some give way: none of them would ever go on.

@@ -38,7 +38,7 @@ class Held:
     def by(cls, service: Service) -> Self:
         """Return what ``service`` holds now."""
         context, state = service.context, service.app.state
-        bodies = context.exchanges.bodies.pool
+        bodies = context.exchanges.bodies.line
         entries = context.repository.entries()
         workers = [entry.worker for entry in entries if entry.worker is not None]
         root = context.repository.root

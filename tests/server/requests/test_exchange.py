@@ -46,9 +46,13 @@ class Connection:
 
 
 class Client:
-    """The other end of one request: what it sends comes at once, what it gets it takes or not."""
+    """The other end of one request: what it sends comes at once, what it gets it takes or not.
 
-    def __init__(self) -> None:
+    ``length``: of the body, as its header says; None: it has none.
+    """
+
+    def __init__(self, length: int | None = None) -> None:
+        self.headers = [] if length is None else [(b"content-length", b"%d" % length)]
         self.connection = Connection()
         self.events: asyncio.Queue[Message] = asyncio.Queue()
         self.takes = asyncio.Event()
@@ -79,7 +83,11 @@ class Service:
         """Serve a request of ``client`` that is ``work``, until it waits for something."""
 
         async def serve() -> Any:
-            scope = {"type": "http", "connection": client.connection}
+            scope = {
+                "type": "http",
+                "connection": client.connection,
+                "headers": client.headers,
+            }
             with self.exchanges.exchange(scope, client.events.get, client.send) as exchange:
                 return await work(exchange)
 

@@ -181,7 +181,7 @@ async def test_a_photograph_that_stalls_lets_the_next_one_in(
         image = picture(200, 150)
         first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
         first.send(image[: FREE_BYTES + 1])
-        await until(lambda: service.context.exchanges.bodies.pool.used_bytes > 0)
+        await until(lambda: service.context.exchanges.bodies.line.used_bytes > 0)
         second.send(image, more=False)
         await until(lambda: service.context.exchanges.waiting == 1)
 
@@ -461,7 +461,7 @@ async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
         client.send(picture(200, 150), more=False)
         await client.ends(503, "no memory", "0.2 s")
         memory.give(taken)
-        assert (memory.used_bytes, service.context.exchanges.bodies.pool.used_bytes) == (0, 0)
+        assert (memory.used_bytes, service.context.exchanges.bodies.line.used_bytes) == (0, 0)
 
 
 async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: Path) -> None:
