@@ -38,14 +38,14 @@ class Held:
     def by(cls, service: Service) -> Self:
         """Return what ``service`` holds now."""
         context, state = service.context, service.app.state
-        bodies = context.exchanges.bodies.line
+        bodies = context.exchanges.bodies
         entries = context.repository.entries()
         workers = [entry.worker for entry in entries if entry.worker is not None]
         root = context.repository.root
         return cls(
             request_bytes=context.request_memory.used_bytes,
             waiting_for_memory=context.request_memory.waiting,
-            bodies_in_line=(bodies.used_bytes, bodies.waiting),
+            bodies_in_line=(bodies.line.used_bytes + bodies.aside.used_bytes, bodies.waiting),
             exchanges=len(context.exchanges),
             budget=context.budget.held(),
             used_models=sum(len(entry.uses) for entry in entries),
