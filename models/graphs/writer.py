@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from models.errors import ModelError
 from models.graphs.file import FileRange, refer, varint
-from models.whole_files import users_file
+from models.whole_files import sync, users_file
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30
@@ -58,7 +58,7 @@ def write_onnx(
     Weights of 1 GiB and more go to ``path`` + ".data" as ONNX external data.
 
     Raises:
-        ModelError: the file cannot be written; then ``path`` is what it was before.
+        ModelError: a file cannot be written; then both are what they were before.
     """
     shapes = declared(skeleton)
     wrong = [name for name in shapes if shapes[name] != weights[name].shape]
@@ -127,4 +127,4 @@ def _write_external(
             refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
             file.write(_bytes(weights[tensor.name]))
         whole.write(model.SerializeToString(deterministic=True))
-        whole.flush()  # before the weights are in their place
+        sync(whole)  # before the weights are in their place: none are there whose model cannot be

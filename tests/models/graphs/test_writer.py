@@ -1,6 +1,8 @@
 """write_onnx: what onnx reads back is the skeleton with its weights, in one file or in two."""
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,30 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(
     with pytest.raises(KeyboardInterrupt):
         write_onnx(skeleton(weights), weights, path)
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_no_model_is_left_with_the_weights_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Whichever of the two files the disk does not take, both are what they were."""
+    monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
+    old, new = drawn([(3, 4)]), {"w0": np.zeros((3, 4), np.float32)}
+    path, sync = tmp_path / "m.onnx", os.fsync
+    write_onnx(skeleton(old), old, path)
+
+    def failing(descriptor: int) -> None:
+        nonlocal taken
+        if not taken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        taken -= 1
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with refuses(ModelError, f"{path}: Input/output error"):
+        write_onnx(skeleton(new), new, path)
+    check(onnx.load(path), skeleton(old), old)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
