@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from server.errors import few
+from server.errors import few, shown
 
 Result = Mapping[str, Any]
 Table = tuple[str, tuple[str, ...], list[Sequence[str]]]
@@ -48,7 +48,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _left_out(objects: Mapping[str, int]) -> str:
-    named = few([f"{name!r} ({count:,})" for name, count in objects.items()])
+    named = few([f"{shown(name)} ({count:,})" for name, count in objects.items()])
     return f"{sum(objects.values()):,} objects of classes that the model does not have: {named}"
 
 
@@ -62,7 +62,12 @@ def _figures(result: Result) -> Iterator[tuple[str, str]]:
 
 def _over(result: Result) -> str:
     """Return over which classes the mean is, where the data set has others."""
-    return f" over {len(result['ap50'])} classes that both have" if result.get("left_out") else ""
+    left_out = len(result.get("left_out", ()))
+    return (
+        f" over {len(result['ap50'])} of {len(result['ap50']) + left_out} classes"
+        if left_out
+        else ""
+    )
 
 
 def _agreed(agreement: Mapping[str, Any]) -> str:
