@@ -108,6 +108,20 @@ def _is_replaceable(path: Path) -> bool:
     return True
 
 
+def check_users_file(path: Path) -> None:
+    """Do what `users_file` does first, for those who write only after a long while.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists():
+        _is_replaceable(path)
+    else:
+        check_writable(Path(os.path.realpath(path)).parent)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write ``path`` all at once, for everybody to read.
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from models.errors import ModelError
 from models.graphs.file import FileRange, refer, varint
-from models.whole_files import sync, users_file
+from models.whole_files import check_users_file, sync, users_file
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30
@@ -48,6 +48,18 @@ def _has_data(tensor: TensorProto) -> bool:
 def data_path(path: Path) -> Path:
     """Return where the weights of the model ``path`` are when they do not fit into it."""
     return Path(f"{path}.data")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a ``path`` that ``write_onnx`` could not write, before there are weights that could be lost.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    try:
+        check_users_file(path)
+    except OSError as exc:
+        raise ModelError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def write_onnx(

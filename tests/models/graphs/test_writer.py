@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.errors import ModelError
-from models.graphs.writer import declare, declared, write_onnx
+from models.graphs.writer import check_place, declare, declared, write_onnx
+from models.zoo import build
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
 
@@ -111,6 +112,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         write_onnx(skeleton(weights), weights, tmp_path / "none" / "m.onnx")
     with refuses(ModelError, f"{tmp_path}: Is a directory"):
         write_onnx(skeleton(weights), weights, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    steps: list[object] = []
+    for place, said in ((tmp_path / "none" / "m.onnx", "No such file"), (tmp_path, "Is a direct")):
+        with refuses(ModelError, place, said):  # before weights are drawn
+            build("resnet18", place, 32, progress=lambda *step: steps.append(step))
+    assert steps == []
+    for place in (tmp_path / "m.onnx", Path(os.devnull)):
+        check_place(place)
     assert list(tmp_path.iterdir()) == []
 
 
