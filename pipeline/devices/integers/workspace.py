@@ -32,17 +32,22 @@ def workspace_bytes(found: QuantisedTask) -> int:
 def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int) -> Task:
     """Return ``found`` without addresses, with parts, groups and rows for about ``workspace`` bytes.
 
-    Fewer parts than threads are faster where each has room for more rows.
+    Parts of a bottleneck share their sums: there are places for all of them whether they are worth it, so that
+    what is taken does not depend on how much there is to compute. One of a dense layer may have all memory.
     """
     workspace = _beside_strip(found, workspace)
     most = min(threads, max(workspace // _PART_BYTES, 1))
-    counts = {1, most} if sum(layer.macs for layer in found.layers) >= WORTH_SHARING else {1}
+    is_large = sum(layer.macs for layer in found.layers) >= WORTH_SHARING
+    counts = {most} if found.depthwise >= 0 else {1, most if is_large else 1}
     tasks = []
     for parts in sorted(counts, reverse=True):
         task = unplaced(found, parts)
-        library.fit_task(task, workspace // parts)
+        library.fit_task(task, workspace)
         tasks.append(task)
-    return min(tasks, key=_nanoseconds)
+    task = min(tasks, key=_nanoseconds)
+    if not is_large:
+        task.n_parts = 1
+    return task
 
 
 def _beside_strip(found: QuantisedTask, workspace: int) -> int:
@@ -51,20 +56,14 @@ def _beside_strip(found: QuantisedTask, workspace: int) -> int:
 
 
 def _nanoseconds(task: Task) -> float:
-    """Return about what a task takes, ns; of a bottleneck the part with most rows ends last."""
-    rows, parts = int(task.end_row), int(task.n_parts)
-    alone = 1 / parts if task.depthwise < 0 else -(-rows // parts) / rows
-    return float(task.cost) * alone + _SHARING * (parts > 1)
+    """Return about what a task takes, ns."""
+    return float(task.cost) / int(task.n_parts) + _SHARING * (task.n_parts > 1)
 
 
 def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool) -> int:
-    """Return what ``task``, as ``fitted``, allocates while it runs: for its parts and a request's rows."""
-    each, parts = int(task.n_bytes), int(task.n_parts)
-    whole = parts * each
-    if not by_rows or found.rectangle is None:
-        return whole
-    rows, _ = strip_rows(found, found.rectangle, workspace)
-    return max(whole, strip_parts(rows, parts) * each + strip_bytes(found, workspace))
+    """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for a request's rows."""
+    rows = strip_bytes(found, workspace) if by_rows else 0
+    return int(task.n_bytes) + rows
 
 
 def strip_rows(found: QuantisedTask, rectangle: Rectangle, workspace: int) -> tuple[int, int]:
