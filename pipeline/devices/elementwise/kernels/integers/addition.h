@@ -2,7 +2,7 @@
 #ifndef INTEGERS_ADDITION_H
 #define INTEGERS_ADDITION_H
 
-#include "integers.h"
+#include "arithmetic.h"
 
 // What a sum of two bytes is computed with. One of the two products is not rounded, as in ONNX Runtime.
 struct factors {
@@ -18,19 +18,36 @@ static struct factors factors_of(const struct addition *of) {
                             signed_zero(&of->made) - __builtin_fmaf(first, signed_zero(&of->first), part)};
 }
 
-static inline float value_of(uint8_t byte, int flip) { return flip ? (float)(int8_t)byte : (float)byte; }
+static inline float value_of(uint8_t byte, int flip) { return (float)((byte ^ flip) - flip); }
 
-// Adds another tensor's bytes to those of `to`.
-static void add_other(const struct addition *by, const struct factors *with, const uint8_t *other, int n, uint8_t *to) {
+// Sixteen sums, of bytes that may be those of `to`.
+static inline void add_sixteen(const struct addition *by, const struct factors *with, const uint8_t *first,
+                               const uint8_t *second, uint8_t *to) {
     const float low = by->made.flip ? -128 : 0, high = low + 255;
-    const uint8_t *first = by->over ? other : to, *second = by->over ? to : other;
-    for (int c = 0; c < n; c++) {
-        const float part = __builtin_fmaf(value_of(second[c], by->second.flip), with->second, with->start);
-        float v = __builtin_fmaf(value_of(first[c], by->first.flip), with->first, part);
+    const int first_flip = by->first.flip, second_flip = by->second.flip;
+    uint8_t made[LANES];
+    for (int c = 0; c < LANES; c++) {
+        const float part = __builtin_fmaf(value_of(second[c], second_flip), with->second, with->start);
+        float v = __builtin_fmaf(value_of(first[c], first_flip), with->first, part);
         v = v > low ? v : low;
         v = v < high ? v : high;
-        to[c] = (uint8_t)(int32_t)__builtin_rintf(v);
+        made[c] = (uint8_t)(int32_t)__builtin_rintf(v);
     }
+    memcpy(to, made, sizeof made);
+}
+
+// Adds another tensor's bytes to those of `to`.
+static void add_other(const struct addition *by, const uint8_t *other, size_t n, uint8_t *to) {
+    const struct factors with = factors_of(by);
+    const uint8_t *first = by->over ? other : to, *second = by->over ? to : other;
+    size_t c = 0;
+    for (; c + LANES <= n; c += LANES) add_sixteen(by, &with, first + c, second + c, to + c);
+    if (c == n) return;
+    uint8_t some[3][LANES] = {{0}};
+    memcpy(some[0], first + c, n - c);
+    memcpy(some[1], second + c, n - c);
+    add_sixteen(by, &with, some[0], some[1], some[2]);
+    memcpy(to + c, some[2], n - c);
 }
 
 #endif

@@ -51,21 +51,26 @@ static void add_taps(const tap *panel, size_t n_inputs, int32_t *sums) {
 }
 
 #if defined(__AVX512VNNI__)
-// The first n of sixteen bytes, the others zero.
-static inline __m128i some_bytes(const uint8_t *from, size_t n, __m128i signs) {
-    const __mmask16 mask = (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff);
-    return _mm_maskz_mov_epi8(mask, _mm_xor_si128(_mm_maskz_loadu_epi8(mask, from), signs));
+// Sixteen bytes, or the first of them: the others are zero.
+static inline __attribute__((always_inline)) __m512i quarter(const uint8_t *from, const int all, __mmask16 some) {
+    return _mm512_castsi128_si512(all ? _mm_loadu_si128((const void *)from) : _mm_maskz_loadu_epi8(some, from));
 }
 
-// Up to sixteen inputs of sixteen filters: four of each together.
-static inline void pack_square(const uint8_t *from, size_t stride, size_t n, int sign, tap *panel) {
-    const __m128i signs = _mm_set1_epi8((char)sign);
+// Sixteen inputs of sixteen filters, or the first n: four of each together.
+static inline __attribute__((always_inline)) void pack_square(const uint8_t *from, size_t stride, const int all,
+                                                              size_t n, int sign, tap *panel) {
+    const __mmask16 some = all ? 0xffff : (__mmask16)((1u << n) - 1);
+    const __m512i signs = _mm512_broadcast_i32x4(_mm_maskz_set1_epi8(some, (char)sign));
     __m512i v[4];
     for (size_t i = 0; i < 4; i++) {
-        v[i] = _mm512_castsi128_si512(some_bytes(from + i * stride, n, signs));
-        v[i] = _mm512_inserti32x4(v[i], some_bytes(from + (i + 4) * stride, n, signs), 1);
-        v[i] = _mm512_inserti32x4(v[i], some_bytes(from + (i + 8) * stride, n, signs), 2);
-        v[i] = _mm512_inserti32x4(v[i], some_bytes(from + (i + 12) * stride, n, signs), 3);
+        v[i] = quarter(from + i * stride, all, some);
+        for (size_t j = 1; j < 4; j++) {
+            const __m128i next = _mm512_castsi512_si128(quarter(from + (i + 4 * j) * stride, all, some));
+            v[i] = j == 1   ? _mm512_inserti32x4(v[i], next, 1)
+                   : j == 2 ? _mm512_inserti32x4(v[i], next, 2)
+                            : _mm512_inserti32x4(v[i], next, 3);
+        }
+        v[i] = _mm512_xor_si512(v[i], signs);
     }
     const __m512i low[2] = {_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpacklo_epi32(v[2], v[3])};
     const __m512i high[2] = {_mm512_unpackhi_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[2], v[3])};
@@ -80,8 +85,8 @@ static void pack_rows(const uint8_t *from, size_t stride, int n, size_t n_inputs
 #if defined(__AVX512VNNI__)
     if (n == LANES) {
         size_t k = 0;
-        for (; k + 16 <= n_inputs; k += 16) pack_square(from + k, stride, 16, sign, panel + k * LANES);
-        if (k < n_inputs) pack_square(from + k, stride, n_inputs - k, sign, panel + k * LANES);
+        for (; k + 16 <= n_inputs; k += 16) pack_square(from + k, stride, 1, 16, sign, panel + k * LANES);
+        if (k < n_inputs) pack_square(from + k, stride, 0, n_inputs - k, sign, panel + k * LANES);
         return;
     }
 #endif

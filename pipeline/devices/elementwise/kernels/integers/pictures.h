@@ -80,7 +80,11 @@ static void open_pictures(struct pictures *rows, const struct task *task, int co
     rows->held = take(memory, (size_t)rows->count * sizeof *rows->held);
     if (!memory->at) return;
     for (int i = 0; i < rows->count; i++) rows->held[i] = -1;
-    for (size_t i = 0; i < n_bytes; i++) rows->rows[i] = i % depth < (size_t)first->channels ? (uint8_t)zero_of(&first->given) : 0;
+    // Of a pixel the channels that there are.
+    memset(rows->rows, 0, depth);
+    memset(rows->rows, zero_of(&first->given), (size_t)first->channels);
+    for (size_t done = depth; done < n_bytes; done *= 2)
+        memcpy(rows->rows + done, rows->rows, done < n_bytes - done ? done : n_bytes - done);
 }
 
 // Row `row`, from its padding on.

@@ -84,9 +84,7 @@ static void write_sums(const struct sums *sums, int32_t *from, size_t pixels, si
             round_pixels(count, all, LANES, factors, &how, n, to + i * filters + m, filters);
         }
     }
-    if (!by->other) return;
-    const struct factors with = factors_of(by);
-    add_other(by, &with, by->other + at * filters, (int)(pixels * filters), to);
+    if (by->other) add_other(by, by->other + at * filters, pixels * filters, to);
 }
 
 // Adds what channels [first, first + n) make of sixteen filters of `pixels` pixels to `to`; `is_new`: there are
