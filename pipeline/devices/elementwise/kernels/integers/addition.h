@@ -36,18 +36,19 @@ static inline void add_sixteen(const struct addition *by, const struct factors *
     memcpy(to, made, sizeof made);
 }
 
-// Adds another tensor's bytes to those of `to`.
-static void add_other(const struct addition *by, const uint8_t *other, size_t n, uint8_t *to) {
-    const struct factors with = factors_of(by);
+// Adds n of sixteen bytes of another tensor to those of `to`.
+static inline void add_other(const struct addition *by, const struct factors *with, const uint8_t *other, size_t n,
+                             uint8_t *to) {
     const uint8_t *first = by->over ? other : to, *second = by->over ? to : other;
-    size_t c = 0;
-    for (; c + LANES <= n; c += LANES) add_sixteen(by, &with, first + c, second + c, to + c);
-    if (c == n) return;
+    if (n == LANES) {
+        add_sixteen(by, with, first, second, to);
+        return;
+    }
     uint8_t some[3][LANES] = {{0}};
-    memcpy(some[0], first + c, n - c);
-    memcpy(some[1], second + c, n - c);
-    add_sixteen(by, &with, some[0], some[1], some[2]);
-    memcpy(to + c, some[2], n - c);
+    memcpy(some[0], first, n);
+    memcpy(some[1], second, n);
+    add_sixteen(by, with, some[0], some[1], some[2]);
+    memcpy(to, some[2], n);
 }
 
 #endif

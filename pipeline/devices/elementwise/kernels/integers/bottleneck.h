@@ -2,7 +2,7 @@
 //
 // Band by band of the last layer's rows: 32-bit sums of a band, and for a group some rows of what the depthwise
 // layer reads. So memory depends on neither how many inner channels there are nor on how high tensors are.
-// Parts take one group of one band after the other; they have the sums in common (sums.h).
+// Parts make one group of one band after the other; they have the sums in common (sums.h).
 #ifndef INTEGERS_BOTTLENECK_H
 #define INTEGERS_BOTTLENECK_H
 
@@ -11,7 +11,7 @@
 #include "sums.h"
 
 // Memory of a part. `strip`: for each sixteen of a group's channels `span` rows and one more of padding; `held`
-// says which they are. `made`: what the depthwise layer makes of a chunk.
+// says which they are.
 struct bottleneck {
     struct task *task;
     const struct layer *before, *middle;  // `before` may be NULL
@@ -23,7 +23,6 @@ struct bottleneck {
     const uint8_t **rows;
     each_tap *taps, *ones;
     float *factors;
-    pixel *made;
     int span, group, middle_zeros;
     size_t line, sixteen;  // bytes of a row of the strip, and of all rows of sixteen channels
 };
@@ -50,7 +49,6 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     b->ones = take(&own, each_taps(b->middle) * sizeof *b->ones);
     b->fixed = take(&own, group * sizeof *b->fixed);
     b->factors = take(&own, group * sizeof *b->factors);
-    b->made = take(&own, (size_t)(b->sums.chunk_rows * b->middle->made_width) * group * sizeof *b->made);
     open_own_sums(&b->sums, &own);
     memory->used += own.used * (size_t)task->n_places;
     if (!memory->at) return;
@@ -162,35 +160,43 @@ static void make_middle(struct bottleneck *b, int row, int first, int n, pixel *
     }
 }
 
-// Rows of band `band` from channels [first, first + n) on.
-static void make_group(struct bottleneck *b, int band, int first, int n) {
+// Group `item` of all groups of all bands: to memory of the task, or to the result.
+static void make_group(struct bottleneck *b, int item) {
     const struct task *task = b->task;
-    const int start = task->first_row + band * task->rows, end = lesser(start + task->rows, task->end_row);
+    const int start = task->first_row + item / b->sums.groups * task->rows;
+    const int end = lesser(start + task->rows, task->end_row);
+    const int first = item % b->sums.groups * b->group, n = lesser(b->group, b->middle->channels - first);
+    const size_t line = (size_t)b->middle->made_width * (size_t)b->group;
+    pixel *made = b->sums.of ? b->sums.made + (size_t)(item % b->sums.n_slots) * slot_pixels(&b->sums) : NULL;
     pack_group(b, first, n);
-    if (!b->sums.of) {
-        for (int row = start; row < end; row++) make_middle(b, row, first, n, NULL);
-        return;
-    }
-    for (int chunk = 0, row = start; row < end; chunk++, row += b->sums.chunk_rows) {
-        const int rows = lesser(b->sums.chunk_rows, end - row);
-        for (int i = 0; i < rows; i++)
-            make_middle(b, row + i, first, n, b->made + (size_t)(i * b->middle->made_width) * (size_t)b->group);
-        add_chunk(&b->sums, band, chunk, row, rows, first, n, b->made);
+    for (int row = start; row < end; row++) make_middle(b, row, first, n, made ? made + (size_t)(row - start) * line : NULL);
+}
+
+// Makes groups and adds them up, until there is nothing to do.
+static void make_sums(struct bottleneck *b, int part) {
+    const struct sums *sums = &b->sums;
+    for (int times = 0; !have_added(sums, sums->n_items - 1);) {
+        if (add_next(sums, part)) continue;
+        const int item = next_group(sums);
+        if (item >= 0) {
+            make_group(b, item);
+            hand_on(sums, item);
+        } else if (!add_to_others(sums, part)) {
+            wait_a_little(&times);
+        }
     }
 }
 
-// Part `part`: whatever groups of bands it comes to first.
 static size_t bottleneck(struct task *task, int part, uint8_t *at) {
     struct memory memory = {at, 0};
     struct bottleneck b;
     open_bottleneck(&b, task, part, &memory);
     if (!at) return memory.used;
-    const int channels = b.middle->channels, groups = (channels + b.group - 1) / b.group;
-    const int bands = (task->end_row - task->first_row + task->rows - 1) / task->rows;
-    for (int item; (item = __atomic_fetch_add(&task->next, 1, __ATOMIC_RELAXED)) < bands * groups;) {
-        const int first = item % groups * b.group;
-        make_group(&b, item / groups, first, lesser(b.group, channels - first));
+    if (b.sums.of) {
+        make_sums(&b, part);
+        return memory.used;
     }
+    for (int item; (item = __atomic_fetch_add(&task->next, 1, __ATOMIC_RELAXED)) < b.sums.n_items;) make_group(&b, item);
     return memory.used;
 }
 

@@ -1,7 +1,9 @@
-// Sums of a band that groups are added to, by all parts of a task, and what is made of them.
+// Sums of a band that groups are added to by all parts of a task, and what is made of them.
 //
-// A chunk, some rows of a band, has one part at a time. Whoever adds the last group to it writes it, and it is the
-// next band's. Groups are begun in order, and who waits has one: so whom it waits for has begun and gets on.
+// Each part has a share of the sums: some filters of all pixels, or some pixels. Any part makes the next group, a
+// byte for each pixel and channel; it is added to each share by the part that has it: so bytes go from core to core,
+// not sums. Who finds nothing else to do adds to the shares of others, which may have yet to begin; who waits waits
+// for one that computes.
 #ifndef INTEGERS_SUMS_H
 #define INTEGERS_SUMS_H
 
@@ -9,37 +11,55 @@
 #include "memory.h"
 #include "packing.h"
 
-// Pixels of a chunk, about: for so many each panel is packed again.
-enum { CHUNK_PIXELS = 96 };
+enum { CACHE_LINE = 64 };
 
-// `band`: the one that the chunk's sums are of; `done`: groups that were added to them.
-struct chunk {
-    int32_t busy, band, done;
+// `next`: of all groups of all bands, one behind the other, those before were added.
+struct share {
+    int32_t busy, next;
+    uint8_t apart[CACHE_LINE - 8];
+};
+
+// Memory for what a group makes of a band; `ready`: the number of that group, and one.
+struct slot {
+    int32_t ready;
+    uint8_t apart[CACHE_LINE - 4];
 };
 
 struct sums {
     struct task *task;
     const struct layer *of;  // the last one; NULL: the depthwise layer makes the result
-    int chunk_rows, n_chunks, groups, has_zeros;
-    size_t width, filters;   // rounded filters
-    struct chunk *chunks;
-    int32_t *fixed, *sums;
-    tap *panel;              // of the part
+    int parts, groups, n_items, n_slots, has_zeros, by_filters;
+    size_t width, filters;  // rounded filters
+    struct share *shares;
+    struct slot *slots;
+    int32_t *fixed, *sums;  // `fixed`: what does not depend on pixels, for each share
+    pixel *made;            // of all slots
+    tap *panel;             // of the part
 };
+
+static size_t slot_pixels(const struct sums *sums) {
+    return (size_t)sums->task->rows * sums->width * (size_t)sums->task->group;
+}
 
 static struct sums open_sums(struct task *task, struct memory *memory) {
     const struct layer *middle = &task->layers[task->depthwise];
-    const int group = task->group;
-    struct sums sums = {.task = task, .groups = (middle->channels + group - 1) / group};
+    const int rows = task->end_row - task->first_row, bands = (rows + task->rows - 1) / task->rows;
+    struct sums sums = {.task = task, .parts = task->n_parts};
+    sums.groups = (middle->channels + task->group - 1) / task->group;
+    sums.n_items = bands * sums.groups;
     if (task->n_layers - 1 == task->depthwise) return sums;
+    const size_t places = (size_t)task->n_places;
     sums.of = &task->layers[task->n_layers - 1];
     sums.width = (size_t)middle->made_width;
     sums.filters = rounded((size_t)sums.of->filters, LANES);
-    sums.chunk_rows = lesser(greater(CHUNK_PIXELS / middle->made_width, 1), task->rows);
-    sums.n_chunks = (task->rows + sums.chunk_rows - 1) / sums.chunk_rows;
-    sums.chunks = take(memory, (size_t)sums.n_chunks * sizeof *sums.chunks);
-    sums.fixed = take(memory, sums.filters * sizeof *sums.fixed);
+    sums.by_filters = sums.filters / LANES >= places;
+    // One for what each part makes, and one more: they do not wait for each other at once.
+    sums.n_slots = task->n_places > 1 ? task->n_places + 1 : 1;
+    sums.shares = take(memory, places * sizeof *sums.shares);
+    sums.slots = take(memory, (size_t)sums.n_slots * sizeof *sums.slots);
+    sums.fixed = take(memory, (sums.by_filters ? 1 : places) * sums.filters * sizeof *sums.fixed);
     sums.sums = take(memory, (size_t)task->rows * sums.width * sums.filters * sizeof *sums.sums);
+    sums.made = take(memory, (size_t)sums.n_slots * slot_pixels(&sums) * sizeof *sums.made);
     sums.has_zeros = memory->at && any_weight_zero(sums.of);
     return sums;
 }
@@ -49,84 +69,143 @@ static void open_own_sums(struct sums *sums, struct memory *own) {
 }
 
 static void begin_sums(const struct sums *sums) {
-    memset(sums->chunks, 0, (size_t)sums->n_chunks * sizeof *sums->chunks);
-    memset(sums->fixed, 0, sums->filters * sizeof *sums->fixed);
-    add_bias(sums->of, 0, sums->of->filters, sums->fixed);
+    memset(sums->shares, 0, (size_t)sums->parts * sizeof *sums->shares);
+    memset(sums->slots, 0, (size_t)sums->n_slots * sizeof *sums->slots);
+    for (int i = 0; i < (sums->by_filters ? 1 : sums->parts); i++) {
+        int32_t *fixed = sums->fixed + (size_t)i * sums->filters;
+        memset(fixed, 0, sums->filters * sizeof *fixed);
+        add_bias(sums->of, 0, sums->of->filters, fixed);
+    }
 }
 
-static void enter(struct chunk *chunk, int band) {
-    int times = 0;
-    while (__atomic_load_n(&chunk->band, __ATOMIC_ACQUIRE) != band ||
-           __atomic_exchange_n(&chunk->busy, 1, __ATOMIC_ACQUIRE))
-        wait_a_little(&times);
+// Pixels [pixel, last) of a band and filters [filter, end), whose sums and bytes are `from` and `to` on.
+struct range {
+    size_t pixel, last;
+    int filter, end;
+    int32_t *sums, *fixed;
+};
+
+static struct range range_of(const struct sums *sums, int share, size_t pixels) {
+    const size_t parts = (size_t)sums->parts, at = (size_t)share, panels = sums->filters / LANES;
+    if (!sums->by_filters)
+        return (struct range){pixels * at / parts, pixels * (at + 1) / parts, 0, sums->of->filters, sums->sums,
+                              sums->fixed + at * sums->filters};
+    const int end = lesser((int)(panels * (at + 1) / parts) * LANES, sums->of->filters);
+    return (struct range){0, pixels, (int)(panels * at / parts) * LANES, end, sums->sums, sums->fixed};
 }
 
-static void leave(struct chunk *chunk) { __atomic_store_n(&chunk->busy, 0, __ATOMIC_RELEASE); }
-
-// Rounds the sums of `pixels` pixels and writes them, from the result's pixel `at` on.
-static void write_sums(const struct sums *sums, int32_t *from, size_t pixels, size_t at) {
+// Rounds the sums of a share and writes them; the band's first pixel is the result's pixel `first`.
+static void write_sums(const struct sums *sums, const struct range *range, size_t first) {
     const struct layer *of = sums->of;
     const struct rounding how = rounding_of(&of->made, NULL, of->made.flip);
     const struct addition *by = &sums->task->addition;
+    const struct factors with = by->other ? factors_of(by) : (struct factors){0};
     const size_t filters = (size_t)of->filters;
-    uint8_t *to = sums->task->made + at * filters;
-    for (int m = 0; m < of->filters; m += LANES) {
-        const int n = lesser(LANES, of->filters - m);
+    for (int m = range->filter; m < range->end; m += LANES) {
+        const int n = lesser(LANES, range->end - m);
         float factors[LANES];
         pack_factors(of, m, n, factors);
-        for (size_t i = 0; i < pixels; i += 4) {
-            const int count = pixels - i < 4 ? (int)(pixels - i) : 4;
+        for (size_t i = range->pixel; i < range->last; i += 4) {
+            const int count = range->last - i < 4 ? (int)(range->last - i) : 4;
+            const size_t at = (first + i) * filters + (size_t)m;
+            uint8_t *to = sums->task->made + at;
             int32_t all[4 * LANES];
             for (int j = 0; j < count; j++) {
-                const int32_t *each = from + (i + (size_t)j) * sums->filters + m;
-                for (int c = 0; c < LANES; c++) all[j * LANES + c] = each[c] + sums->fixed[m + c];
+                const int32_t *each = range->sums + (i + (size_t)j) * sums->filters + m;
+                for (int c = 0; c < LANES; c++) all[j * LANES + c] = each[c] + range->fixed[m + c];
             }
-            round_pixels(count, all, LANES, factors, &how, n, to + i * filters + m, filters);
+            round_pixels(count, all, LANES, factors, &how, n, to, filters);
+            for (size_t j = 0; by->other && j < (size_t)count; j++)
+                add_other(by, &with, by->other + at + j * filters, (size_t)n, to + j * filters);
         }
     }
-    if (by->other) add_other(by, by->other + at * filters, pixels * filters, to);
 }
 
-// Adds what channels [first, first + n) make of sixteen filters of `pixels` pixels to `to`; `is_new`: there are
-// no sums yet.
-static void add_panel(const struct sums *sums, int m, int n, size_t pixels, int is_new, const pixel *made, int32_t *to) {
+// Adds n channels that were made of a share's pixels to sixteen filters; `is_new`: there are no sums yet.
+static void add_panel(const struct sums *sums, const struct range *range, int m, size_t n, int is_new,
+                      const pixel *made) {
     static const int32_t nothing[LANES];
     static const ptrdiff_t start[1];
     const size_t group = (size_t)sums->task->group;
-    const struct runs runs = {1, rounded((size_t)n, TOGETHER), start};
-    for (size_t i = 0, count; i < pixels; i += count, to += count * sums->filters) {
+    const struct runs runs = {1, rounded(n, TOGETHER), start};
+    for (size_t i = range->pixel, count; i < range->last; i += count) {
+        int32_t *to = range->sums + i * sums->filters + m;
         const pixel *x[TILE];
-        count = (size_t)next_tile((int)(pixels - i));
+        count = (size_t)next_tile((int)(range->last - i));
         for (size_t j = 0; j < count; j++) x[j] = made + (i + j) * group;
         multiply_tile((int)count, x, &runs, sums->panel, is_new ? nothing : to, is_new ? 0 : sums->filters, to,
                       sums->filters);
         for (size_t j = 0; sums->has_zeros && j < count; j++)
-            take_weight_zeros(sums->of, m, lesser(LANES, sums->of->filters - m), x[j], &runs, (size_t)n,
-                              to + j * sums->filters);
+            take_weight_zeros(sums->of, m, lesser(LANES, range->end - m), x[j], &runs, n, to + j * sums->filters);
     }
 }
 
-// Adds what channels [first, first + n) make of chunk `chunk` of a band, `rows` rows from `row` on.
-static void add_chunk(struct sums *sums, int band, int number, int row, int rows, int first, int n, const pixel *made) {
+// Adds group `item` to a share, and writes that if it was the last one of its band.
+static void add_item(const struct sums *sums, int share, int item) {
+    const struct task *task = sums->task;
     const struct layer *of = sums->of;
-    const struct laid laid = {(size_t)n, rounded((size_t)n, TOGETHER), rounded((size_t)n, TOGETHER)};
-    const size_t pixels = (size_t)rows * sums->width;
-    struct chunk *chunk = sums->chunks + number;
-    int32_t *to = sums->sums + (size_t)(number * sums->chunk_rows) * sums->width * sums->filters;
-    enter(chunk, band);
-    for (int m = 0; m < of->filters; m += LANES) {
-        const int filters = lesser(LANES, of->filters - m);
-        pack_panel(of, &laid, m, filters, first, n, NULL, sums->panel);
-        // The first chunk is every group's first one, and nothing is written before all groups were there.
-        if (!band && !number) add_fixed(of, &laid, m, filters, sums->panel, (size_t)n, sums->fixed + m);
-        add_panel(sums, m, n, pixels, !chunk->done, made, to + m);
+    const int band = item / sums->groups, number = item % sums->groups, start = task->first_row + band * task->rows;
+    const int rows = lesser(task->rows, task->end_row - start), first = number * task->group;
+    const size_t n = (size_t)lesser(task->group, of->channels - first), length = rounded(n, TOGETHER);
+    const struct laid laid = {n, length, length};
+    const struct range range = range_of(sums, share, (size_t)rows * sums->width);
+    const pixel *made = sums->made + (size_t)(item % sums->n_slots) * slot_pixels(sums);
+    for (int m = range.filter; m < range.end; m += LANES) {
+        const int filters = lesser(LANES, range.end - m);
+        pack_panel(of, &laid, m, filters, first, (int)n, NULL, sums->panel);
+        if (!band) add_fixed(of, &laid, m, filters, sums->panel, n, range.fixed + m);
+        add_panel(sums, &range, m, n, !number, made);
     }
-    if (++chunk->done == sums->groups) {
-        write_sums(sums, to, pixels, (size_t)row * sums->width);
-        chunk->done = 0;
-        __atomic_store_n(&chunk->band, band + 1, __ATOMIC_RELEASE);
+    if (number == sums->groups - 1) write_sums(sums, &range, (size_t)start * sums->width);
+}
+
+static int is_ready(const struct sums *sums, int item) {
+    if (item >= sums->n_items) return 0;
+    return __atomic_load_n(&sums->slots[item % sums->n_slots].ready, __ATOMIC_ACQUIRE) == item + 1;
+}
+
+// Adds the next group to a share, if it was made and nobody does; returns whether.
+static int add_next(const struct sums *sums, int number) {
+    struct share *share = &sums->shares[number];
+    if (!is_ready(sums, __atomic_load_n(&share->next, __ATOMIC_RELAXED))) return 0;
+    if (__atomic_exchange_n(&share->busy, 1, __ATOMIC_ACQUIRE)) return 0;
+    const int item = __atomic_load_n(&share->next, __ATOMIC_RELAXED), found = is_ready(sums, item);
+    if (found) {
+        add_item(sums, number, item);
+        __atomic_store_n(&share->next, item + 1, __ATOMIC_RELEASE);
     }
-    leave(chunk);
+    __atomic_store_n(&share->busy, 0, __ATOMIC_RELEASE);
+    return found;
+}
+
+// Whether all shares have groups up to `item`.
+static int have_added(const struct sums *sums, int item) {
+    for (int i = 0; i < sums->parts; i++) {
+        if (__atomic_load_n(&sums->shares[i].next, __ATOMIC_ACQUIRE) <= item) return 0;
+    }
+    return 1;
+}
+
+// The next group to make, if there is memory for it; -1: none.
+static int next_group(const struct sums *sums) {
+    int32_t *next = &sums->task->next;
+    int32_t item = __atomic_load_n(next, __ATOMIC_RELAXED);
+    if (item >= sums->n_items || !have_added(sums, item - sums->n_slots)) return -1;
+    const int is_mine = __atomic_compare_exchange_n(next, &item, item + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return is_mine ? item : -1;
+}
+
+// Says that group `item` was made.
+static void hand_on(const struct sums *sums, int item) {
+    __atomic_store_n(&sums->slots[item % sums->n_slots].ready, item + 1, __ATOMIC_RELEASE);
+}
+
+// Adds to the share of part `part`, or else to that of another; returns whether there was anything to add.
+static int add_to_others(const struct sums *sums, int part) {
+    for (int i = 1; i < sums->parts; i++) {
+        if (add_next(sums, (part + i) % sums->parts)) return 1;
+    }
+    return 0;
 }
 
 #endif
