@@ -67,7 +67,7 @@ static void pack_group(struct bottleneck *b, int first, int n) {
         const int channels = lesser(n - m, LANES);
         each_tap *taps = b->taps + (size_t)(m / LANES) * each_taps(b->middle);
         pack_each(b->middle, first + m, channels, taps);
-        add_fixed_each(b->middle, first + m, channels, taps, b->fixed + m);
+        add_fixed_each(b->middle, b->middle_zeros, first + m, channels, taps, b->fixed + m);
     }
     for (int i = 0; i < b->span; i++) b->held[i] = -1;
 }

@@ -38,7 +38,8 @@ static void pack(struct packed *to, int first, int n) {
         tap *panel = to->panels + (size_t)m * to->laid.total;
         const int filters = lesser(LANES, n - m);
         pack_panel(of, &to->laid, first + m, filters, 0, of->channels, to->turned, panel);
-        add_fixed(of, &to->laid, first + m, filters, panel, taps_of(of) * (size_t)of->channels, to->fixed + m);
+        add_fixed(of, to->has_zeros, &to->laid, first + m, filters, panel,
+                  taps_of(of) * (size_t)of->channels, to->fixed + m);
     }
 }
 

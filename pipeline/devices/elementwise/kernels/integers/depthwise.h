@@ -42,7 +42,28 @@ static inline __attribute__((always_inline)) void pack_kernels(const struct laye
     }
 }
 
+#if defined(__AVX512VNNI__)
+// The same of sixteen channels of 3 x 3 taps: three of a row in the first bytes of a dword, or of the one before it.
+static void pack_threes(const struct layer *of, int first, each_tap *to) {
+    const uint8_t *from = of->weights + (size_t)first * 9;
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(9));
+    const __m512i three = _mm512_set1_epi32(0xffffff);
+    const __m512i signs = _mm512_and_si512(three, _mm512_set1_epi8((char)sign_of(of)));
+    const __m512i rows[3] = {_mm512_i32gather_epi32(places, from, 1), _mm512_i32gather_epi32(places, from + 3, 1),
+                             _mm512_srli_epi32(_mm512_i32gather_epi32(places, from + 5, 1), 8)};
+    for (int k = 0; k < 3; k++)
+        _mm512_storeu_si512(to + k * LANES * TOGETHER, _mm512_xor_si512(_mm512_and_si512(rows[k], three), signs));
+}
+#endif
+
 static void pack_each(const struct layer *of, int first, int n, each_tap *to) {
+#if defined(__AVX512VNNI__)
+    if (of->kernel_y == 3 && of->kernel_x == 3 && n == LANES) {
+        pack_threes(of, first, to);
+        return;
+    }
+#endif
     if (of->kernel_y == 3 && of->kernel_x == 3) {
         pack_kernels(of, 3, 3, first, n, to);
     } else {
@@ -61,16 +82,15 @@ static void pack_ones(const struct layer *of, each_tap *to) {
 }
 
 // Adds to `fixed` what the zero points make of packed channels [first, first + n).
-static void add_fixed_each(const struct layer *of, int first, int n, const each_tap *taps, int32_t *fixed) {
-    const int32_t zero = zero_of(&of->given);
+static void add_fixed_each(const struct layer *of, int has_zeros, int first, int n, const each_tap *taps,
+                           int32_t *fixed) {
     int32_t sums[LANES] = {0};
 #if defined(__AVX512VNNI__)
     add_taps(taps, each_taps(of) / LANES, sums);
 #else
     for (size_t i = 0; i < each_taps(of); i++) sums[i % LANES] += taps[i];
 #endif
-    for (int m = 0; m < n; m++)
-        fixed[m] += zero * ((int32_t)taps_of(of) * weight_zero(of, first + m) - sums[m]);
+    add_zeros(of, has_zeros, first, n, (int)taps_of(of), sums, fixed);
 }
 
 // A row of results of sixteen channels: its pixels are LANES bytes apart, windows begin at `rows`.

@@ -31,8 +31,17 @@ static struct rounding rounding_of(const struct scaled *to, const float *factors
 // as ONNX Runtime does: each operation rounds.
 static void pack_factors(const struct layer *of, int first, int n, float *factors) {
     const float given = *of->given.scale, made = *of->made.scale;
-    for (size_t m = 0; m < rounded((size_t)n, LANES); m++)
-        factors[m] = (int)m < n ? given * of->weight.scale[of->scales_apart ? first + (int)m : 0] / made : 0;
+    for (int m = 0; m < n; m += LANES) {
+        const int count = lesser(n - m, LANES);
+        float scales[LANES] = {0};
+        if (of->scales_apart) {
+            memcpy(scales, of->weight.scale + first + m, (size_t)count * sizeof *scales);
+        } else {
+            for (int i = 0; i < count; i++) scales[i] = *of->weight.scale;
+        }
+        for (int i = 0; i < LANES; i++) factors[m + i] = given * scales[i] / made;
+        for (int i = count; i < LANES; i++) factors[m + i] = 0;
+    }
 }
 
 static void add_taps(const tap *panel, size_t n_inputs, int32_t *sums) {
@@ -172,13 +181,20 @@ static void pack_panel(const struct layer *of, const struct laid *laid, int firs
     pack_rows(turned, total, n, total, sign, panel);
 }
 
-// Adds to `fixed` what the zero points make of a panel, of `inputs` for each filter.
-static void add_fixed(const struct layer *of, const struct laid *laid, int first, int n, const tap *panel,
-                      size_t inputs, int32_t *fixed) {
+// Adds to `fixed` what the zero points make of weights of sixteen filters, of which `sums` are the sums.
+static inline void add_zeros(const struct layer *of, int has_zeros, int first, int n, int inputs, const int32_t *sums,
+                             int32_t *fixed) {
     const int32_t zero = zero_of(&of->given);
+    for (int m = 0; m < LANES; m++) fixed[m] -= zero * sums[m];
+    for (int m = 0; has_zeros && m < n; m++) fixed[m] += zero * (inputs * weight_zero(of, first + m));
+}
+
+// The same of a panel, of `inputs` for each filter.
+static void add_fixed(const struct layer *of, int has_zeros, const struct laid *laid, int first, int n,
+                      const tap *panel, size_t inputs, int32_t *fixed) {
     int32_t sums[LANES] = {0};
     add_taps(panel, laid->total, sums);
-    for (int m = 0; m < n; m++) fixed[m] += zero * ((int32_t)inputs * weight_zero(of, first + m) - sums[m]);
+    add_zeros(of, has_zeros, first, n, (int)inputs, sums, fixed);
 }
 
 static void add_bias(const struct layer *of, int first, int n, int32_t *fixed) {

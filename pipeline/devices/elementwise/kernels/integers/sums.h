@@ -153,7 +153,7 @@ static void add_item(const struct sums *sums, int share, int item) {
     for (int m = range.filter; m < range.end; m += LANES) {
         const int filters = lesser(LANES, range.end - m);
         pack_panel(of, &laid, m, filters, first, (int)n, NULL, sums->panel);
-        if (!band) add_fixed(of, &laid, m, filters, sums->panel, n, range.fixed + m);
+        if (!band) add_fixed(of, sums->has_zeros, &laid, m, filters, sums->panel, n, range.fixed + m);
         add_panel(sums, &range, m, n, !number, made);
     }
     if (number == sums->groups - 1) write_sums(sums, &range, (size_t)start * sums->width);
