@@ -54,7 +54,7 @@ static struct sums open_sums(struct task *task, struct memory *memory) {
     sums.filters = rounded((size_t)sums.of->filters, LANES);
     sums.by_filters = sums.filters / LANES >= places;
     // One for what each part makes, and one more: they do not wait for each other at once.
-    sums.n_slots = task->n_places > 1 ? task->n_places + 1 : 1;
+    sums.n_slots = task->n_places;
     sums.shares = take(memory, places * sizeof *sums.shares);
     sums.slots = take(memory, (size_t)sums.n_slots * sizeof *sums.slots);
     sums.fixed = take(memory, (sums.by_filters ? 1 : places) * sums.filters * sizeof *sums.fixed);

@@ -49,11 +49,11 @@ static double cost(const struct task *task) {
     const double rows = task->rows, group = task->group, panels = group / LANES;
     const double inputs = task->depthwise ? first->channels * (double)taps_of(first) : 0;
     const double made = rows * middle->stride_y + middle->kernel_y - middle->stride_y;
-    const double before = made * middle->width * panels * (3 + 0.04 * inputs);
+    const double before = made * middle->width * panels * (3 + 0.08 * inputs);
     const double outputs = last ? (double)rounded((size_t)last->filters, LANES) : 0;
-    const double after = outputs / LANES * (2 + 0.04 * group);
+    const double after = outputs / LANES * (2 + 0.08 * group);
     const double pixels = rows * middle->made_width * (panels * 5 + after);
-    const double packing = panels * 100 + group * 0.02 * (inputs + outputs);
+    const double packing = (task->n_places > 1 ? 1200 : 400) + panels * 50 + group * 0.06 * (inputs + outputs);
     return (before + pixels + packing) / (rows * group);
 }
 
