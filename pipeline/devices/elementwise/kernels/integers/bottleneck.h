@@ -10,8 +10,8 @@
 #include "depthwise.h"
 #include "sums.h"
 
-// Memory of a part. `strip`: for each sixteen of a group's channels `span` rows and one more of padding; `held`
-// says which they are.
+// Memory of a part, for sixteen channels of a group at a time. `strip`: `span` rows of what the depthwise layer
+// reads and one more of padding; `held` says which they are.
 struct bottleneck {
     struct task *task;
     const struct layer *before, *middle;  // `before` may be NULL
@@ -19,12 +19,13 @@ struct bottleneck {
     struct packed first;
     struct sums sums;
     uint8_t *strip;
-    int32_t *held, *fixed;
+    int32_t *held;
     const uint8_t **rows;
     each_tap *taps, *ones;
-    float *factors;
+    int32_t fixed[LANES];
+    float factors[LANES];
     int span, group, middle_zeros;
-    size_t line, sixteen;  // bytes of a row of the strip, and of all rows of sixteen channels
+    size_t line;  // bytes of a row of the strip
 };
 
 // What parts have in common, and what part `part` has itself; the one behind the last one ends the memory.
@@ -35,53 +36,44 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     b->before = task->depthwise ? &task->layers[0] : NULL;
     b->group = task->group;
     b->sums = open_sums(task, memory);
-    const size_t common = memory->used, group = (size_t)b->group;
+    const size_t common = memory->used;
     struct memory own = {memory->at, memory->at ? common + (size_t)part * ((task->n_bytes - common) / (size_t)task->n_places) : 0};
     b->source = open_source(task, b->before != NULL, &own);
-    if (b->before) b->first = open_packed(&b->source, b->group, &own);
+    if (b->before) b->first = open_packed(&b->source, LANES, &own);
     b->span = (b->middle->kernel_y - 1) * b->middle->step_y + 1;
     b->line = (size_t)strip_width(b->middle) * LANES;
-    b->sixteen = b->line * (size_t)(b->span + 1);
-    b->strip = take(&own, b->sixteen * (group / LANES) + columns_beyond(b->middle));
+    const size_t strip = b->line * (size_t)(b->span + 1) + columns_beyond(b->middle);
+    b->strip = take(&own, strip);
     b->held = take(&own, (size_t)b->span * sizeof *b->held);
     b->rows = take(&own, (size_t)b->middle->kernel_y * sizeof *b->rows);
-    b->taps = take(&own, group / LANES * each_taps(b->middle) * sizeof *b->taps);
+    b->taps = take(&own, each_taps(b->middle) * sizeof *b->taps);
     b->ones = take(&own, each_taps(b->middle) * sizeof *b->ones);
-    b->fixed = take(&own, group * sizeof *b->fixed);
-    b->factors = take(&own, group * sizeof *b->factors);
     open_own_sums(&b->sums, &own);
     memory->used += own.used * (size_t)task->n_places;
     if (!memory->at) return;
     b->middle_zeros = any_weight_zero(b->middle);
     if (b->middle_zeros) pack_ones(b->middle, b->ones);
-    memset(b->strip, zero_of(&b->middle->given), b->sixteen * (group / LANES) + columns_beyond(b->middle));
+    memset(b->strip, zero_of(&b->middle->given), strip);
 }
 
-// Weights of the channels [first, first + n) of the layers that make them.
-static void pack_group(struct bottleneck *b, int first, int n) {
+// Weights of channels [first, first + n), at most sixteen, of the layers that make them.
+static void pack_channels(struct bottleneck *b, int first, int n) {
     if (b->before) pack(&b->first, first, n);
-    memset(b->fixed, 0, (size_t)b->group * sizeof *b->fixed);
+    memset(b->fixed, 0, sizeof b->fixed);
     pack_factors(b->middle, first, n, b->factors);
     add_bias(b->middle, first, n, b->fixed);
-    for (int m = 0; m < n; m += LANES) {
-        const int channels = lesser(n - m, LANES);
-        each_tap *taps = b->taps + (size_t)(m / LANES) * each_taps(b->middle);
-        pack_each(b->middle, first + m, channels, taps);
-        add_fixed_each(b->middle, b->middle_zeros, first + m, channels, taps, b->fixed + m);
-    }
+    pack_each(b->middle, first, n, b->taps);
+    add_fixed_each(b->middle, b->middle_zeros, first, n, b->taps, b->fixed);
     for (int i = 0; i < b->span; i++) b->held[i] = -1;
 }
 
 static void copy_row(struct bottleneck *b, int row, int first, int n, uint8_t *to) {
     const struct layer *of = b->middle;
-    const uint8_t *from = source_row(&b->source, row) + (size_t)b->source.left * b->source.laid.depth + first;
     const size_t depth = b->source.laid.depth;
+    const uint8_t *from = source_row(&b->source, row) + (size_t)b->source.left * depth + first;
     const uint8_t flip = (uint8_t)b->source.flip;
-    for (int m = 0; m < n; m += LANES, to += b->sixteen) {
-        const int channels = lesser(n - m, LANES);
-        for (int x = 0; x < of->width; x++) {
-            for (int c = 0; c < channels; c++) to[x * LANES + c] = from[(size_t)x * depth + (size_t)(m + c)] ^ flip;
-        }
+    for (int x = 0; x < of->width; x++, from += depth, to += LANES) {
+        for (int c = 0; c < n; c++) to[c] = from[c] ^ flip;
     }
 }
 
@@ -92,11 +84,11 @@ static void make_row(struct bottleneck *b, int row, uint8_t *to) {
     for (int j = 0, n; j < b->before->made_width; j += n) {
         n = next_tile(b->before->made_width - j);
         const struct runs runs = read_tile(&b->source, row, j, n, steps, x);
-        make_tile(&b->first, &how, n, x, &runs, to + j * LANES, LANES, b->sixteen);
+        make_tile(&b->first, &how, n, x, &runs, to + j * LANES, LANES);
     }
 }
 
-// A group's row of what the depthwise layer reads, of the first sixteen channels.
+// A row of what the depthwise layer reads of channels [first, first + n).
 static const uint8_t *strip_row(struct bottleneck *b, int row, int first, int n) {
     if (row < 0 || row >= b->middle->height) return b->strip + b->line * (size_t)b->span;
     const int slot = row % b->span;
@@ -124,38 +116,38 @@ static void take_middle_zeros(const struct bottleneck *b, const struct window *w
     }
 }
 
-// Row `row` of the depthwise layer, channels [first, first + n): to memory of the part, or to the result.
+// Sums of n pixels of sixteen channels as bytes that products read, `stride` of them from one to the next.
+static inline void round_to_pixels(int n, const int32_t *sums, const float *factors, const struct rounding *how,
+                                   pixel *to, int stride) {
+#if defined(__AVX512VNNI__)
+    round_pixels(n, sums, LANES, factors, how, LANES, to, (size_t)stride);
+#else
+    uint8_t bytes[WINDOWS * LANES];
+    round_pixels(n, sums, LANES, factors, how, LANES, bytes, LANES);
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < LANES; c++) to[i * stride + c] = bytes[i * LANES + c];
+    }
+#endif
+}
+
+// Row `row` of the depthwise layer, channels [first, first + n): to memory of the task, or to the result.
 static void make_middle(struct bottleneck *b, int row, int first, int n, pixel *made) {
     const struct layer *of = b->middle;
     const struct rounding how = rounding_of(&of->made, NULL, made ? 0 : of->made.flip);
     for (int k = 0; k < of->kernel_y; k++)
         b->rows[k] = strip_row(b, row * of->stride_y + k * of->step_y - of->above, first, n);
     const size_t pixels = (size_t)row * (size_t)of->made_width, filters = (size_t)of->filters;
-    for (int m = 0; m < n; m += LANES) {
-        const struct window window = {b->rows, b->sixteen * (size_t)(m / LANES), (size_t)of->step_x * LANES,
-                                      (size_t)of->stride_x * LANES};
-        const each_tap *taps = b->taps + (size_t)(m / LANES) * each_taps(of);
-        const int channels = lesser(n - m, LANES);
-        for (int j = 0; j < of->made_width; j += WINDOWS) {
-            const int count = lesser(WINDOWS, of->made_width - j);
-            int32_t sums[WINDOWS * LANES];
-            window_sums(of, count, &window, j, taps, b->fixed + m, sums);
-            if (b->middle_zeros) take_middle_zeros(b, &window, j, count, first + m, channels, sums);
-            if (!made) {
-                uint8_t *to = b->task->made + (pixels + (size_t)j) * filters + (size_t)(first + m);
-                round_pixels(count, sums, LANES, b->factors + m, &how, channels, to, filters);
-                continue;
-            }
-            pixel *to = made + (size_t)j * (size_t)b->group + m;
-#if defined(__AVX512VNNI__)
-            round_pixels(count, sums, LANES, b->factors + m, &how, LANES, to, (size_t)b->group);
-#else
-            uint8_t bytes[WINDOWS * LANES];
-            round_pixels(count, sums, LANES, b->factors + m, &how, LANES, bytes, LANES);
-            for (int i = 0; i < count; i++) {
-                for (int c = 0; c < LANES; c++) to[i * b->group + c] = bytes[i * LANES + c];
-            }
-#endif
+    const struct window window = {b->rows, (size_t)of->step_x * LANES, (size_t)of->stride_x * LANES};
+    for (int j = 0; j < of->made_width; j += WINDOWS) {
+        const int count = lesser(WINDOWS, of->made_width - j);
+        int32_t sums[WINDOWS * LANES];
+        window_sums(of, count, &window, j, b->taps, b->fixed, sums);
+        if (b->middle_zeros) take_middle_zeros(b, &window, j, count, first, n, sums);
+        if (made) {
+            round_to_pixels(count, sums, b->factors, &how, made + j * b->group, b->group);
+        } else {
+            uint8_t *to = b->task->made + (pixels + (size_t)j) * filters + (size_t)first;
+            round_pixels(count, sums, LANES, b->factors, &how, n, to, filters);
         }
     }
 }
@@ -166,10 +158,14 @@ static void make_group(struct bottleneck *b, int item) {
     const int start = task->first_row + item / b->sums.groups * task->rows;
     const int end = lesser(start + task->rows, task->end_row);
     const int first = item % b->sums.groups * b->group, n = lesser(b->group, b->middle->channels - first);
-    const size_t line = (size_t)b->middle->made_width * (size_t)b->group;
+    const int line = b->middle->made_width * b->group;
     pixel *made = b->sums.of ? b->sums.made + (size_t)(item % b->sums.n_slots) * slot_pixels(&b->sums) : NULL;
-    pack_group(b, first, n);
-    for (int row = start; row < end; row++) make_middle(b, row, first, n, made ? made + (size_t)(row - start) * line : NULL);
+    for (int m = 0; m < n; m += LANES) {
+        const int channels = lesser(n - m, LANES);
+        pack_channels(b, first + m, channels);
+        for (int row = start; row < end; row++)
+            make_middle(b, row, first + m, channels, made ? made + (row - start) * line + m : NULL);
+    }
 }
 
 // Makes groups and adds them up, until there is nothing to do.

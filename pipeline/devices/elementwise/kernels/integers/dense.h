@@ -43,17 +43,17 @@ static void pack(struct packed *to, int first, int n) {
     }
 }
 
-// Writes the packed filters of n pixels, `stride` bytes from one to the next; sixteen filters, `apart`.
+// Writes the packed filters of n pixels, `stride` bytes from one to the next.
 static void make_tile(const struct packed *packed, const struct rounding *how, int n, const pixel **x,
-                      const struct runs *runs, uint8_t *to, size_t stride, size_t apart) {
+                      const struct runs *runs, uint8_t *to, size_t stride) {
     const size_t across = (size_t)packed->of->kernel_x * packed->laid.depth;
     int32_t sums[TILE * LANES];
-    for (int m = 0; m < packed->n; m += LANES, to += apart) {
+    for (int m = 0; m < packed->n; m += LANES) {
         const int filters = lesser(packed->n - m, LANES);
         multiply_tile(n, x, runs, packed->panels + (size_t)m * packed->laid.total, packed->fixed + m, 0, sums, LANES);
         for (int i = 0; packed->has_zeros && i < n; i++)
             take_weight_zeros(packed->of, packed->first + m, filters, x[i], runs, across, sums + i * LANES);
-        round_pixels(n, sums, LANES, packed->factors + m, how, filters, to, stride);
+        round_pixels(n, sums, LANES, packed->factors + m, how, filters, to + m, stride);
     }
 }
 
@@ -89,7 +89,7 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
             for (int j = 0, n; j < of->made_width; j += n) {
                 n = next_tile(of->made_width - j);
                 const struct runs runs = read_tile(&source, i, j, n, steps, x);
-                make_tile(&packed, &how, n, x, &runs, to + (size_t)j * filters, filters, LANES);
+                make_tile(&packed, &how, n, x, &runs, to + (size_t)j * filters, filters);
             }
         }
     }

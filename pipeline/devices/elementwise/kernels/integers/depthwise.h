@@ -96,7 +96,7 @@ static void add_fixed_each(const struct layer *of, int has_zeros, int first, int
 // A row of results of sixteen channels: its pixels are LANES bytes apart, windows begin at `rows`.
 struct window {
     const uint8_t *const *rows;
-    size_t at, step, stride;  // bytes: of the channels; from a column of the kernel, and of a window, to the next
+    size_t step, stride;  // bytes from a column of the kernel to the next, and from a window to the next
 };
 
 #if defined(__AVX512VNNI__)
@@ -126,7 +126,7 @@ static inline __attribute__((always_inline)) void multiply_each(const int n, con
     // Columns of three taps and one more serve the next window, too, if it begins there.
     const int pairs = kernel_x == 3 && of->stride == LANES && of->step == LANES && n % 2 == 0;
     for (int k = 0; k < kernel_y; k++) {
-        const uint8_t *from = of->rows[k] + of->at + (size_t)j * of->stride;
+        const uint8_t *from = of->rows[k] + (size_t)j * of->stride;
         for (int l = 0; l < kernel_x; l += TOGETHER, taps += LANES * TOGETHER) {
             const __m512i w = _mm512_loadu_si512(taps);
             if (pairs) {
@@ -151,7 +151,7 @@ static inline __attribute__((always_inline)) void multiply_each(const int n, con
         int32_t sums[LANES];
         memcpy(sums, fixed, sizeof sums);
         for (int k = 0; k < kernel_y; k++) {
-            const uint8_t *from = of->rows[k] + of->at + (size_t)(j + i) * of->stride;
+            const uint8_t *from = of->rows[k] + (size_t)(j + i) * of->stride;
             for (int l = 0; l < kernel_x; l++, w += LANES, from += of->step) {
                 for (int m = 0; m < LANES; m++) sums[m] += from[m] * w[m];
             }
