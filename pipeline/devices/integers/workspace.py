@@ -16,7 +16,7 @@ _SHARING = 10_000
 _ROWS_A_PART = 4
 # Bytes of each part of a task at least; those of all parts whatever it makes, and what part of its tensors
 # beyond that.
-_PART_BYTES, _LEAST_BYTES, _PART_OF_TENSORS = 12 << 10, 24 << 10, 2
+_PART_BYTES, _LEAST_BYTES, _PART_OF_TENSORS = 93 << 7, 93 << 8, 2
 
 
 def workspace_bytes(found: QuantisedTask) -> int:

@@ -39,7 +39,10 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     const size_t common = memory->used;
     struct memory own = {memory->at, memory->at ? common + (size_t)part * ((task->n_bytes - common) / (size_t)task->n_places) : 0};
     b->source = open_source(task, b->before != NULL, &own);
-    if (b->before) b->first = open_packed(&b->source, LANES, &own);
+    // A part makes a group or adds one: panels of both lie in the same memory.
+    const size_t before = b->before ? b->source.laid.total * LANES : 0, behind = b->sums.of ? (size_t)b->group * LANES : 0;
+    b->sums.panel = take(&own, (before > behind ? before : behind) * sizeof *b->sums.panel);
+    if (b->before) b->first = open_packed(&b->source, LANES, b->sums.panel, &own);
     b->span = (b->middle->kernel_y - 1) * b->middle->step_y + 1;
     b->line = (size_t)strip_width(b->middle) * LANES;
     const size_t strip = b->line * (size_t)(b->span + 1) + columns_beyond(b->middle);
@@ -48,7 +51,6 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     b->rows = take(&own, (size_t)b->middle->kernel_y * sizeof *b->rows);
     b->taps = take(&own, each_taps(b->middle) * sizeof *b->taps);
     b->ones = take(&own, each_taps(b->middle) * sizeof *b->ones);
-    open_own_sums(&b->sums, &own);
     memory->used += own.used * (size_t)task->n_places;
     if (!memory->at) return;
     b->middle_zeros = any_weight_zero(b->middle);

@@ -15,12 +15,12 @@ struct packed {
     int first, n, has_zeros;
 };
 
-static struct packed open_packed(const struct source *source, int most, struct memory *memory) {
+// Memory for `most` filters; `panels`: there is some for these.
+static struct packed open_packed(const struct source *source, int most, tap *panels, struct memory *memory) {
     const struct layer *of = source->of;
     const size_t filters = rounded((size_t)most, LANES);
-    struct packed found = {.of = of, .laid = source->laid};
+    struct packed found = {.of = of, .laid = source->laid, .panels = panels};
     found.turned = turned_bytes(of, &found.laid) ? take(memory, turned_bytes(of, &found.laid)) : NULL;
-    found.panels = take(memory, found.laid.total * filters * sizeof *found.panels);
     found.fixed = take(memory, filters * sizeof *found.fixed);
     found.factors = take(memory, filters * sizeof *found.factors);
     found.has_zeros = memory->at && any_weight_zero(of);
@@ -69,7 +69,8 @@ static int divides_filters(const struct task *task) {
 static size_t dense(struct task *task, int part, uint8_t *at) {
     struct memory memory = {at, 0};
     struct source source = open_source(task, 1, &memory);
-    struct packed packed = open_packed(&source, task->group, &memory);
+    tap *kept = take(&memory, source.laid.total * rounded((size_t)task->group, LANES) * sizeof *kept);
+    struct packed packed = open_packed(&source, task->group, kept, &memory);
     if (!at) return memory.used;
     const struct layer *of = source.of;
     const int parts = task->n_parts, by_filters = divides_filters(task);

@@ -64,10 +64,6 @@ static struct sums open_sums(struct task *task, struct memory *memory) {
     return sums;
 }
 
-static void open_own_sums(struct sums *sums, struct memory *own) {
-    if (sums->of) sums->panel = take(own, (size_t)sums->task->group * LANES * sizeof *sums->panel);
-}
-
 static void begin_sums(const struct sums *sums) {
     memset(sums->shares, 0, (size_t)sums->parts * sizeof *sums->shares);
     memset(sums->slots, 0, (size_t)sums->n_slots * sizeof *sums->slots);

@@ -52,11 +52,11 @@ static double cost(const struct task *task) {
     const double rows = task->rows, group = task->group, panels = group / LANES;
     const double inputs = task->depthwise ? first->channels * (double)taps_of(first) : 0;
     const double made = rows * middle->stride_y + middle->kernel_y - middle->stride_y;
-    const double before = made * middle->width * panels * (2.6 + 0.026 * inputs);
+    const double before = made * middle->width * panels * (5 + 0.015 * inputs);
     const double outputs = last ? (double)rounded((size_t)last->filters, LANES) : 0;
-    const double after = outputs / LANES * (4.5 + 0.01 * group);
-    const double pixels = rows * middle->made_width * (panels * 2.7 + after);
-    const double packing = (task->n_places > 1 ? 750 : 250) + group * 0.03 * (inputs + outputs);
+    const double after = outputs / LANES * (3.5 + 0.01 * group);
+    const double pixels = rows * middle->made_width * (panels * 4.5 + after);
+    const double packing = (task->n_places > 1 ? 400 : 200) + group * 0.05 * (inputs + outputs);
     return (before + pixels + packing) / (rows * group);
 }
 
