@@ -10,7 +10,7 @@ from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
 from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import Places, place, placed_average, point
-from pipeline.devices.integers.workspace import strip_parts, strip_rows
+from pipeline.devices.integers.workspace import Strip, strip_of, strip_parts
 
 #: Runs a task, whose parts may run at once; raises KernelError.
 RunTask = Callable[[Task], None]
@@ -63,7 +63,8 @@ def bind_task(
         point(bound.task, found, source)
         return bound
     assert found.rectangle is not None, "only images are taken by rows"
-    return _ByRows(found, strip_rows(found, found.rectangle, workspace), bound, source)
+    strip = strip_of(found, found.rectangle, workspace - int(bound.task.n_bytes))
+    return _ByRows(found, strip, bound, source)
 
 
 class _ByRows:
@@ -72,7 +73,7 @@ class _ByRows:
     def __init__(
         self,
         found: QuantisedTask,
-        rows: tuple[int, int],
+        strip: Strip,
         bound: BoundTask,
         source: RowsOfRequest,
     ) -> None:
@@ -81,7 +82,7 @@ class _ByRows:
         self._parts = int(bound.task.n_parts)
         self._source = source
         self._run = bound
-        self._rows, self._most = rows
+        self._rows, self._most = strip.rows, strip.given
 
     def __call__(self) -> None:
         whole = self._source.whole()
@@ -105,7 +106,7 @@ class _ByRows:
             kept = max(have[1] - wanted[0], 0) if have[0] <= wanted[0] else 0
             if kept:
                 start = wanted[0] - have[0]
-                strip[:, :kept] = strip[:, start : start + kept].copy()
+                strip[:, :kept] = strip[:, start : start + kept]  # NumPy copies what overlaps
             if wanted[0] + kept < wanted[1]:
                 rows = strip[:, kept : wanted[1] - wanted[0]]
                 self._source.put_rows(rows, 0, wanted[0] + kept)
