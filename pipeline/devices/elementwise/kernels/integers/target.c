@@ -38,7 +38,7 @@ static void fit_dense(struct task *task, size_t most) {
     const struct layer *of = &task->layers[0];
     const double products = (double)taps_of(of) * of->channels * of->filters;
     const double pixels = (double)of->made_height * of->made_width;
-    const double quantised = task->picture.planes ? 1.0 * of->height * of->width * of->channels / LANES : 0;
+    const double quantised = task->picture.planes ? 5.0 * of->height * of->width * of->channels / LANES : 0;
     const double written = 3.0 * (double)rounded((size_t)of->filters, LANES) / LANES;
     task->cost = pixels * (multiplied * products + written) + quantised;
     task->group = (int)rounded((size_t)task->layers[0].filters, LANES);
