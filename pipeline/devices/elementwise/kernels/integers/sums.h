@@ -81,13 +81,16 @@ struct range {
     int32_t *sums, *fixed;
 };
 
+// The same in every band, or a share would begin the next one over another's sums.
 static struct range range_of(const struct sums *sums, int share, size_t pixels) {
     const size_t parts = (size_t)sums->parts, at = (size_t)share, panels = sums->filters / LANES;
-    if (!sums->by_filters)
-        return (struct range){pixels * at / parts, pixels * (at + 1) / parts, 0, sums->of->filters, sums->sums,
-                              sums->fixed + at * sums->filters};
-    const int end = lesser((int)(panels * (at + 1) / parts) * LANES, sums->of->filters);
-    return (struct range){0, pixels, (int)(panels * at / parts) * LANES, end, sums->sums, sums->fixed};
+    if (sums->by_filters) {
+        const int end = lesser((int)(panels * (at + 1) / parts) * LANES, sums->of->filters);
+        return (struct range){0, pixels, (int)(panels * at / parts) * LANES, end, sums->sums, sums->fixed};
+    }
+    const size_t all = (size_t)sums->task->rows * sums->width, first = all * at / parts, last = all * (at + 1) / parts;
+    return (struct range){first < pixels ? first : pixels, last < pixels ? last : pixels, 0, sums->of->filters,
+                          sums->sums, sums->fixed + at * sums->filters};
 }
 
 // Rounds the sums of a share and writes them; the band's first pixel is the result's pixel `first`.
