@@ -10,7 +10,7 @@ from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
 from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import Places, place, placed_average, point
-from pipeline.devices.integers.workspace import Strip, strip_of, strip_parts
+from pipeline.devices.integers.workspace import Strip, strip_of, strip_parts, strip_room
 
 #: Runs a task, whose parts may run at once; raises KernelError.
 RunTask = Callable[[Task], None]
@@ -63,7 +63,7 @@ def bind_task(
         point(bound.task, found, source)
         return bound
     assert found.rectangle is not None, "only images are taken by rows"
-    strip = strip_of(found, found.rectangle, workspace - int(bound.task.n_bytes))
+    strip = strip_of(found, found.rectangle, strip_room(bound.task, workspace))
     return _ByRows(found, strip, bound, source)
 
 

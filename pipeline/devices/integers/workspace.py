@@ -13,8 +13,8 @@ _FLOAT_BYTES = 4
 _SHARING = 10_000
 # Fewer are made sooner than others have begun.
 _ROWS_A_PART = 4
-# Bytes that all parts of a task take at least, and each of them; what part of its tensors they are beyond that.
-# With 23.25 KiB patchnet's networks for 64 KiB take 58,944 bytes.
+# Bytes that all parts of a task may take at least, and each of them; what part of its tensors they are
+# beyond that. With 23.25 KiB patchnet's networks for 64 KiB take 58,944 bytes.
 _LEAST_BYTES, _PART_BYTES, _PART_OF_TENSORS = 93 << 8, 93 << 7, 2
 
 
@@ -31,8 +31,8 @@ def workspace_bytes(found: QuantisedTask) -> int:
 def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int) -> Task:
     """Return ``found`` without addresses, with parts, groups and rows for about ``workspace`` bytes.
 
-    Parts of a bottleneck share their sums: there are places for all of them whether they are worth it, so that
-    what is taken does not depend on how much there is to compute. One of a dense layer may have all memory.
+    Parts of a bottleneck share their sums: there are places for all of them whether they are worth it, so
+    that what is taken does not depend on how much there is to compute. One of a dense layer may have all.
     """
     # Of a rectangle of an image rows take the rest.
     own = workspace if found.rectangle is None else workspace // 2
@@ -54,11 +54,16 @@ def _nanoseconds(task: Task) -> float:
 
 
 def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool) -> int:
-    """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for a request's rows."""
+    """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for rows."""
     own = int(task.n_bytes)
     if not by_rows or found.rectangle is None:
         return own
-    return own + strip_of(found, found.rectangle, workspace - own).n_bytes
+    return own + strip_of(found, found.rectangle, strip_room(task, workspace)).n_bytes
+
+
+def strip_room(task: Task, workspace: int) -> int:
+    """Return what rows of a request may take: half of a workspace, or what ``task`` leaves of the least."""
+    return max(workspace // 2, _LEAST_BYTES - int(task.n_bytes))
 
 
 @dataclass(frozen=True, slots=True)

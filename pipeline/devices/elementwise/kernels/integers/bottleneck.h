@@ -28,7 +28,7 @@ struct bottleneck {
     size_t line;  // bytes of a row of the strip
 };
 
-// What parts have in common, and what part `part` has itself; the one behind the last one ends the memory.
+// What parts have in common, and what part `part` has itself; without memory all of it is counted.
 static void open_bottleneck(struct bottleneck *b, struct task *task, int part, struct memory *memory) {
     memset(b, 0, sizeof *b);
     b->task = task;
@@ -36,8 +36,8 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     b->before = task->depthwise ? &task->layers[0] : NULL;
     b->group = task->group;
     b->sums = open_sums(task, memory);
-    const size_t common = memory->used;
-    struct memory own = {memory->at, memory->at ? common + (size_t)part * ((task->n_bytes - common) / (size_t)task->n_places) : 0};
+    const size_t common = memory->used, places = (size_t)task->n_places;
+    struct memory own = {memory->at, memory->at ? common + (size_t)part * ((task->n_bytes - common) / places) : 0};
     b->source = open_source(task, b->before != NULL, &own);
     // A part makes a group or adds one: panels of both lie in the same memory.
     const size_t before = b->before ? b->source.laid.total * LANES : 0, behind = b->sums.of ? (size_t)b->group * LANES : 0;
@@ -51,7 +51,7 @@ static void open_bottleneck(struct bottleneck *b, struct task *task, int part, s
     b->rows = take(&own, (size_t)b->middle->kernel_y * sizeof *b->rows);
     b->taps = take(&own, each_taps(b->middle) * sizeof *b->taps);
     b->ones = take(&own, each_taps(b->middle) * sizeof *b->ones);
-    memory->used += own.used * (size_t)task->n_places;
+    memory->used += own.used * places;
     if (!memory->at) return;
     b->middle_zeros = any_weight_zero(b->middle);
     if (b->middle_zeros) pack_ones(b->middle, b->ones);
