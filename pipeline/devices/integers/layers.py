@@ -3,7 +3,6 @@
 A layer reads [1, height, width, channels] and makes the same of filters.
 """
 
-import math
 from dataclasses import dataclass
 
 
@@ -113,11 +112,6 @@ class QuantisedTask:
             first, end = layer.rows.needs(first, end)
         start = 0 if self.rectangle is None else self.rectangle.first_row
         return start + first, start + end
-
-    @property
-    def row_stride(self) -> int:
-        """How many rows of ``source`` are from one row of the result to the next."""
-        return math.prod(layer.rows.stride for layer in self.layers)
 
     def most_given_rows(self, count: int) -> int:
         """Return the most rows of ``source`` that ``count`` rows of the result are made of."""

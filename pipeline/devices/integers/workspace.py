@@ -1,7 +1,6 @@
 """The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedTask, Rectangle
@@ -54,40 +53,34 @@ def _nanoseconds(task: Task) -> float:
 
 
 def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool) -> int:
-    """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for rows."""
+    """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for a request's rows.
+
+    Of a bottleneck at least ``workspace``, most of which it takes: so what it takes does not depend on how
+    many inner channels it has.
+    """
     own = int(task.n_bytes)
-    if not by_rows or found.rectangle is None:
-        return own
-    return own + strip_of(found, found.rectangle, strip_room(task, workspace)).n_bytes
+    if by_rows and found.rectangle is not None:
+        _, given = strip_rows(found, found.rectangle, task, workspace)
+        own += given * _line_bytes(found, found.rectangle)
+    return max(own, workspace if len(found.layers) > 1 else 0)
 
 
-def strip_room(task: Task, workspace: int) -> int:
-    """Return what rows of a request may take: half of a workspace, or what ``task`` leaves of the least."""
-    return max(workspace // 2, _LEAST_BYTES - int(task.n_bytes))
+def strip_rows(
+    found: QuantisedTask, rectangle: Rectangle, task: Task, workspace: int
+) -> tuple[int, int]:
+    """Return how many rows of the result are made of rows of a request at a time, and of how many.
 
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """Rows of a result that are made at a time, of ``given`` rows of a request, which take ``n_bytes``."""
-
-    rows: int
-    given: int
-    n_bytes: int
-
-
-def strip_of(found: QuantisedTask, rectangle: Rectangle, room: int) -> Strip:
-    """Return the largest strip for ``room`` bytes; one row at least."""
-    line = _FLOAT_BYTES * rectangle.planes[1] * rectangle.planes[3]
-
-    def strip(rows: int) -> Strip:
-        given = found.most_given_rows(rows)
-        # Rows that the next strip reads, too, move to its front: by way of a copy where they overlap.
-        step = rows * found.row_stride
-        moved = max(given - step, 0)
-        return Strip(rows, given, line * (given + (moved if moved > step else 0)))
-
+    These take half of the workspace, or of the least what ``task`` leaves.
+    """
+    room = max(workspace // 2, _LEAST_BYTES - int(task.n_bytes)) // _line_bytes(found, rectangle)
     counts = range(1, found.layers[-1].rows.made + 1)
-    return strip(max(bisect_right(counts, room, key=lambda rows: strip(rows).n_bytes), 1))
+    rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
+    return rows, found.most_given_rows(rows)
+
+
+def _line_bytes(found: QuantisedTask, rectangle: Rectangle) -> int:
+    """Return what a row of the rectangle takes, of all planes."""
+    return _FLOAT_BYTES * rectangle.planes[1] * found.layers[0].columns.given
 
 
 def strip_parts(rows: int, parts: int) -> int:
