@@ -100,7 +100,7 @@ def power(operation: Operation) -> None:
     if exponent.size != 1 or exponent.reshape(-1)[0] != 2:
         operation.refuse("an exponent that is not 2")
     operation.floats(0)
-    made, count = operation.make(operation.shape(0)), items(operation.shape(0))
+    made, count = operation.make(broadcast(operation, 0, 1)), items(operation.shape(0))
     ones = (1,) * (_DIMENSIONS - 1)
     operation.step(
         "combine",
