@@ -121,6 +121,9 @@ def concat(operation: Operation) -> None:
     """Concat along any axis."""
     positions = range(len(operation.node.inputs))
     shapes = [operation.shape(position) for position in positions]
+    dtypes = {operation.array(position).dtype for position in positions}
+    if len(dtypes) > 1:
+        operation.refuse(f"parts of {', '.join(sorted(dtypes))}")
     axis = int(operation.attribute("axis", 0)) % len(shapes[0])
     whole = list(shapes[0])
     whole[axis] = sum(shape[axis] for shape in shapes)

@@ -136,6 +136,9 @@ class Operation:
         after: After | None = None,
     ) -> None:
         """Add a step; it makes ``output``, None: the first output of the node."""
+        for item in arguments:
+            if isinstance(item, Value) and item.name not in self._lowering.values:
+                self.refuse(f"{item.name!r} is constant")
         made = output or self.node.output
         self._lowering.steps.append(
             Step(self.node.label, kernel, arguments, made, tuple(in_place), pointwise, same, after)
