@@ -10,7 +10,7 @@ from typing import Protocol
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
-from pipeline.execution.sweep import DRAIN_SECONDS
+from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
 from server.access.guard import Access
 from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget

@@ -117,9 +117,20 @@ class PictureTensor:
         """What it holds, however large the tensor is."""
         return self._pixels.n_bytes
 
-    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
+    def put_rows(
+        self,
+        target: NDArray[Any],
+        first_plane: int,
+        first_row: int,
+        first_column: int | None = None,
+    ) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
+
+        ``first_column``: None: it has all columns, too.
+        """
         planes = slice(first_plane, first_plane + target.shape[0])
+        column = first_column or 0
+        columns = slice(column, column + target.shape[2])
         end = first_row + target.shape[1]
         row = first_row
         while row < end:
@@ -127,7 +138,7 @@ class PictureTensor:
             if not held_first <= row < held_end:
                 held_first, held_end = self._hold(row)
             stop = min(held_end, end)
-            held = self._held[planes, row - held_first : stop - held_first]
+            held = self._held[planes, row - held_first : stop - held_first, columns]
             target[:, row - first_row : stop - first_row] = held
             row = stop
 

@@ -12,7 +12,7 @@ from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.statistics import SweepStatistics, Tally
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.execution.weight_reads import WeightReads
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder

@@ -30,7 +30,7 @@ from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import Lease
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.execution.weight_reads import WeightReads
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import Recorder

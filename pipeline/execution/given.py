@@ -27,8 +27,17 @@ class RowTensor(Protocol):
     def n_bytes(self) -> int:
         """What it holds."""
 
-    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
+    def put_rows(
+        self,
+        target: NDArray[Any],
+        first_plane: int,
+        first_row: int,
+        first_column: int | None = None,
+    ) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
+
+        ``first_column``: None: it has all columns, too.
+        """
 
     def put(self, target: NDArray[Any]) -> None:
         """Write all of it to ``target``, of its shape."""
@@ -106,18 +115,27 @@ class GivenRows:
         """Read from ``tensor`` from now on."""
         self._tensor = tensor
 
-    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has."""
+    def put_rows(
+        self,
+        target: NDArray[Any],
+        first_plane: int,
+        first_row: int,
+        first_column: int | None = None,
+    ) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
+
+        ``first_column``: None: it has all columns, too.
+        """
         tensor = self._tensor
         if isinstance(tensor, np.ndarray):
-            planes, rows, columns = target.shape
-            last = first_plane + planes, first_row + rows
             # Of blocked layout a plane is a block of channels, beside each other in a row.
-            held = tensor.reshape(-1, tensor.shape[2], columns)
-            np.copyto(target, held[first_plane : last[0], first_row : last[1]])
+            line = target.shape[2] if first_column is None else tensor.shape[3]
+            first = first_plane, first_row, first_column or 0
+            part = (slice(at, at + n) for at, n in zip(first, target.shape, strict=True))
+            np.copyto(target, tensor.reshape(-1, tensor.shape[2], line)[*part])
         else:
             assert tensor is not None, "read before a request gave something"
-            tensor.put_rows(target, first_plane, first_row)
+            tensor.put_rows(target, first_plane, first_row, first_column)
 
     def whole(self) -> NDArray[Any] | None:
         """Return it where the request holds it whole."""

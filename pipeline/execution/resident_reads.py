@@ -9,7 +9,7 @@ from pipeline.devices.expansion import Expansion, expansion_of
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
-from pipeline.execution.sweep import DRAIN_SECONDS
+from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
 from pipeline.planning.plan import Plan
 
 #: Starts to read a span to some bytes, verified.

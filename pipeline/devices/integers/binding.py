@@ -19,7 +19,13 @@ RunTask = Callable[[Task], None]
 class RowsOfRequest(Protocol):
     """What a request gave, whose rows are taken from it; ``whole``: None where it makes them."""
 
-    def put_rows(self, target: NDArray[Any], first_plane: int, first_row: int) -> None: ...
+    def put_rows(
+        self,
+        target: NDArray[Any],
+        first_plane: int,
+        first_row: int,
+        first_column: int | None = None,
+    ) -> None: ...
 
     def whole(self) -> NDArray[Any] | None: ...
 
@@ -95,21 +101,22 @@ class _ByRows:
 
     def _strip_by_strip(self) -> None:
         assert self._found.rectangle is not None
-        _, planes, _, columns = self._found.rectangle.planes
-        strip = np.empty((planes, self._most, columns), np.float32)
+        planes, column = self._found.rectangle.planes[1], self._found.rectangle.first_column
+        strip = np.empty((planes, self._most, self._found.layers[0].columns.given), np.float32)
         task, last, have = self._task, self._found.layers[-1].rows.made, (0, 0)
         task.n_parts = strip_parts(self._rows, self._parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)
             wanted = self._found.given_rows(first, end)
             kept = max(have[1] - wanted[0], 0) if have[0] <= wanted[0] else 0
-            if kept:
-                start = wanted[0] - have[0]
-                strip[:, :kept] = strip[:, start : start + kept].copy()
+            for row in range(
+                kept
+            ):  # none lies over the next one, which all at once would be copied for
+                strip[:, row] = strip[:, wanted[0] - have[0] + row]
             if wanted[0] + kept < wanted[1]:
                 rows = strip[:, kept : wanted[1] - wanted[0]]
-                self._source.put_rows(rows, 0, wanted[0] + kept)
+                self._source.put_rows(rows, 0, wanted[0] + kept, column)
             have = wanted
-            point(task, self._found, strip[None], wanted[0])
+            point(task, self._found, strip[None], wanted[0], column)
             task.first_row, task.end_row = first, end
             self._run()

@@ -56,8 +56,14 @@ def place(task: Task, found: QuantisedTask, places: Places) -> None:
         task.addition = _addition(found.addition, places)
 
 
-def point(task: Task, found: QuantisedTask, source: NDArray[Any], first_row: int = 0) -> None:
-    """Have ``task`` read ``source``; of planes it has rows from ``first_row`` on."""
+def point(
+    task: Task,
+    found: QuantisedTask,
+    source: NDArray[Any],
+    first_row: int = 0,
+    first_column: int = 0,
+) -> None:
+    """Have ``task`` read ``source``; of planes it has what lies from that row and that column on."""
     if found.rectangle is None:
         task.given = source.ctypes.data
         return
@@ -65,7 +71,7 @@ def point(task: Task, found: QuantisedTask, source: NDArray[Any], first_row: int
     task.picture.planes = source.ctypes.data
     task.picture.plane, task.picture.line = rows * columns, columns
     task.picture.first_line = first_row - found.rectangle.first_row
-    task.picture.first_column = found.rectangle.first_column
+    task.picture.first_column = found.rectangle.first_column - first_column
 
 
 def placed_average(found: QuantisedAverage, places: Places) -> Average:

@@ -58,9 +58,13 @@ def _nanoseconds(task: Task) -> float:
 
 
 def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool) -> int:
-    """Return what ``task``, as ``fitted``, allocates while it runs: for its parts and a request's rows."""
+    """Return what ``task``, as ``fitted``, allocates while it runs: for its parts and a request's rows.
+
+    Of a bottleneck at least ``workspace``, most of which it takes: so what it takes does not depend on how
+    many inner channels it has.
+    """
     each, parts = int(task.n_bytes), int(task.n_parts)
-    whole = parts * each
+    whole = max(parts * each, workspace if len(found.layers) > 1 else 0)
     if not by_rows or found.rectangle is None:
         return whole
     rows, _ = strip_rows(found, found.rectangle, workspace)
@@ -69,7 +73,7 @@ def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool)
 
 def strip_rows(found: QuantisedTask, rectangle: Rectangle, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many."""
-    line = _FLOAT_BYTES * rectangle.planes[1] * rectangle.planes[3]
+    line = _line_bytes(found, rectangle)
     counts = range(1, found.layers[-1].rows.made + 1)
     room = workspace // 2 // line
     rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
@@ -77,12 +81,16 @@ def strip_rows(found: QuantisedTask, rectangle: Rectangle, workspace: int) -> tu
 
 
 def strip_bytes(found: QuantisedTask, workspace: int) -> int:
-    """Return what rows of a request take, with those that are kept as they move."""
+    """Return what rows of a request take."""
     if found.rectangle is None:
         return 0
-    line = _FLOAT_BYTES * found.rectangle.planes[1] * found.rectangle.planes[3]
-    rows, most = strip_rows(found, found.rectangle, workspace)
-    return line * (most + max(most - rows, 0))
+    _, most = strip_rows(found, found.rectangle, workspace)
+    return _line_bytes(found, found.rectangle) * most
+
+
+def _line_bytes(found: QuantisedTask, rectangle: Rectangle) -> int:
+    """Return what a row of the rectangle takes, of all planes."""
+    return _FLOAT_BYTES * rectangle.planes[1] * found.layers[0].columns.given
 
 
 def strip_parts(rows: int, parts: int) -> int:

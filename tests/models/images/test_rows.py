@@ -43,6 +43,10 @@ def test_rows_are_those_of_the_whole(
         rows = np.empty((recipe.channels - plane, end - first, size[0]), np.float32)
         tensor.put_rows(rows, plane, first)
         np.testing.assert_array_equal(rows, whole[0, plane:, first:end])
+        column = data.draw(st.integers(0, size[0] - 1))
+        part = np.empty((*rows.shape[:2], data.draw(st.integers(1, size[0] - column))), np.float32)
+        tensor.put_rows(part, plane, first, column)
+        np.testing.assert_array_equal(part, rows[:, :, column : column + part.shape[2]])
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -375,7 +375,7 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
     pack: Pack, monkeypatch: pytest.MonkeyPatch, in_arena: bool, first_hangs: bool, lost: bool
 ) -> None:
     """The first read brings the weights of a region, the others pass the ring."""
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 0.1)
     arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
     choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
     opened = Opened(pack, 1, arena, choice)

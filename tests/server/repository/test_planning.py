@@ -244,8 +244,9 @@ def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None
         load_profile(open_pack(pack), this_machine(open_pack(pack).weights_path, device)),
     ).plan
     assert ran["total_bytes"] == planned.total_bytes + tensors
-    for kind in ("ring", "resident", "arena", "scratch", "sessions"):
-        assert ran[f"{kind}_bytes"] == planned.memory[kind]
+    of_plan = planned.as_dict()
+    for part in ("ring", "resident", "arena", "scratch", "session", "object"):
+        assert ran[f"{part}_bytes"] == of_plan[f"{part}_bytes"]
     cli(
         *("run", pack, "--input", tmp_path / "x.npy", "--budget", f"{tensors >> 1}B"),
     ).refuses(BAD, "tiny", "the tensors of the request take", "the budget is")

@@ -15,7 +15,7 @@ from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
 from pipeline.execution.errors import CancelledError, DeadlineError
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
 from server.repository.worker import Worker
 from server.settings.settings import Settings

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch, nothing
-from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
+from pipeline.execution.errors import DeadlineError, DrainError
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.execution.sweep_state import SweepState
+from pipeline.execution.sweeps.computing import Computing, check_limits
+from pipeline.execution.sweeps.state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
-from pipeline.schedule.trace import Recorder, TraceEvent
+from pipeline.schedule.trace import Recorder
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
@@ -49,7 +50,7 @@ class Sweeper:
         self._stages = tuple(stages)
         self._starts = starts
         self._kernels = kernels
-        self._launched = [kernel for kernel in kernels if kernel is not nothing]
+        self._computing = Computing(self._stages, kernels)
         self._following = _following(kernels)
         self._hurry = hurry
         self._finish = finish
@@ -87,9 +88,7 @@ class Sweeper:
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
         if self._only_computes:
-            if record is None:
-                return self._compute(deadline, cancelled, claim)
-            return self._compute_and_tell(deadline, cancelled, claim, record)
+            return self._computing.run(deadline, cancelled, claim, record)
         state = self._begin(record)
         try:
             self._advance(state)
@@ -111,51 +110,6 @@ class Sweeper:
             with self._lock:
                 state.over = True
         return _without(claim, state.statistics())
-
-    def _compute(
-        self,
-        deadline: float | None,
-        cancelled: Callable[[], bool],
-        claim: Claim,
-        ends: list[float] | None = None,
-    ) -> SweepStatistics:
-        """Run the kernels one after the other: what any schedule comes to where nothing else is done.
-
-        ``ends`` gets the seconds at which each ended, without those in which others computed.
-        """
-        began = time.perf_counter()
-        try:
-            for kernel in self._launched if ends is None else self._kernels:
-                _check_limits(deadline, cancelled)
-                claim.hold(deadline, cancelled)
-                kernel()
-                if ends is not None:
-                    ends.append(time.perf_counter() - began - claim.waited_seconds)
-        finally:
-            claim.give()
-        took = time.perf_counter() - began - claim.waited_seconds
-        return SweepStatistics(took, took, 0.0, 0.0, 0.0, turn_seconds=claim.waited_seconds)
-
-    def _compute_and_tell(
-        self,
-        deadline: float | None,
-        cancelled: Callable[[], bool],
-        claim: Claim,
-        record: Recorder,
-    ) -> SweepStatistics:
-        """Do as ``_compute``, and tell afterwards: to tell takes as long as a small kernel."""
-        ends: list[float] = []
-        try:
-            return self._compute(deadline, cancelled, claim, ends)
-        finally:
-            schedule, stage, at = Schedule(self._stages), len(self._stages) - 1, 0.0
-            name = self._stages[stage].name
-            for index, end in enumerate(ends):
-                for action in schedule.release():
-                    record(TraceEvent("release", name, action.index, at))
-                schedule.completed(stage, index)
-                record(TraceEvent("complete", name, index, end))
-                at = end
 
     def settle(self) -> None:
         """Wait until nothing is in flight.
@@ -346,7 +300,7 @@ class Sweeper:
         self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]
     ) -> None:
         self._check_error(state)
-        _check_limits(deadline, cancelled)
+        check_limits(deadline, cancelled)
 
     @staticmethod
     def _check_error(state: SweepState) -> None:
@@ -372,10 +326,3 @@ def _without(claim: Claim, statistics: SweepStatistics) -> SweepStatistics:
         return statistics
     left = statistics.delay_seconds - waited
     return statistics._replace(delay_seconds=left, turn_seconds=waited)
-
-
-def _check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:
-    if cancelled():
-        raise CancelledError("cancelled")
-    if deadline is not None and time.monotonic() > deadline:
-        raise DeadlineError("the deadline passed")

@@ -1,0 +1,1 @@
+"""One sweep through a network: which operations start when, for real."""
