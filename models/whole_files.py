@@ -1,13 +1,19 @@
 """Files that are there as a whole or not at all: written beside their place, then renamed."""
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+# Why a file that may be written cannot be renamed over: it is mounted by itself, or another user's.
+_KEEPS_ITS_PLACE = frozenset((errno.EBUSY, errno.EACCES, errno.EPERM))
 
 
 @contextlib.contextmanager
@@ -25,27 +31,95 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             if path.is_file():
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+            sync(file)
+        _put(part, path)
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
 
 
-@contextlib.contextmanager
-def users_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that the user named as `whole_file` does: what a link leads to, and devices as they are.
+def _put(part: Path, path: Path) -> None:
+    """Have ``part`` take the place of ``path``, or, of a file mounted by itself, write over it."""
+    try:
+        part.replace(path)
+    except OSError as exc:
+        if exc.errno not in _KEEPS_ITS_PLACE or not path.is_file():
+            raise
+        shutil.copyfile(part, path)
+
+
+def sync(file: BinaryIO) -> None:
+    """Have all that was written to ``file`` on its disk; a pipe or a device has none.
 
     Raises:
-        OSError: as `whole_file`.
+        OSError: the disk does not take it.
     """
-    if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing that could be renamed
+    file.flush()
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def users_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that the user named as `whole_file` does; one that cannot be replaced is written over.
+
+    Of a link what it leads to is replaced. Standard output and error, whatever they are called,
+    go on from where they are.
+
+    Raises:
+        OSError: it cannot be written, as one that is there for reading only; otherwise as `whole_file`.
+    """
+    standard = _standard(path)
+    if standard is not None:
+        sys.stdout.flush()  # what was said before comes before
+        with os.fdopen(os.dup(standard), "wb") as file:
+            yield file
+    elif path.exists() and not _is_replaceable(path):
         with path.open("wb") as file:
             yield file
-        return
-    with whole_file(path.resolve()) as file:
-        yield file
+    else:
+        with whole_file(Path(os.path.realpath(path))) as file:
+            yield file
+
+
+def _standard(path: Path) -> int | None:
+    """Return the descriptor of standard output or error if ``path`` is one of them, as /dev/stdout is."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # one of them is not there
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Return whether another file can take the place of ``path``, which is there.
+
+    Raises:
+        OSError: it may not be written at all.
+    """
+    if not path.is_file():  # a pipe, a device
+        return False
+    with path.open("r+b"):
+        pass
+    try:
+        check_writable(Path(os.path.realpath(path)).parent)
+    except OSError:
+        return False
+    return True
+
+
+def check_users_file(path: Path) -> None:
+    """Do what `users_file` does first, for those who write only after a long while.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists():
+        _is_replaceable(path)
+    else:
+        check_writable(Path(os.path.realpath(path)).parent)
 
 
 def write_atomically(path: Path, text: str) -> None:

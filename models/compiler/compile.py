@@ -245,7 +245,7 @@ def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions
 
 def _tell_kept(options: CompileOptions, storing: Storing) -> None:
     for name, reason in storing.kept.items():
-        options.warn(f"weights of {name!r} stay float32: {reason}, more than {options.store} holds")
+        options.warn(f"weights of {name!r} stay float32: {reason}, out of range of {options.store}")
 
 
 def _tell_unchanged(options: CompileOptions) -> None:

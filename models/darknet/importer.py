@@ -14,7 +14,7 @@ from models.darknet.nodes.skeleton import skeleton
 from models.darknet.seeded import random_weights
 from models.darknet.weights import read_weights
 from models.graphs.metadata import write_metadata
-from models.graphs.writer import write_onnx
+from models.graphs.writer import check_place, write_onnx
 from models.progress import Progress, silent
 
 
@@ -53,6 +53,7 @@ def import_network(
         raise DarknetError(f"{cfg}: {fault}")
     if labels and len(labels) != class_count(network):
         raise DarknetError(f"{cfg}: {class_count(network)} classes, but {len(labels)} labels")
+    check_place(output)
     # A name that is no UTF-8 on disk would be none in the file.
     model = skeleton(network, cfg.stem.encode("utf-8", "replace").decode(), labels)
     if weights is None:

@@ -1,7 +1,9 @@
 """One picture of a data set and what is known of it."""
 
+import contextlib
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,14 @@ class Dataset:
             raise SampleError(
                 f"{len(faults)} of {self.count} pictures cannot be used: {'; '.join(faults[:_SHOWN])}{more}"
             )
+
+    def objects(self) -> Counter[str]:
+        """Return how many objects of each class are marked; annotations that cannot be read have none."""
+        counted: Counter[str] = Counter()
+        for sample in self.samples():
+            with contextlib.suppress(SampleError):
+                counted.update(mark.name for mark in (sample.marks or tuple)())
+        return counted
 
     def pictures(self) -> Iterator[Image.Image]:
         """Yield the picture of each sample.

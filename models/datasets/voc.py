@@ -111,7 +111,7 @@ def _by_stem(files: _Files, folder: str, suffixes: set[str] | frozenset[str]) ->
 
 
 def _listed(files: _Files, name: str) -> list[str]:
-    lines = _bytes(files, name).decode("utf-8", "replace").splitlines()
+    lines = _bytes(files, name).decode("utf-8-sig", "replace").splitlines()
     return [line.split()[0] for line in lines if line.strip()]
 
 

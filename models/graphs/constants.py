@@ -5,15 +5,15 @@ In bodies, too: ONNX Runtime saves a Constant of a body inside a body twice, and
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from models.graphs.nodes import all_graphs
 
 _TYPES = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
+    ("value_float", AttributeProto.FLOAT): np.float32,
+    ("value_floats", AttributeProto.FLOATS): np.float32,
+    ("value_int", AttributeProto.INT): np.int64,
+    ("value_ints", AttributeProto.INTS): np.int64,
 }
 
 
@@ -66,8 +66,7 @@ def _tensor(node: onnx.NodeProto) -> TensorProto | None:
         tensor = TensorProto()
         tensor.CopyFrom(item.t)
         return tensor
-    if item.name in _TYPES:
-        return numpy_helper.from_array(
-            np.array(helper.get_attribute_value(item), _TYPES[item.name])
-        )
-    return None
+    dtype = _TYPES.get((item.name, item.type))  # of another type it is left to the checker
+    if dtype is None:
+        return None
+    return numpy_helper.from_array(np.array(helper.get_attribute_value(item), dtype))

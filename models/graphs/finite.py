@@ -17,7 +17,9 @@ _BLOCK = 1 << 20
 def infinite_weights(model: onnx.ModelProto) -> list[str]:
     """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words."""
     found = []
-    weights = {node.input[1] for node in model.graph.node if node.op_type in _LAYERS}
+    layers = [node for node in model.graph.node if node.op_type in _LAYERS]
+    # Nobody has checked yet that a layer has weights.
+    weights = {name for node in layers for name in node.input[1:2]}
     for tensor in model.graph.initializer:
         if tensor.name in weights and tensor.data_type in _FLOATS:
             numbers = _numbers(tensor)

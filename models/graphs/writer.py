@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from models.errors import ModelError
 from models.graphs.file import FileRange, refer, varint
-from models.whole_files import users_file
+from models.whole_files import check_users_file, sync, users_file
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
 EXTERNAL_DATA_BYTES = 1 << 30
@@ -50,6 +50,18 @@ def data_path(path: Path) -> Path:
     return Path(f"{path}.data")
 
 
+def check_place(path: Path) -> None:
+    """Refuse a ``path`` that ``write_onnx`` could not write, before there are weights that could be lost.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    try:
+        check_users_file(path)
+    except OSError as exc:
+        raise ModelError(f"{path}: {exc.strerror or exc}") from exc
+
+
 def write_onnx(
     skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], path: Path
 ) -> None:
@@ -58,7 +70,7 @@ def write_onnx(
     Weights of 1 GiB and more go to ``path`` + ".data" as ONNX external data.
 
     Raises:
-        ModelError: the file cannot be written; then ``path`` is what it was before.
+        ModelError: a file cannot be written; then both are what they were before.
     """
     shapes = declared(skeleton)
     wrong = [name for name in shapes if shapes[name] != weights[name].shape]
@@ -127,4 +139,4 @@ def _write_external(
             refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
             file.write(_bytes(weights[tensor.name]))
         whole.write(model.SerializeToString(deterministic=True))
-        whole.flush()  # before the weights are in their place
+        sync(whole)  # before the weights are in their place: none are there whose model cannot be

@@ -15,7 +15,7 @@ import onnx
 
 from models.errors import ModelError
 from models.graphs.parameters import count_parameters
-from models.graphs.writer import EXTERNAL_DATA_BYTES, data_path, write_onnx
+from models.graphs.writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
 from models.initial import initialise_small
 from models.progress import Progress, silent
 from models.zoo.convnext import convnext
@@ -161,6 +161,7 @@ def build(
             f"zoo: {entry.name}: {sizes.weight_bytes} bytes of weights at resolution {size}"
             f" are more than {_MOST_WEIGHT_BYTES}"
         )
+    check_place(path)
     small = _smaller(entry, width, options)
     biases = entry.biases() if entry.biases else None
     arrays = initialise_small(skeleton, small, seed, biases, progress)

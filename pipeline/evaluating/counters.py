@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from models.datasets.samples import DataError, Dataset, Sample, SampleError
+from models.datasets.samples import DataError, Dataset, Sample
 from models.detection.boxes import Box, Limits, find_boxes
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.packs.records.ports import Classification
-from pipeline.evaluating.class_names import class_numbers
+from pipeline.evaluating.class_names import class_numbers, known_numbers
 from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of, targets_seen
 from pipeline.execution.given import Arrays
 
@@ -36,7 +36,7 @@ class Counter(Protocol):
         """Count ``answer`` beside what is known of ``sample``.
 
         Raises:
-            SampleError: the sample is broken, or has classes that are not the model's.
+            SampleError: the sample is broken.
         """
 
     def compare(self, answer: Answer, other: Answer) -> None:
@@ -51,17 +51,41 @@ def counter_of(pack: Pack, dataset: Dataset, against: Pack | None = None) -> Cou
 
     Raises:
         DataError: one of them answers without classes, or they answer differently, or the classes of the
-            data set are not those of the model.
+            data set are not those of the model: of a classifier all have to be, of a detector one.
     """
     one, other = _recipe(pack), _recipe(against or pack)
     if against is None:
         _check_known(pack, dataset, isinstance(one, Classification))
+    else:
+        _check_alike(pack, against)
     if isinstance(one, Classification) and isinstance(other, Classification):
         return _Classifier(pack, dataset, one, other)
-    if isinstance(one, _Sight) and isinstance(other, _Sight):
-        return _Detector(one, other)
-    assert against is not None
-    raise DataError(f"{pack.folder} and {against.folder}: one classifies, the other detects")
+    assert isinstance(one, _Sight)
+    assert isinstance(other, _Sight)
+    return _Detector(dataset, one, other, is_compared=against is not None)
+
+
+def _check_alike(pack: Pack, against: Pack) -> None:
+    """Check that the answers of both are of the same kind, with as many classes.
+
+    Raises:
+        DataError: they are not.
+    """
+    (one, classes), (other, others) = ((_recipe(each), _classes(each)) for each in (pack, against))
+    packs = f"{pack.folder} and {against.folder} cannot be compared"
+    if isinstance(one, Classification) != isinstance(other, Classification):
+        raise DataError(f"{packs}: one classifies, the other detects")
+    if classes != others:
+        raise DataError(f"{packs}: they have {classes} and {others} classes")
+
+
+def _classes(pack: Pack) -> int:
+    """Return how many classes the answers of ``pack`` have."""
+    recipe = _recipe(pack)
+    if isinstance(recipe, _Sight):
+        return recipe.detection.classes
+    scores = next(port for port in pack.manifest.outputs if port.name == recipe.output)
+    return math.prod(scores.shape)
 
 
 def _check_known(pack: Pack, dataset: Dataset, classifies: bool) -> None:
@@ -112,8 +136,7 @@ class _Classifier:
         self, pack: Pack, dataset: Dataset, own: Classification, other: Classification
     ) -> None:
         self._output, self._other = own.output, other.output
-        port = next(port for port in pack.manifest.outputs if port.name == own.output)
-        count = math.prod(port.shape)
+        count = _classes(pack)
         self._numbers = class_numbers(dataset.classes, own.labels, count, dataset.classes)
         named = {number: name for name, number in self._numbers.items()}
         names = own.labels or [named.get(number, str(number)) for number in range(count)]
@@ -126,10 +149,6 @@ class _Classifier:
 
     def compare(self, answer: Answer, other: Answer) -> None:
         one, two = answer.outputs[self._output].ravel(), other.outputs[self._other].ravel()
-        if one.size != two.size:
-            raise DataError(
-                f"the packs cannot be compared: they give {one.size} and {two.size} scores"
-            )
         self._agreement.add(one, two)
 
     def figures(self) -> dict[str, Any]:
@@ -137,23 +156,28 @@ class _Classifier:
 
 
 class _Detector:
-    """Counts the boxes of a detector."""
+    """Counts the boxes of a detector.
 
-    def __init__(self, own: _Sight, other: _Sight) -> None:
+    Objects of classes that the model does not have are left out, as VOC's own tool does: the mean is over
+    the classes that both have.
+    """
+
+    def __init__(self, dataset: Dataset, own: _Sight, other: _Sight, *, is_compared: bool) -> None:
         self._own, self._other = own, other
-        names = own.detection.labels or tuple(map(str, range(own.detection.classes)))
+        labels, classes = own.detection.labels, own.detection.classes
+        objects = dataset.objects()
+        self._numbers = known_numbers(objects, labels, classes)
+        self._left_out = {name: objects[name] for name in objects if name not in self._numbers}
+        if self._left_out and not self._numbers and not is_compared:
+            class_numbers(list(objects), labels, classes)  # which says what there is instead
+        names = labels or tuple(map(str, range(classes)))
         self._marked, self._agreed = Boxes(names), Boxes(names)
 
     def add(self, sample: Sample, answer: Answer) -> None:
         if sample.marks is None:
             return
-        marks, detection = sample.marks(), self._own.detection
-        names = sorted({mark.name for mark in marks})
-        try:
-            numbers = class_numbers(names, detection.labels, detection.classes)
-        except DataError as exc:
-            raise SampleError(f"{sample.name}: {exc}") from exc
-        self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(marks, numbers))
+        known = [mark for mark in sample.marks() if mark.name in self._numbers]
+        self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(known, self._numbers))
 
     def compare(self, answer: Answer, other: Answer) -> None:
         """Take what the other one shows to users as what is there."""
@@ -161,7 +185,8 @@ class _Detector:
         self._agreed.add(self._own.boxes(answer, _LEAST_SCORE), there)
 
     def figures(self) -> dict[str, Any]:
-        return _with_agreement(self._marked.figures(), self._agreed.figures())
+        figures = _with_agreement(self._marked.figures(), self._agreed.figures())
+        return figures | {"left_out": self._left_out} if figures and self._left_out else figures
 
 
 def _with_agreement(figures: dict[str, Any], agreement: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class EvaluationResult(_Precision):
     broken: list[str] = []
     not_numbers: list[str] = []
     sweep_ms: _Positive | None = None
+    left_out: dict[str, NonNegativeInt] = {}
     labelled: NonNegativeInt = 0
     top1: _Part = 0.0
     top5: _Part = 0.0

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from models.datasets.samples import DataError
 from models.errors import first_fault
 from models.packs.pack import Pack
-from models.whole_files import write_atomically
+from models.whole_files import check_writable, write_atomically
 from pipeline.evaluating.result_record import EvaluationResult
 
 FILE = "evaluation.json"
@@ -43,6 +43,20 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     return held
 
 
+def check_results(pack: Pack) -> None:
+    """Refuse what ``save_result`` would, before there is a result that could be lost.
+
+    Raises:
+        DataError: the file cannot be read or written.
+    """
+    read_results(pack.folder)
+    try:
+        check_writable(pack.folder)
+    except OSError as exc:
+        message = f"{pack.folder}: the result is written there: {exc.strerror or exc}"
+        raise DataError(message) from exc
+
+
 def save_result(pack: Pack, result: Mapping[str, Any]) -> Path:
     """Write ``result`` beside the others of ``pack``, in place of one of the same data set and pack.
 
@@ -51,8 +65,9 @@ def save_result(pack: Pack, result: Mapping[str, Any]) -> Path:
     """
     kept = [item for item in read_results(pack.folder) if _subject(item) != _subject(result)]
     path = pack.folder / FILE
+    text = json.dumps([*kept, result], indent=1, allow_nan=False) + "\n"
     try:
-        write_atomically(path, json.dumps([*kept, result], indent=1) + "\n")
+        write_atomically(path, text)
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     return path

@@ -1,5 +1,6 @@
 """Figures of answers, counted sample by sample; no pack, no files."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,18 +61,17 @@ class Agreement:
         if np.isnan(scores).any() or np.isnan(others).any():
             return
         self._same += int(scores.ravel().argmax()) == int(others.ravel().argmax())
-        apart = np.abs(scores.astype(np.float64) - others.astype(np.float64))
+        # Equal infinities, as the logarithms of zero that both give, are no distance apart.
+        differ = scores != others
+        apart = np.abs(scores[differ].astype(np.float64) - others[differ].astype(np.float64))
         self._largest = max(self._largest, float(apart.max(initial=0)))
 
     def figures(self) -> dict[str, Any]:
-        """Return the part that agrees, and the largest difference of a score."""
+        """Return the part that agrees, and the largest difference of a score, where that is a number."""
         if not self._count:
             return {}
-        return {
-            "compared": self._count,
-            "top1": self._same / self._count,
-            "largest_difference": self._largest,
-        }
+        apart = {"largest_difference": self._largest} if math.isfinite(self._largest) else {}
+        return {"compared": self._count, "top1": self._same / self._count, **apart}
 
 
 class Boxes:

@@ -35,7 +35,7 @@ from server.cli.arguments.options import (
 from server.cli.benching.networks import built
 from server.cli.benching.peers import peers
 from server.cli.printing.bench_tables import print_pipeline, print_resolutions
-from server.cli.printing.output import print_json, warn, write_text
+from server.cli.printing.output import check_text, print_json, warn, write_text
 from server.cli.printing.steps import bar
 from server.plots import check_plotting, plot_pipeline, plot_resolutions
 
@@ -102,7 +102,9 @@ def pipeline(
     chosen = configurations(architectures, weights or _USUAL, opened.manifest, total)
     ring_bytes = size(ring, "--ring")
     if plot is not None:
-        check_plotting()
+        check_plotting(plot)
+    if trace is not None:
+        check_text(trace)
     disk = disk_of(pace)
     profile = _profile(opened, chosen, device, warn, disk)
     opened = device.fitted(opened)
@@ -138,7 +140,7 @@ def resolutions(
     """Measure a network of the zoo at several resolutions."""
     sides = _sides(sizes)
     if plot is not None:
-        check_plotting()
+        check_plotting(plot)
     wanted = PEERS if with_peers else ()
     runs = []
     device = open_named(context, "cpu", threads)

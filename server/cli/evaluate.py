@@ -1,7 +1,7 @@
 """``layerstream evaluate``: how right a pack is on a data set, and how it agrees with another."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -9,9 +9,9 @@ from models.datasets.cifar10 import read_cifar10
 from models.datasets.folders import read_folder
 from models.datasets.samples import Dataset
 from models.datasets.voc import read_voc
-from models.packs.pack import open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.evaluating.evaluate import evaluate as run_evaluation
-from pipeline.evaluating.results_file import save_result
+from pipeline.evaluating.results_file import FILE, check_results, save_result
 from server.cli.arguments.options import DeviceName, Json, PackPath, Threads, open_named
 from server.cli.printing.evaluations import facts, tables
 from server.cli.printing.output import print_facts, print_json, print_table, warn
@@ -59,6 +59,7 @@ def evaluate(
     device = open_named(context, device_name, threads, None, "fp32")
     opened = open_pack(pack, device.target)
     other = open_pack(against, device.target) if against else None
+    check_results(opened)
     with bar(f"evaluating {opened.name}") as shown:
         skip = broken == "skip"
         found = run_evaluation(opened, samples, device, other, skip_broken=skip, step=shown.step)
@@ -69,11 +70,17 @@ def evaluate(
         "split": (split or _SPLIT) if dataset in _VOC else None,
         "against": other.name if other else None,
     }
-    file = save_result(opened, result)
+    try:
+        save_result(opened, result)
+    finally:  # whatever becomes of the file, the figures are there
+        _print(result, opened, as_json)
+
+
+def _print(result: dict[str, Any], pack: Pack, as_json: bool) -> None:
     if as_json:
-        print_json({**result, "file": str(file)})
+        print_json({**result, "file": str(pack.folder / FILE)})
         return
-    for line in found.broken[:_SHOWN]:
+    for line in result["broken"][:_SHOWN]:
         warn(line)
     print_facts(facts(result))
     for title, columns, rows in tables(result):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.whole_files import users_file
+from models.whole_files import check_writable, users_file
 from pipeline.execution.errors import InputError
 
 MIB = 1 << 20
@@ -49,14 +49,19 @@ class PlotError(InputError):
     """A plot cannot be made or written."""
 
 
-def check_plotting() -> None:
-    """Find out, before anything is measured, whether plots can be made.
+def check_plotting(folder: Path) -> None:
+    """Find out, before anything is measured, whether plots can be made in ``folder``, which is made.
 
     Raises:
-        PlotError: matplotlib is not installed.
+        PlotError: matplotlib is not installed, or no file can be made there.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotError("plots need matplotlib: pip install matplotlib")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(folder)
+    except OSError as exc:
+        raise PlotError(f"{folder}: {exc.strerror or exc}") from exc
 
 
 @contextmanager
@@ -75,7 +80,6 @@ def figure(path: Path, rows: int = 1) -> Iterator[Any]:
         FigureCanvasAgg(made)
         yield made.subplots(rows)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with users_file(path) as file:
                 made.savefig(file, format=path.suffix.removeprefix("."), metadata={"Date": None})
         except OSError as exc:

@@ -1,7 +1,10 @@
 """Files that are there as a whole or not at all."""
 
+import errno
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,3 +58,61 @@ def test_a_users_device_is_written_as_it_is() -> None:
     with users_file(Path(os.devnull)) as file:
         file.write(b"x")
     assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "link", "log"])
+def test_standard_output_and_error_go_on_from_where_they_are(tmp_path: Path, name: str) -> None:
+    """As ``command --output /dev/stdout >> log``: nothing that is in the log before or after gets lost."""
+    log, own = tmp_path / "log", tmp_path / name
+    log.write_text("of others\n")
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    program = """
+import sys
+from pathlib import Path
+from models.whole_files import users_file
+print("before")
+with users_file(Path(sys.argv[1])) as file:
+    file.write(b"whole\\n")
+print("after")
+"""
+    with log.open("a") as file:
+        subprocess.run([sys.executable, "-c", program, own], stdout=file, stderr=file, check=True)
+    assert log.read_text() == "of others\nbefore\nwhole\nafter\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="Linux has it")
+def test_a_file_whose_folder_takes_no_others_is_written_where_it_is() -> None:
+    own = Path("/proc/self/comm")  # a regular file that may be written
+    before = own.read_text()
+    with users_file(own) as file:
+        file.write(b"here")
+    assert own.read_text() == "here\n"
+    own.write_text(before)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write any file")
+def test_a_file_for_reading_only_is_not_replaced(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("old")
+    own.chmod(0o444)
+    with pytest.raises(PermissionError), users_file(own) as file:
+        file.write(b"new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"own": "old"}
+
+
+def test_a_file_that_cannot_be_renamed_over_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is mounted by itself, of which only the kernel knows that it has no name of its own."""
+    own = tmp_path / "own"
+    own.write_text("what was there before")
+
+    def busy(self: Path, target: Path) -> Path:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(target))
+
+    monkeypatch.setattr(Path, "replace", busy)
+    with whole_file(own) as file:
+        file.write(b"new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"own": "new"}
+    with pytest.raises(OSError, match="busy"), whole_file(tmp_path / "other") as file:
+        file.write(b"new")

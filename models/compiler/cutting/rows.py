@@ -10,7 +10,6 @@ and operators on elements are here: their kernels add up each output by itself, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -214,8 +213,10 @@ class _Finder:
                 return None
             if constant.size > 1 and constant.ndim > 1 and constant.shape[-2] != 1:
                 return None
-            if np.broadcast_shapes(constant.shape, *shapes) not in shapes:
-                return None  # it makes the output larger than the tensors
+            if not all(_stretches(constant.shape, shape) for shape in shapes):
+                return (
+                    None  # it makes the output larger than the tensors, or is a fault of the file
+                )
             even &= constant.size == 1 or constant.shape[-1] == 1
         self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
         in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
@@ -289,3 +290,9 @@ class _Finder:
             tile=node,
             columns=tuple(window for _, window in inputs),
         )
+
+
+def _stretches(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return whether a tensor of shape ``part`` stretches to one of shape ``whole``."""
+    axes = zip(reversed(part), reversed(whole), strict=False)
+    return len(part) <= len(whole) and all(own in (1, length) for own, length in axes)

@@ -55,9 +55,12 @@ def _mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
             readers[name] = readers.get(name, 0) + 1
     found: dict[int, list[onnx.NodeProto]] = {}
     for index, node in enumerate(nodes):
-        if node.domain in _DOMAINS and node.op_type == "Mish":
+        if node.domain not in _DOMAINS:
+            continue
+        # Where the operator set of the file is older than Mish, nobody has checked the node.
+        if node.op_type == "Mish" and len(node.input) == len(node.output) == 1:
             found[index] = [node]
-        if node.domain not in _DOMAINS or node.op_type != "Mul":
+        if node.op_type != "Mul":
             continue
         for x, factor in (tuple(node.input), tuple(reversed(node.input))):
             tanh = makers.get(factor)

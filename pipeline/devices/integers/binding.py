@@ -69,7 +69,8 @@ def bind_task(
         point(bound.task, found, source)
         return bound
     assert found.rectangle is not None, "only images are taken by rows"
-    return _ByRows(found, strip_rows(found, found.rectangle, workspace), bound, source)
+    rows = strip_rows(found, found.rectangle, bound.task, workspace)
+    return _ByRows(found, rows, bound, source)
 
 
 class _ByRows:
@@ -109,9 +110,8 @@ class _ByRows:
             end = min(first + self._rows, last)
             wanted = self._found.given_rows(first, end)
             kept = max(have[1] - wanted[0], 0) if have[0] <= wanted[0] else 0
-            for row in range(
-                kept
-            ):  # none lies over the next one, which all at once would be copied for
+            # One by one, since none lies over the next one: all at once would be copied.
+            for row in range(kept):
                 strip[:, row] = strip[:, wanted[0] - have[0] + row]
             if wanted[0] + kept < wanted[1]:
                 rows = strip[:, kept : wanted[1] - wanted[0]]

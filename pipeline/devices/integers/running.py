@@ -29,4 +29,4 @@ class TaskRunner:
         else:
             short = not self._library.run_task(task)
         if short:
-            raise MemoryError(f"no memory for {task.n_parts} times {task.n_bytes} bytes")
+            raise MemoryError(f"no memory for {task.n_bytes} bytes")

@@ -29,6 +29,7 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
         first_row=0,
         end_row=last.rows.made,
         n_parts=parts,
+        n_places=parts,
     )
     for at, layer in enumerate(found.layers):
         task.layers[at] = _layer(layer)

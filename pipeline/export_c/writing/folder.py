@@ -20,6 +20,7 @@ def write_folder(destination: Path, files: Mapping[str, Content], force: bool) -
         ExportError: the folder exists and ``force`` is not given, has other files, or cannot be written.
     """
     _check_free(destination, files, force)
+    destination = Path(os.path.realpath(destination))  # "." has no name, and a link is not replaced
     folder = destination.with_name(f".{destination.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -41,11 +42,16 @@ def _check_free(destination: Path, files: Mapping[str, Content], force: bool) ->
         return
     if not destination.is_dir():
         raise ExportError(f"{destination}: exists and is no folder")
-    stranger = _stranger([path.name for path in destination.iterdir()], files)
+    present = [f"{path.name}{'/' * _is_folder(path)}" for path in destination.iterdir()]
+    stranger = _stranger(present, files)
     if stranger is not None:
         raise ExportError(f"{destination}: has {stranger!r}, which no export wrote; not replaced")
     if not force:
         raise ExportError(f"{destination}: exists; replace what is in it with --force")
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _stranger(present: Sequence[str], files: Iterable[str]) -> str | None:

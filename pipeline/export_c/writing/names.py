@@ -14,6 +14,13 @@ _WORDS = """
     error size NULL INFINITY NAN
 """
 _RESERVED = frozenset(_WORDS.split())
+# Headers of C: files called like these would hide them.
+_STANDARD = """
+    assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign
+    stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar
+    wchar wctype
+"""
+_HEADERS = frozenset(_STANDARD.split())
 _LONGEST = 48
 # Weights and structs.
 _OURS = re.compile(r"[wg]\d+")
@@ -25,7 +32,7 @@ def identifier(text: str, taken: Collection[str] = ()) -> str:
     if not plain[0].isalpha():
         plain = f"n{plain}"
     name, number = plain, 2
-    if name in _RESERVED or _OURS.fullmatch(name):
+    if name in _RESERVED or _OURS.fullmatch(name) or is_header(name):
         name = plain = f"{plain}_"
     others = {other.upper() for other in taken}  # macros are in capitals
     while name.upper() in others:
@@ -36,6 +43,11 @@ def identifier(text: str, taken: Collection[str] = ()) -> str:
 def is_identifier(text: str) -> bool:
     """Return whether ``text`` can be the beginning of names in C as it is."""
     return re.fullmatch(r"[A-Za-z][0-9A-Za-z_]*", text) is not None and len(text) <= _LONGEST
+
+
+def is_header(text: str) -> bool:
+    """Return whether ``text``.h is a header of C, whatever its capitals."""
+    return text.lower() in _HEADERS
 
 
 def comment(text: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from models.packs.pack import read_pack
 from pipeline.export_c.export import Exported, Options, export_c, write_export
-from pipeline.export_c.writing.names import is_identifier
+from pipeline.export_c.writing.names import is_header, is_identifier
 from server.cli.arguments.options import Json, PackPath, size
 from server.cli.printing.output import print_facts, print_json, say, suggest, warn
 from server.cli.printing.sentences import tensor
@@ -75,6 +75,9 @@ def export(
         raise typer.BadParameter("constant weights have no buffer", param_hint="--buffer")
     if name is not None and not is_identifier(name):
         message = f"{name!r} does not begin names in C: a letter, then letters, digits, _"
+        raise typer.BadParameter(message, param_hint="--name")
+    if name is not None and is_header(name):
+        message = f"{name}.h is a header of C, which ours would hide"
         raise typer.BadParameter(message, param_hint="--name")
     opened = read_pack(pack)
     sizes_ = size(buffer, "--buffer"), size(arena, "--arena")

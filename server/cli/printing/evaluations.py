@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from server.errors import few
+from server.errors import few, shown
 
 Result = Mapping[str, Any]
 Table = tuple[str, tuple[str, ...], list[Sequence[str]]]
@@ -40,15 +40,34 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     if result["not_numbers"]:
         yield "no numbers", f"{_no_numbers(result)}: {few(result['not_numbers'])}"
     yield from _figures(result)
+    if result.get("left_out"):
+        yield "left out", _left_out(result["left_out"])
     if result.get("agreement"):
         yield "agreement", f"{_agreed(result['agreement'])} with {result['against']}"
     yield "sweep", f"{result['sweep_ms']:.2f} ms in the middle, all weights in memory"
 
 
+def _left_out(objects: Mapping[str, int]) -> str:
+    named = few([f"{shown(name)} ({count:,})" for name, count in objects.items()])
+    return f"{sum(objects.values()):,} objects of classes that the model does not have: {named}"
+
+
 def _figures(result: Result) -> Iterator[tuple[str, str]]:
-    for key, name in (("top1", "top-1"), ("top5", "top-5"), ("map50", "mAP@0.5")):
+    for key, name in (("top1", "top-1"), ("top5", "top-5")):
         if isinstance(result.get(key), int | float):
             yield name, _percent(result[key])
+    if isinstance(result.get("map50"), int | float):
+        yield "mAP@0.5", f"{_percent(result['map50'])}{_over(result)}"
+
+
+def _over(result: Result) -> str:
+    """Return over which classes the mean is, where the data set has others."""
+    left_out = len(result.get("left_out", ()))
+    return (
+        f" over {len(result['ap50'])} of {len(result['ap50']) + left_out} classes"
+        if left_out
+        else ""
+    )
 
 
 def _agreed(agreement: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from models.errors import printable
-from models.whole_files import users_file
+from models.whole_files import check_users_file, users_file
 from pipeline.execution.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,6 +64,18 @@ def tell(message: str) -> None:
 def print_json(document: Any) -> None:
     """Print ``document`` for programs."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def check_text(path: Path) -> None:
+    """Refuse a file that ``write_text`` could not write, before long work whose result it would be.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        check_users_file(path)
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def write_text(path: Path, text: str) -> None:

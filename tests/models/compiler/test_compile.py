@@ -241,6 +241,14 @@ def test_a_tensor_without_rows_is_on_no_rows(tmp_path: Path) -> None:
     assert all(min(value.shape) > 0 for value in pack.manifest.row_values)
 
 
+def test_a_limit_that_holds_nothing_is_none(tmp_path: Path) -> None:
+    """ONNX Runtime takes a Clip whose least value has no numbers, which stretches to no tensor."""
+    text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Clip(x, e) }"
+    source = written(parsed(text, {"e": (0,)}), tmp_path / "m.onnx")
+    pack = open_pack(compile_onnx(source, tmp_path / "repository" / "m"))
+    assert pack.manifest.outputs[0].shape == (1, 3, 8, 8)
+
+
 def test_progress_names_every_step_once(tmp_path: Path) -> None:
     steps: list[str] = []
 

@@ -24,6 +24,9 @@ def two_steps(first: str, output: str) -> onnx.ModelProto:
     [
         (lambda: two_steps("y = Frobnicate(x)", "float[1,4]"), OnnxError, "Frobnicate"),
         (lambda: two_steps("y = Relu(x, x)", "float[1,4]"), OnnxError, "Relu"),
+        (lambda: two_steps("y = Conv(x)", "float[1,4]"), OnnxError, "Conv"),
+        (lambda: two_steps("y = Mish()", "float[1,4]"), OnnxError, "Mish"),
+        (lambda: two_steps('y = Constant<value_float="1">()', "float"), OnnxError, "value_float"),
         (lambda: two_steps("y = Relu(nothing)", "float[1,4]"), OnnxError, "nothing"),
         (lambda: two_steps("y = Relu(x)", "double[1,4]"), OnnxError, "y"),
         (lambda: two_steps("y = Flatten(x)\ny = Relu(x)", "float[1,4]"), OnnxError, "y"),

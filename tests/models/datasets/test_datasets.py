@@ -47,7 +47,7 @@ def _voc(folder: Path) -> Path:
     for name in "abd":
         (root / f"JPEGImages/{name}.png").write_bytes(_png())
     (root / "ImageSets/Main/test.txt").write_text("a\nb\nc\nd\n")
-    (root / "ImageSets/Main/train.txt").write_text("b\n")
+    (root / "ImageSets/Main/train.txt").write_text("\ufeffb\n")  # as some editors save it
     return root
 
 

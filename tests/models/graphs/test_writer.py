@@ -1,6 +1,8 @@
 """write_onnx: what onnx reads back is the skeleton with its weights, in one file or in two."""
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.errors import ModelError
-from models.graphs.writer import declare, declared, write_onnx
+from models.graphs.writer import check_place, declare, declared, write_onnx
+from models.zoo import build
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
 
@@ -110,6 +113,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with refuses(ModelError, f"{tmp_path}: Is a directory"):
         write_onnx(skeleton(weights), weights, tmp_path)
     assert list(tmp_path.iterdir()) == []
+    steps: list[object] = []
+    for place, said in ((tmp_path / "none" / "m.onnx", "No such file"), (tmp_path, "Is a direct")):
+        with refuses(ModelError, place, said):  # before weights are drawn
+            build("resnet18", place, 32, progress=lambda *step: steps.append(step))
+    assert steps == []
+    for place in (tmp_path / "m.onnx", Path(os.devnull)):
+        check_place(place)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -133,6 +144,30 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(
     with pytest.raises(KeyboardInterrupt):
         write_onnx(skeleton(weights), weights, path)
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_no_model_is_left_with_the_weights_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Whichever of the two files the disk does not take, both are what they were."""
+    monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
+    old, new = drawn([(3, 4)]), {"w0": np.zeros((3, 4), np.float32)}
+    path, sync = tmp_path / "m.onnx", os.fsync
+    write_onnx(skeleton(old), old, path)
+
+    def failing(descriptor: int) -> None:
+        nonlocal taken
+        if not taken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        taken -= 1
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with refuses(ModelError, f"{path}: Input/output error"):
+        write_onnx(skeleton(new), new, path)
+    check(onnx.load(path), skeleton(old), old)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

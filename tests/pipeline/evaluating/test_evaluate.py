@@ -116,6 +116,8 @@ def test_classes_by_label_by_order_or_by_number() -> None:
         class_numbers(["a", "z"], ["a", "b"], 2)
     with pytest.raises(DataError, match="'3'"):
         class_numbers(["3"], [], 3)
+    with pytest.raises(DataError, match=r"several classes .* have this name: 'crane'"):
+        class_numbers(["dog", "crane"], ["crane", "dog", "Crane"], 3)
 
 
 def test_the_five_best_count_where_there_are_more_classes() -> None:
@@ -136,6 +138,30 @@ def test_answers_with_nan_have_no_class_and_agree_with_none() -> None:
     assert counted.figures()["top1"] == agreed.figures()["top1"] == 1 / 3
     assert [cell["count"] for cell in counted.figures()["confusion"]] == [1]
     assert agreed.figures()["largest_difference"] == 0
+
+
+def test_a_distance_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    """Scores may be infinite, as logarithms of zero are; what is said of them can be read again."""
+    agreed = Agreement()
+    agreed.add(np.array([1.0, -np.inf]), np.array([3.0, -np.inf]))
+    assert agreed.figures() == {"compared": 1, "top1": 1.0, "largest_difference": 2.0}
+    agreed.add(np.array([1.0, np.inf]), np.array([3.0, np.nan]))
+    agreed.add(np.array([1.0, np.inf]), np.array([3.0, 4.0]))
+    assert agreed.figures() == {"compared": 3, "top1": 2 / 3}
+    pack = _pack(tmp_path, "colours", ())
+    save_result(pack, {"dataset": "a", "samples": 3, "agreement": agreed.figures()})
+    assert read_results(pack.folder)[0]["agreement"] == agreed.figures()
+
+
+def test_packs_of_other_classes_are_refused_before_a_sweep(tmp_path: Path) -> None:
+    model = parsed("g (float[1,3,4,4] x) => (float[1,48] y) { y = Flatten(x) }")
+    source, steps = written(model, tmp_path / "flat.onnx"), list[object]()
+    flat = compile_onnx(source, tmp_path / "packs" / "flat", CompileOptions(preprocess=RECIPE))
+    packs = _pack(tmp_path, "colours", ()), open_pack(flat)
+    data = read_folder(colour_folder(tmp_path))
+    with pytest.raises(DataError, match="cannot be compared: they have 3 and 48 classes"):
+        evaluate(packs[0], data, CpuDevice(), packs[1], step=lambda *done: steps.append(done))
+    assert not steps
 
 
 def test_samples_whose_answers_are_no_numbers_are_named(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_names_of_strangers(tmp_path: Path) -> None:
         ("for", "for_"),
         ("ü", "network"),
         ("w3", "w3_"),
+        ("Math", "Math_"),
     ],
 )
 def test_identifiers(text: str, expected: str) -> None:
@@ -168,6 +169,25 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
     folder.write_text("")
     with pytest.raises(ExportError, match="no folder"):
         write_export(full, folder, force=True)
+
+
+def test_a_folder_by_any_name_and_never_a_folder_in_it(
+    tiny_pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, link = tmp_path / "c", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    made = export_c(tiny_pack, Options(prefix="net"))
+    write_export(made, link, force=True)
+    assert link.is_symlink()
+    monkeypatch.chdir(folder)
+    write_export(export_c(tiny_pack, Options(prefix="net")), Path(), force=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["net.c", "net.h"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "link"]
+    (folder / "net.c").unlink()
+    (folder / "net.c").mkdir()
+    with pytest.raises(ExportError, match=r"'net\.c/', which no export wrote"):
+        write_export(made, folder, force=True)
 
 
 def test_a_model_of_nothing_but_constants(tmp_path: Path) -> None:

@@ -174,7 +174,6 @@ def test_resolutions(cli: Cli, tmp_path: Path) -> None:
         (["--iterations", "0"], ["iterations"]),
         (["--resolution", "224"], ["16 pixels", "224"]),
         (["--source", "none.onnx"], ["none.onnx", "No such file"]),
-        (["--trace", "none/t.json", "--iterations", "1", "--no-peers"], ["none/t.json"]),
     ],
 )
 def test_refusals(cli: Cli, tiny: Path, options: list[str], words: list[str]) -> None:
@@ -194,6 +193,18 @@ def test_resolutions_that_are_none(cli: Cli, sizes: str) -> None:
 def test_no_pack(cli: Cli, tmp_path: Path) -> None:
     cli("bench", "pipeline", tmp_path / "none").refuses(BAD, "none")
     cli("bench", "pipeline", tmp_path).refuses(BAD, "no pack")
+
+
+@pytest.mark.parametrize(("option", "name"), [("--trace", "none/t.json"), ("--plot", "file/plots")])
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, name: str
+) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("server.cli.bench.bench_pipeline", lambda *_, **__: pytest.fail("measured"))
+    place = tmp_path / name
+    cli("bench", "pipeline", tiny, "--architectures", "2s", option, place).refuses(BAD, str(place))
 
 
 @pytest.mark.slow

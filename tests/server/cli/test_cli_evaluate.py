@@ -1,6 +1,8 @@
 """``layerstream compile --precision int8``, ``evaluate``, and what ``inspect`` shows of it."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,28 @@ def test_what_cannot_be_evaluated_is_said(source: Path, tmp_path: Path, cli: Cli
         (("--dataset", pictures, "--broken", "refuse"), "broken.png"),
     ):
         cli("evaluate", pack, *words).refuses(BAD, said)
+
+
+def test_results_that_cannot_be_kept_are_not_lost(
+    source: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, pack = colour_folder(tmp_path), tmp_path / "packs" / "m"
+    labels, file = tmp_path / "labels.txt", pack / "1" / "evaluation.json"
+    labels.write_text("\n".join(COLOURS))
+    cli("compile", source, "--preprocess", _recipe(tmp_path), "--labels", labels, "-o", pack)
+    file.write_text("[{}]")
+    # Before there are figures, so that none are lost: nothing is printed.
+    cli("evaluate", pack, "--dataset", pictures).refuses(BAD, "remove it and evaluate again")
+    file.unlink()
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pipeline.evaluating.results_file.write_atomically", full)
+    lost = cli("evaluate", pack, "--dataset", pictures, "--json")
+    assert lost.code == BAD
+    assert "No space left" in lost.err
+    assert json.loads(lost.out)["samples"] == 4
 
 
 def test_int8_and_calibrate_go_together(source: Path, tmp_path: Path, cli: Cli) -> None:

@@ -17,7 +17,7 @@ const struct job *elementwise_take_job(void) {
 }
 
 static struct job job_of(struct task *task) {
-    task->failed = 0;
+    task->failed = task->state = task->next = task->ended = 0;
     return (struct job){integer_kernels->part, task, (size_t)task->n_parts};
 }
 

@@ -109,8 +109,22 @@ def test_numbers_beyond_16_bits_keep_their_weights_as_they_are(tmp_path: Path) -
         "float16",  # the chunks without that number
     }
     assert any(
-        "stay float32: the largest number is 7e+04, more than fp16 holds" in w for w in warned
+        "stay float32: the largest number is 7e+04, out of range of fp16" in w for w in warned
     )
+
+
+@pytest.mark.parametrize("store", ["fp16", "bf16", "int8"])
+def test_numbers_too_small_for_16_bits_keep_their_weights_as_they_are(
+    store: Store, tmp_path: Path
+) -> None:
+    """What follows may make them large again: below 1e-5 numbers of fp16 have hardly a digit."""
+    model, warned = gemm(), list[str]()
+    weights = model.graph.initializer[0]
+    small = (numpy_helper.to_array(weights) * 1e-6).astype(np.float32)
+    weights.CopyFrom(numpy_helper.from_array(small, weights.name))
+    pack = stored(model, tmp_path, store, warned)
+    assert pack.manifest.store == ("fp32" if store == "fp16" else store)
+    assert any("out of range of fp16" in text for text in warned) == (store == "fp16")
 
 
 def test_where_nothing_becomes_shorter_the_pack_is_that_of_fp32_and_compile_says_so(

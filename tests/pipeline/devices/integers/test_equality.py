@@ -59,6 +59,12 @@ def _bottleneck(seed: int) -> Network:
     return network.conv(70).conv(70, 3, 1 + seed % 2, 1, group=70).conv(filters)
 
 
+def _uneven_bands(seed: int) -> Network:
+    """Of few filters: parts share pixels, and the last band has fewer."""
+    network = Network(seed, (1, 31 + seed, 24, 16))
+    return network.conv(70).conv(70, 3, 1, 1, group=70).conv(9)
+
+
 def _residual(seed: int) -> Network:
     network, channels, _ = _begun(seed)
     inner = network.conv(33).conv(33, 3, 1, 1, group=33).conv(channels)
@@ -86,7 +92,9 @@ def _cut(network: Network) -> Network:
 def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     library = native()
     library.use_dot_products(request.param)
+    library.open_threads(3)
     yield
+    library.close_threads(3)
     library.use_dot_products(True)
 
 
@@ -95,7 +103,7 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     "kind",
     [
         *(_point, _window, _each, _product, _average),
-        *(_bottleneck, _residual, _picture, _picture_and_bottleneck),
+        *(_bottleneck, _uneven_bands, _residual, _picture, _picture_and_bottleneck),
     ],
 )
 def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:

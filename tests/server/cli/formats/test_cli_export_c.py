@@ -47,6 +47,7 @@ def test_a_name_is_made_an_identifier(cli: Cli, tmp_path: Path) -> None:
     ("options", "said"),
     [
         (("--name", "3d"), ("--name", "'3d'", "a letter")),
+        (("--name", "math"), ("--name", "math.h is a header of C")),
         (("--buffer", "8KiB"), ("--buffer", "constant weights")),
         (("--weights", "callback", "--buffer", "64B"), ("one filter", "the buffer has 64")),
         (("--weights", "flash"), ("--weights", "'flash'")),

@@ -52,16 +52,18 @@ enum { MOST_LAYERS = 3 };
 // One layer; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
 // last one at a time (`rows`), whose sums are in memory of the task.
 //
-// Rows [first_row, end_row) of the last layer are made. `n_parts` may run at once, each with memory of
-// `n_bytes`; that and `cost`, about the nanoseconds of one part alone, says integers_fit.
+// Rows [first_row, end_row) of the last layer are made. `n_parts` may run at once, in memory of `n_bytes` with
+// places for `n_places`; that and `cost`, about the nanoseconds of one part alone, says integers_fit. What follows
+// `cost` up to `memory` is of one run.
 struct task {
     int32_t n_layers, depthwise;  // which of the layers is; -1: none
     int32_t group, rows;
     int32_t first_row, end_row;
-    int32_t n_parts;
-    int32_t failed;
+    int32_t n_parts, n_places;
     size_t n_bytes;
     double cost;
+    int32_t failed, state, next, ended;
+    uint8_t *memory;
     const uint8_t *given;
     uint8_t *made;
     struct picture picture;
@@ -78,7 +80,7 @@ struct average {
 };
 
 struct integers {
-    // Chooses groups and rows of a task for memory of about `most` bytes a part, and says what it takes.
+    // Chooses groups and rows of a task for memory of about `most` bytes, and says what it takes.
     size_t (*fit)(struct task *task, size_t most);
     void (*part)(void *task, size_t number);
     void (*average)(const struct average *average);

@@ -2,7 +2,7 @@
 #ifndef INTEGERS_PACKING_H
 #define INTEGERS_PACKING_H
 
-#include "arithmetic.h"
+#include "rounding.h"
 
 static inline int32_t zero_of(const struct scaled *of) { return *of->zero ^ of->flip; }
 
@@ -31,8 +31,17 @@ static struct rounding rounding_of(const struct scaled *to, const float *factors
 // as ONNX Runtime does: each operation rounds.
 static void pack_factors(const struct layer *of, int first, int n, float *factors) {
     const float given = *of->given.scale, made = *of->made.scale;
-    for (size_t m = 0; m < rounded((size_t)n, LANES); m++)
-        factors[m] = (int)m < n ? given * of->weight.scale[of->scales_apart ? first + (int)m : 0] / made : 0;
+    for (int m = 0; m < n; m += LANES) {
+        const int count = lesser(n - m, LANES);
+        float scales[LANES] = {0};
+        if (of->scales_apart) {
+            memcpy(scales, of->weight.scale + first + m, (size_t)count * sizeof *scales);
+        } else {
+            for (int i = 0; i < count; i++) scales[i] = *of->weight.scale;
+        }
+        for (int i = 0; i < LANES; i++) factors[m + i] = given * scales[i] / made;
+        for (int i = count; i < LANES; i++) factors[m + i] = 0;
+    }
 }
 
 static void add_taps(const tap *panel, size_t n_inputs, int32_t *sums) {
@@ -50,21 +59,47 @@ static void add_taps(const tap *panel, size_t n_inputs, int32_t *sums) {
     }
 }
 
+#if defined(__AVX512VNNI__)
+// Sixteen bytes, or the first of them: the others are zero.
+static inline __attribute__((always_inline)) __m512i quarter(const uint8_t *from, const int all, __mmask16 some) {
+    return _mm512_castsi128_si512(all ? _mm_loadu_si128((const void *)from) : _mm_maskz_loadu_epi8(some, from));
+}
+
+// Sixteen inputs of sixteen filters, or the first n: four of each together.
+static inline __attribute__((always_inline)) void pack_square(const uint8_t *from, size_t stride, const int all,
+                                                              size_t n, int sign, tap *panel) {
+    const __mmask16 some = all ? 0xffff : (__mmask16)((1u << n) - 1);
+    const __m512i signs = _mm512_broadcast_i32x4(_mm_maskz_set1_epi8(some, (char)sign));
+    __m512i v[4];
+    for (size_t i = 0; i < 4; i++) {
+        v[i] = quarter(from + i * stride, all, some);
+        for (size_t j = 1; j < 4; j++) {
+            const __m128i next = _mm512_castsi512_si128(quarter(from + (i + 4 * j) * stride, all, some));
+            v[i] = j == 1   ? _mm512_inserti32x4(v[i], next, 1)
+                   : j == 2 ? _mm512_inserti32x4(v[i], next, 2)
+                            : _mm512_inserti32x4(v[i], next, 3);
+        }
+        v[i] = _mm512_xor_si512(v[i], signs);
+    }
+    const __m512i low[2] = {_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpacklo_epi32(v[2], v[3])};
+    const __m512i high[2] = {_mm512_unpackhi_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[2], v[3])};
+    const __m512i made[4] = {_mm512_unpacklo_epi64(low[0], low[1]), _mm512_unpackhi_epi64(low[0], low[1]),
+                             _mm512_unpacklo_epi64(high[0], high[1]), _mm512_unpackhi_epi64(high[0], high[1])};
+    for (size_t i = 0; i < 4 && i * TOGETHER < n; i++) _mm512_storeu_si512(panel + i * TOGETHER * LANES, made[i]);
+}
+#endif
+
 // Inputs [0, n_inputs) of n filters, `stride` bytes from one to the next, as a panel; they lie one by one.
 static void pack_rows(const uint8_t *from, size_t stride, int n, size_t n_inputs, int sign, tap *panel) {
-    size_t k = 0;
 #if defined(__AVX512VNNI__)
-    if (n == LANES && stride < INT32_MAX / LANES) {
-        const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        const __m512i places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)stride));
-        const __m512i signs = _mm512_set1_epi8((char)sign);
-        for (; k + TOGETHER <= n_inputs; k += TOGETHER) {
-            const __m512i w = _mm512_i32gather_epi32(places, from + k, 1);
-            _mm512_storeu_si512(panel + k * LANES, _mm512_xor_si512(w, signs));
-        }
+    if (n == LANES) {
+        size_t k = 0;
+        for (; k + 16 <= n_inputs; k += 16) pack_square(from + k, stride, 1, 16, sign, panel + k * LANES);
+        if (k < n_inputs) pack_square(from + k, stride, 0, n_inputs - k, sign, panel + k * LANES);
+        return;
     }
 #endif
-    for (; k < n_inputs; k += TOGETHER) {
+    for (size_t k = 0; k < n_inputs; k += TOGETHER) {
         const size_t count = n_inputs - k < TOGETHER ? n_inputs - k : TOGETHER;
         for (int m = 0; m < n; m++) {
             const uint8_t *row = from + (size_t)m * stride + k;
@@ -98,18 +133,38 @@ static void pack_columns(const uint8_t *from, size_t stride, int n, size_t n_inp
     }
 }
 
-// Bytes that `pack_panel` needs beside the panel: filters whose channels it puts last.
-static size_t turned_bytes(const struct layer *of) {
-    return taps_of(of) == 1 ? 0 : taps_of(of) * (size_t)of->channels * LANES;
+// How the inputs of a layer lie in panels: rows of its kernel, each filled up to `run`; `depth` bytes a pixel.
+struct laid {
+    size_t depth, run, total;
+};
+
+static struct laid laid_of(const struct layer *of, size_t depth) {
+    const size_t run = rounded((size_t)of->kernel_x * depth, TOGETHER);
+    return (struct laid){depth, run, (size_t)of->kernel_y * run};
 }
 
-// A panel of up to sixteen filters, of inputs [first_input, first_input + n_inputs); of a kernel of several
-// pixels all of them, by pixels.
-static void pack_panel(const struct layer *of, int first, int n, int first_input, int n_inputs, uint8_t *turned,
-                       tap *panel) {
+// Bytes that `pack_panel` needs beside the panel: filters whose channels it puts last.
+static size_t turned_bytes(const struct layer *of, const struct laid *laid) {
+    return taps_of(of) == 1 ? 0 : laid->total * LANES;
+}
+
+static void turn_filter(const struct layer *of, const struct laid *laid, const uint8_t *from, uint8_t *to) {
+    for (int k = 0; k < of->kernel_y; k++) {
+        for (int l = 0; l < of->kernel_x; l++, from++) {
+            uint8_t *tap = to + (size_t)k * laid->run + (size_t)l * laid->depth;
+            for (int c = 0; c < of->channels; c++) tap[c] = from[(size_t)c * taps_of(of)];
+        }
+    }
+}
+
+// A panel of up to sixteen filters; of a kernel of one pixel inputs [first_input, first_input + n_inputs) of
+// them, else all.
+static void pack_panel(const struct layer *of, const struct laid *laid, int first, int n, int first_input,
+                       int n_inputs, uint8_t *turned, tap *panel) {
     const int sign = sign_of(of);
-    const size_t taps = taps_of(of), inputs = (size_t)n_inputs, total = taps * inputs;
-    if (n < LANES || total % TOGETHER) memset(panel, 0, rounded(total, TOGETHER) * LANES * sizeof *panel);
+    const size_t taps = taps_of(of), total = taps == 1 ? (size_t)n_inputs : laid->total;
+    if (n < LANES || rounded(total, TOGETHER) < laid->total || total % TOGETHER)
+        memset(panel, 0, laid->total * LANES * sizeof *panel);
     if (of->by_inputs) {
         const size_t filters = (size_t)of->filters;
         pack_columns(of->weights + (size_t)first_input * filters + (size_t)first, filters, n, total, sign, panel);
@@ -120,22 +175,26 @@ static void pack_panel(const struct layer *of, int first, int n, int first_input
         pack_rows(from, (size_t)of->channels, n, total, sign, panel);
         return;
     }
-    for (int m = 0; m < n; m++) {
-        for (size_t t = 0; t < taps; t++) {
-            for (size_t c = 0; c < inputs; c++) turned[(size_t)m * total + t * inputs + c] = from[c * taps + t];
-        }
-        from += total;
-    }
+    memset(turned, sign, laid->total * LANES);  // zeros between
+    for (int m = 0; m < n; m++)
+        turn_filter(of, laid, from + (size_t)m * taps * (size_t)of->channels, turned + (size_t)m * total);
     pack_rows(turned, total, n, total, sign, panel);
 }
 
-// Adds to `fixed` what the zero points make of a panel, whose inputs it has all or some of.
-static void add_fixed(const struct layer *of, int first, int n, const tap *panel, size_t total, int32_t *fixed) {
+// Adds to `fixed` what the zero points make of weights of sixteen filters, of which `sums` are the sums.
+static inline void add_zeros(const struct layer *of, int has_zeros, int first, int n, int inputs, const int32_t *sums,
+                             int32_t *fixed) {
     const int32_t zero = zero_of(&of->given);
+    for (int m = 0; m < LANES; m++) fixed[m] -= zero * sums[m];
+    for (int m = 0; has_zeros && m < n; m++) fixed[m] += zero * (inputs * weight_zero(of, first + m));
+}
+
+// The same of a panel, of `inputs` for each filter.
+static void add_fixed(const struct layer *of, int has_zeros, const struct laid *laid, int first, int n,
+                      const tap *panel, size_t inputs, int32_t *fixed) {
     int32_t sums[LANES] = {0};
-    add_taps(panel, rounded(total, TOGETHER), sums);
-    for (int m = 0; m < n; m++)
-        fixed[m] += zero * ((int32_t)total * weight_zero(of, first + m) - sums[m]);
+    add_taps(panel, laid->total, sums);
+    add_zeros(of, has_zeros, first, n, (int)inputs, sums, fixed);
 }
 
 static void add_bias(const struct layer *of, int first, int n, int32_t *fixed) {
@@ -143,10 +202,14 @@ static void add_bias(const struct layer *of, int first, int n, int32_t *fixed) {
     for (int m = 0; m < n; m++) fixed[m] += of->bias[first + m];
 }
 
-// Takes from the sums of a pixel what the zero points of weights make of it.
-static void take_weight_zeros(const struct layer *of, int first, int n, const pixel *x, size_t total, int32_t *sums) {
+// Takes from the sums of a pixel what the zero points of weights make of it; `across` inputs of each run.
+static void take_weight_zeros(const struct layer *of, int first, int n, const pixel *x, const struct runs *runs,
+                              size_t across, int32_t *sums) {
     int32_t all = 0;
-    for (size_t k = 0; k < total; k++) all += x[k];
+    for (int r = 0; r < runs->count; r++) {
+        const pixel *from = x + runs->steps[r];
+        for (size_t k = 0; k < across; k++) all += from[k];
+    }
     for (int m = 0; m < n; m++) sums[m] -= weight_zero(of, first + m) * all;
 }
 

@@ -1,47 +1,63 @@
-// Rows that a layer reads: of a tensor, or quantised from planes of floats as they are needed.
+// Rows that a layer reads: of a tensor where they lie, or of a picture.
 #ifndef INTEGERS_ROWS_H
 #define INTEGERS_ROWS_H
 
-#include "packing.h"
+#include "pictures.h"
 
-// Rows of a picture that were quantised last, `count` of them; `held` says which.
+// The most rows of a kernel whose pixels are read where they lie.
+enum { MOST_RUNS = 16 };
+
+// Pixels of the first layer, `laid` as its panels: `columns` of them in a row, `left` of padding before the others.
 struct source {
     const struct task *task;
-    int count, flip;
-    uint8_t *rows;
-    int32_t *held;
+    const struct layer *of;
+    struct laid laid;
+    int left, columns, flip, in_place;
+    struct pictures pictures;
+    pixel *buffer;          // of TILE pixels, where some are gathered
+    ptrdiff_t *gathered;    // from run to run there
 };
 
-static void quantise_row(const struct task *task, int row, uint8_t *to) {
-    const struct picture *from = &task->picture;
-    const struct layer *first = &task->layers[0];
-    const struct rounding how = rounding_of(&from->made, NULL, 0);
-    const float scale = *from->made.scale;
-    const float *line = from->planes + (size_t)(row - from->first_line) * from->line + from->first_column;
-    const int channels = first->channels;
-    for (int c = 0; c < channels; c++, line += from->plane) {
-        for (int x = 0; x < first->width; x++) {
-            float v = line[x] / scale;
-            v = v > how.low ? v : how.low;
-            v = v < how.high ? v : how.high;
-            to[(size_t)x * (size_t)channels + (size_t)c] = (uint8_t)((int32_t)__builtin_rintf(v) + how.zero);
-        }
-    }
+static int strip_width(const struct layer *of) {
+    const int needed = (of->made_width - 1) * of->stride_x + (of->kernel_x - 1) * of->step_x + 1;
+    return greater(needed, of->left + of->width);
 }
 
-// Row `row` of what the first layer reads; NULL: padding.
-static const uint8_t *source_row(struct source *source, int row) {
-    const struct layer *first = &source->task->layers[0];
-    const size_t n_bytes = (size_t)first->width * (size_t)first->channels;
-    if (row < 0 || row >= first->height) return NULL;
-    if (!source->task->picture.planes) return source->task->given + (size_t)row * n_bytes;
-    const int slot = row % source->count;
-    uint8_t *to = source->rows + (size_t)slot * n_bytes;
-    if (source->held[slot] != row) {
-        quantise_row(source->task, row, to);
-        source->held[slot] = row;
+// Whether some pixels may be gathered: those beside padding, where a run ends behind the last one, or all.
+static int gathers(const struct source *source) {
+    const struct layer *of = source->of;
+    if (!source->in_place || source->task->picture.planes) return !source->in_place;
+    return taps_of(of) > 1 || of->above || of->left || (of->made_height - 1) * of->stride_y >= of->height ||
+           (of->made_width - 1) * of->stride_x >= of->width || source->laid.run != source->laid.depth;
+}
+
+// `has_products`: it is read by products, not copied.
+static struct source open_source(const struct task *task, int has_products, struct memory *memory) {
+    const struct layer *first = &task->layers[0];
+    const int is_picture = task->picture.planes != NULL;
+    struct source source = {.task = task, .of = first, .columns = first->width};
+    source.laid = laid_of(first, is_picture ? picture_depth(first) : (size_t)first->channels);
+    source.flip = is_picture ? 0 : first->given.flip;
+    source.in_place = sizeof(pixel) == 1 && !source.flip && first->kernel_y <= MOST_RUNS &&
+                      (first->kernel_x == 1 || first->step_x == 1);
+    if (is_picture) {
+        source.left = first->left;
+        source.columns = strip_width(first);
+        open_pictures(&source.pictures, task, source.columns, memory);
     }
-    return to;
+    if (!has_products || !gathers(&source)) return source;
+    source.buffer = take(memory, TILE * source.laid.total * sizeof *source.buffer);
+    source.gathered = take(memory, (size_t)first->kernel_y * sizeof *source.gathered);
+    for (int k = 0; memory->at && k < first->kernel_y; k++) source.gathered[k] = k * (ptrdiff_t)source.laid.run;
+    return source;
+}
+
+// Row `row` of what the first layer reads, from its padding on; NULL: there is none.
+static inline const uint8_t *source_row(struct source *source, int row) {
+    const struct layer *of = source->of;
+    if (source->task->picture.planes) return picture_row(&source->pictures, row);
+    if (row < 0 || row >= of->height) return NULL;
+    return source->task->given + (size_t)row * (size_t)of->width * (size_t)of->channels;
 }
 
 static inline void copy_bytes(const uint8_t *from, int flip, size_t n, pixel *to) {
@@ -52,76 +68,66 @@ static inline void copy_bytes(const uint8_t *from, int flip, size_t n, pixel *to
     for (size_t c = 0; c < n; c++) to[c] = (pixel)(from[c] ^ flip);
 }
 
-// The pixels of the window of result (y, x), of the kernel's rows; what is outside holds the zero point.
-static void gather(struct source *source, const struct layer *of, int y, int x, pixel *to) {
-    const size_t channels = (size_t)of->channels, total = taps_of(of) * channels;
+// The pixels of the window of result (y, x), row by row of the kernel; what is outside holds the zero point.
+static void gather(struct source *source, int y, int x, pixel *to) {
+    const struct layer *of = source->of;
+    const size_t depth = source->laid.depth, across = (size_t)of->kernel_x * depth;
     const pixel zero = (pixel)zero_of(&of->given);
-    const int flip = source->flip;
-    const int leftmost = x * of->stride_x - of->left;
-    const int beside = of->step_x == 1 && leftmost >= 0 && leftmost + of->kernel_x <= of->width;
+    const int flip = source->flip, leftmost = x * of->stride_x - of->left + source->left;
+    const int beside = of->step_x == 1 && leftmost >= 0 && leftmost + of->kernel_x <= source->columns;
     for (int k = 0; k < of->kernel_y; k++) {
         const uint8_t *row = source_row(source, y * of->stride_y + k * of->step_y - of->above);
+        for (size_t i = across; i < source->laid.run; i++) to[i] = 0;
         if (row && beside) {
-            copy_bytes(row + (size_t)leftmost * channels, flip, (size_t)of->kernel_x * channels, to);
-            to += (size_t)of->kernel_x * channels;
+            copy_bytes(row + (size_t)leftmost * depth, flip, across, to);
+            to += source->laid.run;
             continue;
         }
-        for (int l = 0; l < of->kernel_x; l++, to += channels) {
+        for (int l = 0; l < of->kernel_x; l++) {
             const int column = leftmost + l * of->step_x;
-            if (!row || column < 0 || column >= of->width) {
-                for (size_t c = 0; c < channels; c++) to[c] = zero;
+            if (row && column >= 0 && column < source->columns) {
+                copy_bytes(row + (size_t)column * depth, flip, depth, to + (size_t)l * depth);
                 continue;
             }
-            copy_bytes(row + (size_t)column * channels, flip, channels, to);
+            for (size_t c = 0; c < depth; c++) to[(size_t)l * depth + c] = zero;
         }
+        to += source->laid.run;
     }
-    for (size_t k = total; k < rounded(total, TOGETHER); k++) *to++ = 0;
 }
 
-// Whether pixels of a tensor are read where they lie.
-static int reads_in_place(const struct task *task) {
-    const struct layer *of = &task->layers[0];
-    return sizeof(pixel) == 1 && !task->picture.planes && !of->given.flip && taps_of(of) == 1 &&
-           of->stride_y == 1 && of->stride_x == 1 && !of->above && !of->left && of->channels % TOGETHER == 0 &&
-           of->made_height == of->height && of->made_width == of->width;
+// Whether the windows of n results from (y, x) on can be read where they lie, up to the end of a run: then of
+// the rows of the kernel where they begin, from the first one.
+static int find_runs(struct source *source, int y, int x, int n, const uint8_t **first, ptrdiff_t *steps) {
+    const struct layer *of = source->of;
+    const int leftmost = x * of->stride_x - of->left + source->left;
+    const int last = leftmost + (n - 1) * of->stride_x;
+    const int top = y * of->stride_y - of->above, bottom = top + (of->kernel_y - 1) * of->step_y;
+    if (!source->in_place || leftmost < 0 || last + of->kernel_x > source->columns) return 0;
+    if (!source->task->picture.planes) {
+        const size_t all = (size_t)of->height * (size_t)of->width * source->laid.depth;
+        if (top < 0 || bottom >= of->height) return 0;
+        if (((size_t)bottom * (size_t)of->width + (size_t)last) * source->laid.depth + source->laid.run > all) return 0;
+    }
+    *first = source_row(source, top);
+    for (int k = 0; k < of->kernel_y; k++) steps[k] = source_row(source, top + k * of->step_y) - *first;
+    *first += (size_t)leftmost * source->laid.depth;
+    return 1;
 }
 
-// Up to TILE results from (y, x) on in a row, as products read them; `buffer` for those that are gathered.
-static void read_tile(struct source *source, int y, int x, int n, pixel *buffer, const pixel **to) {
-    const struct layer *of = &source->task->layers[0];
-    const size_t each = rounded(taps_of(of) * (size_t)of->channels, TOGETHER);
-    if (!buffer) {
-        const uint8_t *row = source_row(source, y);
-        for (int i = 0; i < n; i++) to[i] = (const pixel *)(row + (size_t)(x + i) * (size_t)of->channels);
-        return;
+// Up to TILE results from (y, x) on in a row, as products read them. `steps`: memory for as many as MOST_RUNS.
+static struct runs read_tile(struct source *source, int y, int x, int n, ptrdiff_t *steps, const pixel **to) {
+    const struct laid *laid = &source->laid;
+    const uint8_t *first;
+    if (find_runs(source, y, x, n, &first, steps)) {
+        const size_t apart = (size_t)source->of->stride_x * laid->depth;
+        for (int i = 0; i < n; i++) to[i] = (const pixel *)(const void *)(first + (size_t)i * apart);
+        return (struct runs){source->of->kernel_y, laid->run, steps};
     }
     for (int i = 0; i < n; i++) {
-        gather(source, of, y, x + i, buffer + (size_t)i * each);
-        to[i] = buffer + (size_t)i * each;
+        gather(source, y, x + i, source->buffer + (size_t)i * laid->total);
+        to[i] = source->buffer + (size_t)i * laid->total;
     }
-}
-
-// Memory of a part, taken piece by piece; without `at` only counted.
-struct memory {
-    uint8_t *at;
-    size_t used;
-};
-
-static void *take(struct memory *from, size_t n_bytes) {
-    void *found = from->at ? from->at + from->used : NULL;
-    from->used += rounded(n_bytes, 64);
-    return found;
-}
-
-static struct source open_source(const struct task *task, struct memory *memory) {
-    const struct layer *first = &task->layers[0];
-    struct source source = {.task = task, .flip = task->picture.planes ? 0 : first->given.flip};
-    if (!task->picture.planes) return source;
-    source.count = (first->kernel_y - 1) * first->step_y + 1;
-    source.rows = take(memory, (size_t)source.count * (size_t)first->width * (size_t)first->channels);
-    source.held = take(memory, (size_t)source.count * sizeof *source.held);
-    for (int i = 0; memory->at && i < source.count; i++) source.held[i] = -1;
-    return source;
+    return (struct runs){source->of->kernel_y, laid->run, source->gathered};
 }
 
 #endif
