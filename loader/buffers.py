@@ -23,6 +23,9 @@ class Buffer:
     Memory is taken from the kernel page by page as it is touched. ``close`` gives it back; views
     that outlive the buffer keep it alive instead of dangling. ``huge_pages`` is what the kernel was
     asked for; ``pages`` tells what it gave.
+
+    Raises:
+        MemoryError: the system has not as much.
     """
 
     def __init__(self, n_bytes: int, huge_pages: bool = True) -> None:
@@ -30,9 +33,7 @@ class Buffer:
         self._pages: PageReport | None = None
         self.huge_pages = huge_pages and n_bytes >= HUGE_PAGE_BYTES
         slack = HUGE_PAGE_BYTES if self.huge_pages else 0
-        self._map: mmap.mmap | None = mmap.mmap(
-            -1, max(n_bytes, 1) + slack, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        self._map: mmap.mmap | None = _memory(max(n_bytes, 1) + slack)
         start = np.frombuffer(self._map, np.uint8).ctypes.data
         skip = -start % HUGE_PAGE_BYTES if self.huge_pages else 0
         if self.huge_pages:
@@ -76,3 +77,10 @@ class Buffer:
     def __repr__(self) -> str:
         pages = "huge pages" if self.huge_pages else "pages"
         return f"<Buffer {self.n_bytes} bytes on {pages}>"
+
+
+def _memory(n_bytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as exc:
+        raise MemoryError(f"no memory for {n_bytes} bytes ({exc.strerror})") from exc

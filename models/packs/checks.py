@@ -142,6 +142,8 @@ def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Ope
     else:
         span = manifest.spans[operand.index]
         room = span.length
+        if not operand.n_bytes:  # ONNX Runtime's blocked convolution never ends on such weights
+            raise PackError(f"{where}: nothing of span {operand.index}: {list(operand.shape)}")
         if operand.index != own and not span.resident:
             raise PackError(f"{where}: reads span {operand.index}, which is not its own")
     if operand.offset + operand.n_bytes > room:

@@ -17,6 +17,7 @@ from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.swish import with_swish
 from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
+from pipeline.export_c.network.zero_points import with_zero_points
 from pipeline.export_c.regions.bottlenecks import with_bottlenecks
 from pipeline.export_c.regions.copies import live, without_whole_copies
 from pipeline.export_c.regions.views import check_asked, with_views
@@ -107,8 +108,8 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_tables(with_whole_products(read_network(pack)))
-    return with_swish(plain_network(network, pack.manifest.target.block))
+    network = with_zero_points(with_whole_products(read_network(pack)))
+    return with_swish(plain_network(with_tables(network), pack.manifest.target.block))
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

@@ -29,6 +29,11 @@ def test_memory_is_aligned_zeroed_and_writable(n_bytes: int, huge_pages: bool) -
     buffer.close()
 
 
+def test_more_memory_than_there_can_be_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match=f"no memory for {1 << 60}"):
+        Buffer(1 << 60, huge_pages=False)
+
+
 def test_kernel_without_huge_pages_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     buffer = Buffer(HUGE_PAGE_BYTES)

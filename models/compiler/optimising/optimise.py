@@ -37,6 +37,7 @@ from models.compiler.optimising.integers.floats import (
 )
 from models.compiler.optimising.integers.limits import limit_integers
 from models.compiler.optimising.integers.unsigned import make_unsigned
+from models.compiler.optimising.integers.zero_points import write_zero_points
 from models.compiler.optimising.matrices import store_by_row
 from models.compiler.optimising.normalise import (
     check_ports,
@@ -88,6 +89,7 @@ def optimise(
     move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
     check_scales(model, path)
+    write_zero_points(model)
     if for_cpu:
         rewrite(model)
     source.write_bytes(model.SerializeToString())

@@ -1,7 +1,7 @@
 """Pools whose output ONNX Runtime foresees larger than it computes it.
 
 With ``ceil_mode`` a last window that begins in the padding is left out; the shape that is inferred counts
-it. Such a pool is said again without ``ceil_mode``, with padding that gives what is computed.
+it. Such a pool is said again with padding of which the shape comes that is computed.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,15 @@ def settle_pool(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -
             "NOTSET",
         ):
             continue
-        computed, ends = _computed(known, shapes[node.input[0]][2:])
+        computed, spare = _computed(known, shapes[node.input[0]][2:])
         if tuple(shapes[node.output[0]][2:]) != computed:
-            pads = [*known.get("pads", [0] * 2 * len(ends))[: len(ends)], *ends]
-            _set(node, "ceil_mode", 0)
-            _set(node, "pads", pads)
+            rank = len(spare)
+            pads = list(known.get("pads", [0] * 2 * rank))
+            ends = [end - max(n, 0) for end, n in zip(pads[rank:], spare, strict=True)]
+            if min(ends) < 0:  # windows so far apart that one less leaves a part of the input
+                _set(node, "ceil_mode", 0)
+                ends = [end + max(-n, 0) for end, n in zip(pads[rank:], spare, strict=True)]
+            _set(node, "pads", [*pads[:rank], *ends])
             _forget_shapes(model.graph)
             return True
     return False
@@ -41,14 +45,14 @@ def settle_pool(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -
 def _computed(
     known: Mapping[str, object], size: tuple[int, ...]
 ) -> tuple[tuple[int, ...], list[int]]:
-    """Return the output of a pool, and the padding at the ends that gives it without ``ceil_mode``."""
+    """Return the output of a pool, and what is left behind its last windows (less than 0: beyond)."""
     rank = len(size)
 
     def of(name: str, default: int) -> list[int]:
         return list(known.get(name, [default] * rank))  # type: ignore[call-overload, no-any-return]
 
     pads = list(known.get("pads", [0] * 2 * rank))  # type: ignore[call-overload]
-    computed, ends = [], []
+    computed, spare = [], []
     for axis, (length, kernel, stride, dilation) in enumerate(
         zip(size, of("kernel_shape", 1), of("strides", 1), of("dilations", 1), strict=True)
     ):
@@ -58,8 +62,8 @@ def _computed(
         if (count - 1) * stride >= length + begin:
             count -= 1
         computed.append(count)
-        ends.append(end + max((count - 1) * stride - room, 0))
-    return tuple(computed), ends
+        spare.append(room - (count - 1) * stride)
+    return tuple(computed), spare
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:

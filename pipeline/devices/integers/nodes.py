@@ -194,6 +194,8 @@ class NodeReader:
             return None
         dtype, shape = self.array(name)
         require(dtype == "int32")
+        if node.operator == "QGemm":  # ONNX Runtime takes any that broadcasts, and looks at it
+            require(shape == (filters,))
         fits(math.prod(shape) == filters, node, "the biases")
         return name
 

@@ -215,7 +215,7 @@ static void softmax_of_bytes(const void *x, void *y, int outer, int n, int inner
             for (i = (size_t)k; i < block; i += apart)
                 sum += powers[from[i] + shift];
             for (i = (size_t)k; i < block; i += apart)
-                to[i] = byte_of(powers[from[i] + shift] * scale / sum, zero, 0);
+                to[i] = byte_of((float)((double)powers[from[i] + shift] * scale / sum), zero, 0);
         }
     }
 }

@@ -62,14 +62,14 @@ static void larger(const float *x, size_t dx, const float *w, size_t dw, float *
 {
     size_t i;
     for (i = 0; i < n; i++)
-        y[i] = x[i * dx] < w[i * dw] ? w[i * dw] : x[i * dx];
+        y[i] = x[i * dx] >= w[i * dw] || x[i * dx] != x[i * dx] ? x[i * dx] : w[i * dw];
 }
 
 static void smaller(const float *x, size_t dx, const float *w, size_t dw, float *y, size_t n)
 {
     size_t i;
     for (i = 0; i < n; i++)
-        y[i] = x[i * dx] > w[i * dw] ? w[i * dw] : x[i * dx];
+        y[i] = x[i * dx] <= w[i * dw] || x[i * dx] != x[i * dx] ? x[i * dx] : w[i * dw];
 }
 
 /* A factor and a term for each channel. */

@@ -139,7 +139,7 @@ def softmax(operation: Operation) -> None:
 def joined(operation: Operation) -> None:
     """QLinearConcat: of parts with other scales than the whole each byte is looked up first."""
     names = [_part(operation, position) for position in range(2, len(operation.node.inputs), 3)]
-    concat(operation.with_inputs(names))
+    concat(operation.on(names))
 
 
 def _part(operation: Operation, position: int) -> str:
@@ -151,6 +151,9 @@ def _part(operation: Operation, position: int) -> str:
     if np.array_equal(table, np.arange(BYTES, dtype=np.uint8).view(array.dtype)):
         return name
     made = f"{operation.node.output}/{position}"
+    if operation.is_constant(position):
+        operation.fold(table[operation.constant(position).view(np.uint8)], made)
+        return made
     operation.make_other(made, Array(dtype=table.dtype.name, shape=array.shape))
     _look_up(operation, name, made, array.shape, table)
     return made

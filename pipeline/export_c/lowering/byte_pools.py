@@ -47,7 +47,13 @@ def _windows(operation: Operation, *, last: bool) -> tuple[dict[str, int], Shape
     if len(shape) != 4:
         operation.refuse(f"an input of {len(shape)} dimensions; 4 can be exported")
     size = shape[1:3] if last else shape[2:]
-    frame = operation.window(operation.attribute("kernel_shape"), size)
+    kernel, strides = operation.attribute("kernel_shape"), operation.attribute("strides", ())
+    if str(operation.attribute("auto_pad", "")).startswith("SAME") and any(
+        n < stride for n, stride in zip(kernel, strides, strict=False)
+    ):
+        # ONNX Runtime shifts its windows, of bytes alone, where the standard pads by nothing.
+        operation.refuse(f"auto_pad with strides {list(strides)} beyond a kernel of {list(kernel)}")
+    frame = operation.window(kernel, size)
     result = (shape[0], *frame.result, shape[3]) if last else (*shape[:2], *frame.result)
     # Channels in front are images of one channel each.
     batch, channels = (shape[0], shape[3]) if last else (items(shape[:2]), 1)

@@ -31,7 +31,7 @@ def convolution(operation: Operation) -> None:
         (shape[0], *frame.result, len(weight)) if last else (shape[0], len(weight), *frame.result)
     )
     rows = np.ascontiguousarray(np.moveaxis(weight, 1, -1))
-    _Product(operation, 1).add(rows, fields, result, last, operation.optional(8), 6)
+    _Product(operation, 1).add(rows, fields, result, last, 8, 6)
 
 
 def product(operation: Operation) -> None:
@@ -42,7 +42,7 @@ def product(operation: Operation) -> None:
     frame = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0), (0, 0), (1, shape[0]))
     fields = geometry((1, shape[1], 1, shape[0]), frame, len(matrix), 1)
     result = (shape[0], len(matrix))
-    _Product(operation, 1).add(matrix, fields, result, True, operation.optional(6), 7)
+    _Product(operation, 1).add(matrix, fields, result, True, 6, 7)
 
 
 def windows(operation: Operation) -> None:
@@ -58,7 +58,7 @@ def windows(operation: Operation) -> None:
         operation.refuse("its windows are those of no convolution")
     plain = (shape[0], shape[3], *shape[1:3])
     fields = geometry(plain, frame, len(matrix), 1)
-    _Product(operation, 2).add(matrix, fields, result, True, operation.optional(7), 8)
+    _Product(operation, 2).add(matrix, fields, result, True, 7, 8)
 
 
 def _matrix(operation: Operation, position: int) -> NDArray[Any]:
@@ -118,10 +118,13 @@ class _Product:
         fields: dict[str, int],
         result: Shape,
         last: bool,
-        bias: NDArray[Any] | None,
+        bias: int,
         position: int,
     ) -> None:
-        """Add the step: ``rows`` are weights by filters, input ``position`` is the scale of the result."""
+        """Add the step: ``rows`` are weights by filters.
+
+        Input ``bias`` is the bias, if there is one; ``position``: the scale of the result.
+        """
         if not self._operation.has(position):
             self._operation.refuse("a result that is not quantised")
         to = scaled(self._operation, position)
@@ -146,13 +149,23 @@ class _Product:
             "convolve_bytes",
             Value(self._operation.name(0)),
             Weight(np.ascontiguousarray(signed(rows)), rows=True),
-            None if bias is None else Weight(np.ascontiguousarray(bias.reshape(-1))),
+            self._bias(bias, len(rows)),
             Weight(np.ascontiguousarray(scale)),
             Value(made),
             Record("bytes", fields),
             Rows(len(rows)),
             Band(fields["result_y"]),
         )
+
+    def _bias(self, position: int, filters: int) -> Weight | None:
+        """Return a number for each filter, of whatever broadcasts to one row of the result."""
+        bias = self._operation.optional(position)
+        if bias is None:
+            return None
+        try:
+            return Weight(np.broadcast_to(bias, (1, filters)).reshape(-1))
+        except ValueError:
+            self._operation.refuse(f"a bias {list(bias.shape)} of {filters} filters")
 
 
 OPERATORS: dict[str, Callable[[Operation], None]] = {

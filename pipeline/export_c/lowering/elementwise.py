@@ -83,13 +83,24 @@ def pair(operation: Operation) -> None:
     )
 
 
+def extreme(operation: Operation) -> None:
+    """Max or Min of any number of operands, pair by pair."""
+    name, *others = operation.node.inputs
+    for number, other in enumerate(others or [name], 1):
+        made = (
+            operation.node.output if number >= len(others) else f"{operation.node.output}/{number}"
+        )
+        pair(operation.on([name, other], made))
+        name = made
+
+
 def power(operation: Operation) -> None:
     """Pow by two: a product of a value with itself."""
     exponent = operation.constant(1)
     if exponent.size != 1 or exponent.reshape(-1)[0] != 2:
         operation.refuse("an exponent that is not 2")
     operation.floats(0)
-    made, count = operation.make(operation.shape(0)), items(operation.shape(0))
+    made, count = operation.make(broadcast(operation, 0, 1)), items(operation.shape(0))
     ones = (1,) * (_DIMENSIONS - 1)
     operation.step(
         "combine",
@@ -139,7 +150,8 @@ def join_dimensions(
 
 OPERATORS: dict[str, Callable[[Operation], None]] = {
     **dict.fromkeys(_FUNCTIONS, function),
-    **dict.fromkeys((*_PAIRS, *_EXTREMES), pair),
+    **dict.fromkeys(_PAIRS, pair),
+    **dict.fromkeys(_EXTREMES, extreme),
     "Clip": clip,
     "Pow": power,
 }

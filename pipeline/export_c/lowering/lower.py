@@ -37,7 +37,7 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "BatchNormalization": normalise.batch_normalization,
     "Concat": movement.concat,
     "Conv": convolution.convolution,
-    "Dropout": movement.identity,
+    "Dropout": movement.dropout,
     "Flatten": movement.flatten,
     "Gather": movement.gather,
     "Gemm": matrix.gemm,

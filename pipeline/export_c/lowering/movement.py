@@ -70,8 +70,16 @@ def _reshaped(operation: Operation, shape: Sequence[int]) -> None:
 
 
 def identity(operation: Operation) -> None:
-    """Identity, and Dropout as it is at inference."""
+    """Identity."""
     _reshaped(operation, operation.shape(0))
+
+
+def dropout(operation: Operation) -> None:
+    """Dropout as it is at inference."""
+    training = operation.optional(2)
+    if training is not None and training.any():
+        operation.refuse("training_mode: what it drops is drawn")
+    identity(operation)
 
 
 def reshape(operation: Operation) -> None:
@@ -113,6 +121,9 @@ def concat(operation: Operation) -> None:
     """Concat along any axis."""
     positions = range(len(operation.node.inputs))
     shapes = [operation.shape(position) for position in positions]
+    dtypes = {operation.array(position).dtype for position in positions}
+    if len(dtypes) > 1:
+        operation.refuse(f"parts of {', '.join(sorted(dtypes))}")
     axis = int(operation.attribute("axis", 0)) % len(shapes[0])
     whole = list(shapes[0])
     whole[axis] = sum(shape[axis] for shape in shapes)
@@ -246,6 +257,9 @@ def _factors(operation: Operation, shape: Shape) -> list[int]:
     resizes = operation.node.operator == "Resize" and operation.node.opset > 10
     scales = operation.optional(2 if resizes else 1)
     sizes = operation.integers(3, "") if resizes else None
+    for name, default in (("axes", None), ("keep_aspect_ratio_policy", "stretch")):
+        if operation.attribute(name, default) != default:
+            operation.refuse(f"{name} {operation.attribute(name)}")
     found: Sequence[float]
     if sizes:
         found = [size / length for size, length in zip(sizes, shape, strict=True)]

@@ -116,13 +116,14 @@ class Operation:
         """Say what ``name`` is, which the node makes beside its outputs."""
         self._lowering.values[name] = array
 
-    def with_inputs(self, names: Sequence[str]) -> "Operation":
-        """Return the same operation on other inputs."""
-        return Operation(self._lowering, replace(self.node, inputs=tuple(names)))
+    def on(self, inputs: Sequence[str], output: str | None = None) -> "Operation":
+        """Return the same operation on other inputs; ``output``: what it makes of them, None: the same."""
+        outputs = self.node.outputs if output is None else (output,)
+        return Operation(self._lowering, replace(self.node, inputs=tuple(inputs), outputs=outputs))
 
-    def fold(self, array: NDArray[Any]) -> None:
-        """Make the output a constant."""
-        self._lowering.constants[self.node.output] = array
+    def fold(self, array: NDArray[Any], name: str | None = None) -> None:
+        """Make ``name`` a constant, None: the output."""
+        self._lowering.constants[name or self.node.output] = array
 
     def step(
         self,
@@ -135,6 +136,9 @@ class Operation:
         after: After | None = None,
     ) -> None:
         """Add a step; it makes ``output``, None: the first output of the node."""
+        for item in arguments:
+            if isinstance(item, Value) and item.name not in self._lowering.values:
+                self.refuse(f"{item.name!r} is constant")
         made = output or self.node.output
         self._lowering.steps.append(
             Step(self.node.label, kernel, arguments, made, tuple(in_place), pointwise, same, after)

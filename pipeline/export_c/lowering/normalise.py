@@ -75,6 +75,8 @@ def batch_normalization(operation: Operation) -> None:
     scale, bias, average, variance = (
         operation.constant(n).astype(np.float32) for n in (1, 2, 3, 4)
     )
+    if operation.attribute("training_mode", 0) or scale.size != shape[1]:
+        operation.refuse(f"training_mode, or {scale.size} factors for {shape[1]} channels")
     factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
     term = bias - average * factor
     made = operation.make(shape)

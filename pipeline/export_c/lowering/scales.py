@@ -40,12 +40,10 @@ class Scaled:
 
 def scaled(operation: Operation, position: int) -> Scaled:
     """Return what the inputs ``position`` (scale) and the next (zero point) say."""
-    scale = operation.constant(position).astype(np.float32)
-    zero = operation.optional(position + 1)
-    dtype = "uint8" if zero is None else zero.dtype.name
-    if dtype not in FLIPS:
-        operation.refuse(f"{dtype}; int8 and uint8 can be exported")
-    zeros = np.zeros(1, np.uint8) if zero is None else zero.reshape(-1)
+    scale, zeros = operation.constant(position), operation.constant(position + 1).reshape(-1)
+    dtype = zeros.dtype.name
+    if dtype not in FLIPS or scale.dtype != np.float32:
+        operation.refuse(f"{dtype} with scales of {scale.dtype}; int8 and uint8 can be exported")
     if (zeros != zeros[0]).any():
         operation.refuse("zero points that differ from channel to channel")
     return Scaled(dtype, scale, int(zeros[0]) + FLIPS[dtype])

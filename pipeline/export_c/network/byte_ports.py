@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.records.ports import Port
@@ -97,7 +96,7 @@ def _outputs(network: Network) -> Iterator[_Found]:
     readers = network.readers()
     for port in network.outputs:
         name = port.name
-        while name in makers and readers[name] == 1 and makers[name].operator in _MOVES:
+        while readers[name] == 1 and _only_moves(makers.get(name)):
             name = makers[name].inputs[0]
         maker = makers.get(name)
         if maker is None or readers[name] != 1 or maker.operator not in _DEQUANTIZE:
@@ -107,12 +106,16 @@ def _outputs(network: Network) -> Iterator[_Found]:
             yield port.name, ({name}, how)
 
 
+def _only_moves(node: Node | None) -> bool:
+    """Return whether ``node`` makes its one output of elements of its first input."""
+    return node is not None and node.operator in _MOVES and len(node.outputs) == 1
+
+
 def _quantisation(node: Node, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
     """Return the one scale and zero point of ``node``, None: it has several, or no bytes."""
-    scale = constants.get(node.inputs[1])
-    zero = np.zeros((), np.uint8)
-    if len(node.inputs) > 2 and node.inputs[2]:
-        zero = np.asarray(constants.get(node.inputs[2], np.zeros(0)))
-    if scale is None or scale.size != 1 or zero.size != 1 or zero.dtype.name not in _KINDS:
+    scale, zero = (constants.get(name) for name in node.inputs[1:3])
+    if scale is None or zero is None or {scale.size, zero.size} != {1}:
+        return None
+    if zero.dtype.name not in _KINDS:
         return None
     return Quantisation(zero.dtype.name, float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]))

@@ -24,7 +24,8 @@ _OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearS
 _READ_BYTES = _OF_BYTES | {"DequantizeLinear"}
 _MAKE_BYTES = _OF_BYTES | {"QuantizeLinear"}
 _ON_ELEMENTS = POINTWISE | _READ_BYTES | _MAKE_BYTES
-#: From an input of bytes to its zero point.
+#: Where their inputs of bytes are, and from each to its zero point.
+_OF_DATA = (0, 3)
 _TO_ZERO = 2
 _IR_VERSION = 9
 
@@ -100,11 +101,10 @@ def _is_on_elements(node: Node, constants: Constants) -> bool:
 def _bytes_of(source: str, nodes: Sequence[Node], constants: Constants) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        if _name(node) in _READ_BYTES and source in node.inputs:
-            place = node.inputs.index(source) + _TO_ZERO
-            zero = node.inputs[place] if place < len(node.inputs) else ""
-            dtype = np.asarray(constants[zero]).dtype.name if zero in constants else "uint8"
-            return dtype if dtype in _KINDS else None
+        for place in _OF_DATA if _name(node) in _READ_BYTES else ():
+            if source in node.inputs[place : place + 1]:
+                zero = constants.get(node.inputs[place + _TO_ZERO])
+                return zero.dtype.name if zero is not None and zero.dtype.name in _KINDS else None
     return None
 
 

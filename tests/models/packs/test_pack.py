@@ -422,6 +422,18 @@ def test_ranges_outside_of_what_they_refer_to_are_refused(
         open_pack(pack_folder)
 
 
+def test_weights_of_nothing_are_refused(pack_folder: Path) -> None:
+    """Of a dimension of 0 kernels may never return."""
+
+    def change(document: Document) -> None:
+        *_, weights = (each for each in document["pieces"][3]["inputs"] if each["kind"] == "span")
+        weights["shape"][-1] = 0
+
+    path = edit(pack_folder, change)
+    with refuses(PackError, path, "pieces.3", "nothing of span"):
+        open_pack(pack_folder)
+
+
 def test_piece_that_writes_to_weights_is_refused(pack_folder: Path) -> None:
     def change(document: Document) -> None:
         piece = document["pieces"][3]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from models.packs.target import host_target
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.export import Options, export_c
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
 
@@ -68,12 +70,13 @@ PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
     c = Mul(x, scale)
     d0 = Div(x, scale)
     d = Clip(d0, low, high)
-    e0 = Max(x, y)
+    e0 = Max(x, scale, y, low)
     e = Pow(e0, two)
-    f = Min(x, y)
+    f = Min(x, y, high)
 }"""
 
-POOLS = """pools (float[2,4,9,7] x) => (float a, float b, float c, float d, float e, float f, float g) {
+POOLS = """pools (float[2,4,9,7] x) => (
+    float a, float b, float c, float d, float e, float f, float g, float h) {
     a = MaxPool<kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]>(x)
     b = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)
     c = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x)
@@ -81,6 +84,7 @@ POOLS = """pools (float[2,4,9,7] x) => (float a, float b, float c, float d, floa
     e = GlobalAveragePool(x)
     f = GlobalMaxPool(x)
     g = ReduceMean<axes=[2,3], keepdims=0>(x)
+    h = AveragePool<kernel_shape=[2,4], strides=[2,3], pads=[1,3,1,1], ceil_mode=1, count_include_pad=1>(x)
 }"""
 
 MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
@@ -128,7 +132,7 @@ def functions() -> onnx.ModelProto:
 
 
 def pairs() -> onnx.ModelProto:
-    limits = {"low": -1.5, "high": 1.0, "two": 2.0}
+    limits = {"low": -1.5, "high": 1.0, "two": [[[[[2]]]]]}
     return with_constants(parsed(PAIRS, {"scale": (1, 3, 1, 1)}), **limits)
 
 
@@ -158,6 +162,40 @@ FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family: str, tmp_path: Path) -> None:
     check(FAMILIES[family](), tmp_path, "cuda-sm72")
+
+
+def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
+    text = (
+        "extremes (float[9] x, float[9] y) => (float a, float b) { a = Max(x, y)\n b = Min(x, y) }"
+    )
+    compiled = Compiled.of(packed(parsed(text), tmp_path), tmp_path / "c")
+    x, y = np.zeros(9, np.float32), np.arange(-4, 5, dtype=np.float32)
+    x[::2] = y[::3] = np.nan
+    inputs = {"x": x, "y": y}
+    _, outputs = compiled.run(inputs)
+    for name, expected in answers(tmp_path / "source.onnx", inputs).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+
+
+REFUSED = {
+    "training_mode": "y = Dropout(x, half, yes)",
+    "training": "y, m, v = BatchNormalization<training_mode=1>(x, w, w, w, w)",
+    "axes": 'y = Resize<mode="nearest", axes=[2,3]>(x, , , sizes)',
+    "keep_aspect_ratio_policy": (
+        'z = Resize<mode="nearest", keep_aspect_ratio_policy="not_larger">(x, , , all)\n y = Neg(z)'
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_c_would_compute_otherwise_is_refused(what: str, tmp_path: Path) -> None:
+    text = f"g (float[1,3,4,4] x) => (float y) {{ {REFUSED[what]} }}"
+    numbers = {"half": 0.5, "sizes": [8, 8], "all": [1, 3, 8, 8]}
+    model = with_constants(parsed(text, {"w": (3,)}), **numbers)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    model.opset_import[0].version = 18
+    with pytest.raises(ExportError, match=what):
+        export_c(packed(model, tmp_path), Options())
 
 
 def test_an_old_softmax_takes_all_behind_its_axis(tmp_path: Path) -> None:

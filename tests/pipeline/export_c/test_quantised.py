@@ -1,100 +1,20 @@
 """Layers on bytes in C: the same bits as ONNX Runtime's of the pack's own graph."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
-from models.packs.pack import Pack
 from models.packs.target import host_target
-from tests.models.nets import answers, inputs_for
+from tests.models.nets import answers
+from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, needs_compiler, packed
 
 pytestmark = needs_compiler
-MICROSOFT = "com.microsoft"
-
-
-class Graph:
-    """Nodes on bytes of one type, each with a scale and a zero point of its own."""
-
-    def __init__(self, dtype: str, seed: int) -> None:
-        self.dtype = dtype
-        self.generator = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.tensors: list[onnx.TensorProto] = []
-        self.scales: dict[str, tuple[str, str]] = {}
-
-    def constant(self, array: Any) -> str:
-        name = f"k{len(self.tensors)}"
-        self.tensors.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def scaled(self, name: str, scale: float | None = None) -> tuple[str, str]:
-        """The scale and the zero point of ``name``, drawn."""
-        limits = np.iinfo(self.dtype)
-        middle = (limits.min + limits.max) // 2
-        zero = self.generator.integers(middle - 9, middle + 9)
-        found = np.float32(scale or self.generator.uniform(0.01, 0.06))
-        self.scales[name] = self.constant(found), self.constant(np.array(zero, self.dtype))
-        return self.scales[name]
-
-    def add(
-        self, operator: str, made: str, *inputs: str, domain: str = "", **attributes: Any
-    ) -> str:
-        self.nodes.append(helper.make_node(operator, inputs, [made], domain=domain, **attributes))
-        return made
-
-    def weights(self, shape: tuple[int, ...], filters: int) -> tuple[str, str, str]:
-        values = self.generator.integers(-64, 65, shape).astype(np.int8)
-        scales = self.generator.uniform(0.001, 0.01, filters).astype(np.float32)
-        return (
-            self.constant(values),
-            self.constant(scales),
-            self.constant(np.zeros(filters, np.int8)),
-        )
-
-    def bias(self, filters: int) -> str:
-        return self.constant(self.generator.integers(-900, 900, filters).astype(np.int32))
-
-    def convolution(
-        self, source: str, made: str, shape: tuple[int, ...], bias: bool = True, **attributes: Any
-    ) -> str:
-        given = (*self.scales[source], *self.weights(shape, shape[0]), *self.scaled(made))
-        last = (self.bias(shape[0]),) if bias else ()
-        return self.add("QLinearConv", made, source, *given, *last, **attributes)
-
-    def model(self, shape: tuple[int, ...], outputs: list[str]) -> onnx.ModelProto:
-        """The graph from the float input x to ``outputs`` as floats."""
-        for name in outputs:
-            self.add("DequantizeLinear", f"{name}_out", name, *self.scales[name])
-        port = helper.make_tensor_value_info
-        results = [helper.make_empty_tensor_value_info(f"{name}_out") for name in outputs]
-        for result in results:
-            result.type.tensor_type.elem_type = TensorProto.FLOAT
-        graph = helper.make_graph(
-            self.nodes, "g", [port("x", TensorProto.FLOAT, shape)], results, self.tensors
-        )
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-    def quantized(self, made: str = "q") -> str:
-        return self.add("QuantizeLinear", made, "x", *self.scaled(made))
-
-
-def same_bits(pack: Pack, folder: Path, shape: tuple[int, ...], **options: Any) -> Compiled:
-    compiled = Compiled.of(pack, folder / "c", **options)
-    inputs: dict[str, NDArray[Any]] = {"x": 2 * inputs_for({"x": shape})["x"]}
-    status, outputs = compiled.run(inputs)
-    assert status == 0
-    for name, expected in answers(pack.model_path, inputs, optimise=True).items():
-        np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
-    return compiled
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -107,12 +27,13 @@ def test_every_layer(dtype: str, tmp_path: Path) -> None:
     g.add("MaxPool", "m", "e", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
     g.scales["m"] = g.scales["e"]
     g.add("QLinearSigmoid", "s", "e", *g.scales["e"], *g.scaled("s", 1 / 256), domain=MICROSOFT)
-    parts = ("e", *g.scales["e"], "s", *g.scales["s"])
+    held = g.constant(g.generator.integers(0, 99, (1, 2, 9, 7)).astype(dtype))
+    parts = ("e", *g.scales["e"], "s", *g.scales["s"], held, *g.scaled(held))
     g.add("QLinearConcat", "k", *g.scaled("k"), *parts, domain=MICROSOFT, axis=1)
     pooled = (*g.scales["k"], *g.scaled("p"))
     g.add("QLinearGlobalAveragePool", "p", "k", *pooled, domain=MICROSOFT, channels_last=0)
     g.add("Flatten", "f", "p")
-    weight = (*g.scales["p"], *g.weights((5, 20), 5), g.bias(5), *g.scaled("y", 0.01))
+    weight = (*g.scales["p"], *g.weights((5, 22), 5), g.bias(5), *g.scaled("y", 0.01))
     g.add("QGemm", "y", "f", *weight, domain=MICROSOFT, transB=1)
     windows = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
     for name, counted in (("v", 0), ("w", 1)):
@@ -150,11 +71,12 @@ def test_pairs_of_all_bytes(operator: str, scale: float | None, tmp_path: Path) 
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
 
 
-@pytest.mark.parametrize(("axis", "opset"), [(1, 13), (2, 13), (1, 12)])
+@pytest.mark.parametrize(("axis", "opset"), [(1, 13), (2, 13), (1, 12), (3, 13)])
 def test_a_softmax_of_bytes(axis: int, opset: int, tmp_path: Path) -> None:
-    g, shape = Graph("uint8", 4), (2, 30, 7)
+    """Along many, a few, and one."""
+    g, shape = Graph("uint8", 4), (2, 30, 7, 1)
     source = g.quantized()
-    scales = (*g.scales[source], *g.scaled("s", 1 / 256))
+    scales = (*g.scales[source], *g.scaled("s", 1 / 255))
     zero = g.constant(np.array(0, np.uint8))
     g.scales["s"] = scales[2], zero
     given_ = (source, *scales[:3], zero)

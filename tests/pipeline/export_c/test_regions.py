@@ -19,8 +19,8 @@ from models.zoo.patchnet import patchnet
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
 from tests.models.nets import answers, inputs_for, parsed
+from tests.pipeline.export_c.byte_graphs import Graph
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
-from tests.pipeline.export_c.test_quantised import Graph
 
 IMAGE = {"image": (1, 3, 32, 32)}
 INPUT_FAILED, PATCHES = 4, 2

@@ -18,9 +18,16 @@ from tests.pipeline.devices.integers.quantised import Network
 Crafted = tuple[onnx.ModelProto, Piece]
 
 
-def _layer() -> Crafted:
-    network = Network(0, (1, 6, 7, 16)).conv(16, kernel=3, pad=1, group=16)
+def _crafted(network: Network) -> Crafted:
     return onnx.load_from_string(network.serialised()), network.piece()
+
+
+def _layer() -> Crafted:
+    return _crafted(Network(0, (1, 6, 7, 16)).conv(16, kernel=3, pad=1, group=16))
+
+
+def _product() -> Crafted:
+    return _crafted(Network(0, (6, 16)).product(6))
 
 
 def _set(model: onnx.ModelProto, **attributes: list[int]) -> None:
@@ -64,25 +71,32 @@ def _image_of_other_channels() -> Crafted:
 
 
 def _fewer_biases() -> Crafted:
-    return _with_constant(8, np.zeros(15, np.int32))
+    return _with_constant(_layer(), 8, np.zeros(15, np.int32))
 
 
 def _fewer_scales() -> Crafted:
-    return _with_constant(4, np.ones(15, np.float32))
+    return _with_constant(_layer(), 4, np.ones(15, np.float32))
 
 
-def _with_constant(at: int, array: NDArray[Any]) -> Crafted:
-    """Return a layer whose input ``at``, a constant, is ``array``."""
-    model, piece = _layer()
+def _with_constant(layer: Crafted, at: int, array: NDArray[Any]) -> Crafted:
+    """Return ``layer`` with ``array`` as its input ``at``, a constant."""
+    model, piece = layer
     name = model.graph.node[-1].input[at]
     (held,) = [each for each in model.graph.initializer if each.name == name]
     held.CopyFrom(numpy_helper.from_array(array, name))
     return model, piece
 
 
-def test_what_a_compiler_writes_is_computed_here() -> None:
-    model, piece = _layer()
+@pytest.mark.parametrize("crafted", [_layer, _product])
+def test_what_a_compiler_writes_is_computed_here(crafted: Callable[[], Crafted]) -> None:
+    model, piece = crafted()
     assert recognised(model.SerializeToString(), piece) is not None
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 6), (6, 1), (6, 6)])
+def test_biases_that_are_broadcast_are_not(shape: tuple[int, ...]) -> None:
+    model, piece = _with_constant(_product(), 6, np.zeros(shape, np.int32))
+    assert recognised(model.SerializeToString(), piece) is None
 
 
 @pytest.mark.parametrize(
