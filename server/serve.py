@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -152,7 +153,7 @@ def _server(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(settings.drain_timeout) or 1,
+        timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
     )
     registry = Registry(_limits(settings, listener))
     context.metrics.watch_connections(registry)

@@ -123,6 +123,8 @@ class Profile(BaseModel):
         if quantile == "median":  # all kernels of a sweep together are what is usual of it
             usual = [self.whole * seconds for seconds in kernels]
             kernels = _together(usual, plan.runs, self.launch)
+        else:  # no limit is below what is usual
+            kernels = [max(self.whole, 1.0) * seconds for seconds in kernels]
         times.append(tuple(loop + each for each in kernels))
         return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
 

@@ -43,6 +43,8 @@ class Framing(NamedTuple):
                 if coding != "identity":
                     raise EncodedError("the body is encoded twice: send it encoded once", CODINGS)
                 coding = coding_of(value)
+            elif name == b"transfer-encoding":
+                _check_transfer(value)
         return cls(json_bytes, coding)
 
 
@@ -60,6 +62,13 @@ def coding_of(value: bytes, taken: tuple[Coding, ...] = CODINGS) -> Coding:
     raise EncodedError(f"the body is encoded as {encoding}; taken is {', '.join(taken)}", taken)
 
 
+def _check_transfer(value: bytes) -> None:
+    """Check that a body is sent as it is: in chunks, and no more."""
+    if value.strip().lower() != b"chunked":
+        sent = shown(value.decode("latin-1"))
+        raise EncodedError(f"Transfer-Encoding is {sent}; taken is chunked alone", ("identity",))
+
+
 def check_not_encoded(headers: Headers) -> None:
     """Check that a body is what it says, with no coding around it.
 
@@ -69,6 +78,8 @@ def check_not_encoded(headers: Headers) -> None:
     for name, value in headers:
         if name == b"content-encoding":
             coding_of(value, ("identity",))
+        elif name == b"transfer-encoding":
+            _check_transfer(value)
 
 
 def answer_coding(headers: Headers) -> Coding:

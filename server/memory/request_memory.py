@@ -1,9 +1,10 @@
 """The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
 
 Invariant: what is held never exceeds the capacity. Who finds too little waits: before all others who holds
-some already, then whose client (by address) holds least, then who came first. What takes next to nothing
-waits for nobody: a part is kept for it. A deadline around the call ends the wait. The line has a limit: if
-it is full, the last of the client with most requests in it is turned away, even the one that comes.
+some already, then whose client (by address) holds least, then whose was served longest ago, then who came
+first. What takes next to nothing waits for nobody: a part is kept for it. A deadline around the call ends
+the wait. The line has a limit: if it is full, the last of the client with most requests in it is turned
+away, even the one that comes.
 """
 
 import asyncio
@@ -51,6 +52,10 @@ class RequestMemory:
         self.used_bytes = 0
         self._held: dict[str, int] = {}
         self._line: list[_Waiter] = []
+        # Of clients in line: which grant was theirs last. One that always has some in line takes turns with
+        # others even where it holds nothing just now.
+        self._served: dict[str, int] = {}
+        self._grants = 0
 
     @property
     def waiting(self) -> int:
@@ -177,7 +182,11 @@ class RequestMemory:
         self._held[client] = self.held_by(client) + n_bytes
 
     def _next(self) -> _Waiter:
-        return min(self._line, key=lambda each: (not each.holds, self.held_by(each.client)))
+        return min(self._line, key=self._rank)
+
+    def _rank(self, waiter: _Waiter) -> tuple[bool, int, int]:
+        client = waiter.client
+        return not waiter.holds, self.held_by(client), self._served.get(client, 0)
 
     def _serve(self) -> None:
         while self._line:
@@ -187,7 +196,15 @@ class RequestMemory:
             self._line.remove(waiter)
             if not waiter.granted.done():
                 self._grant(waiter.n_bytes, waiter.client)
+                self._note_turn(waiter.client)
                 waiter.granted.set_result(None)
+
+    def _note_turn(self, client: str) -> None:
+        self._grants += 1
+        waiting = {waiter.client for waiter in self._line}
+        self._served = {name: at for name, at in self._served.items() if name in waiting}
+        if client in waiting:
+            self._served[client] = self._grants
 
 
 def _busy() -> BusyError:

@@ -115,7 +115,7 @@ def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
         return
     for scale in (2, 4, 8):
         if _fits(image, scale, limits):
-            image.draft(None, (image.width // scale, image.height // scale))
+            image.draft(None, (max(image.width // scale, 1), max(image.height // scale, 1)))
             return
 
 

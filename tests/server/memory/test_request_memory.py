@@ -158,6 +158,18 @@ async def test_first_come_first_served_and_holders_before_newcomers() -> None:
     assert memory.used_bytes == 5
 
 
+async def test_clients_take_turns_however_many_one_has_in_line() -> None:
+    memory, order = RequestMemory(CAPACITY), list[str]()
+    await memory.take(CAPACITY, "many")
+    tasks = [await waiting(memory, CAPACITY, order, f"many {n}", client="many") for n in range(3)]
+    tasks += [await waiting(memory, CAPACITY, order, f"few {n}", client="few") for n in range(2)]
+    for holder in ("many", "many", "few", "many", "few"):
+        memory.give(CAPACITY, holder)
+        await settled()
+    await asyncio.gather(*tasks)
+    assert order == ["many 0", "few 0", "many 1", "few 1", "many 2"]
+
+
 async def test_a_newcomer_passes_nobody() -> None:
     memory, order = RequestMemory(CAPACITY), list[str]()
     await memory.take(8)

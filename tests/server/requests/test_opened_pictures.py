@@ -209,3 +209,8 @@ def test_a_ppm_as_text_is_refused_by_its_header(tmp_path: Path) -> None:
     for read in (decoding_bytes, decode):
         with pytest.raises(InvalidRequestError, match="binary"):
             read(path, LIMITS)
+
+
+def test_a_jpeg_too_flat_to_be_decoded_smaller_is_refused_by_its_size(saved: Saved) -> None:
+    with pytest.raises(InvalidRequestError, match="10000x5 pixels"):
+        decode(saved(gradient(10_000, 5), "JPEG"), LIMITS)
