@@ -20,6 +20,22 @@ _COPIED_ROWS = 64
 _NO_ROWS = 0, 0
 
 
+class RowSource(Protocol):
+    """Something whose rows are taken from it, some at a time."""
+
+    def put_rows(
+        self,
+        target: NDArray[Any],
+        first_plane: int,
+        first_row: int,
+        first_column: int | None = None,
+    ) -> None:
+        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
+
+        ``first_column``: None: it has all columns, too.
+        """
+
+
 class Pixels(Protocol):
     """A picture at the size of a network's input."""
 
@@ -124,10 +140,7 @@ class PictureTensor:
         first_row: int,
         first_column: int | None = None,
     ) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
-
-        ``first_column``: None: it has all columns, too.
-        """
+        """As `RowSource` says."""
         planes = slice(first_plane, first_plane + target.shape[0])
         column = first_column or 0
         columns = slice(column, column + target.shape[2])

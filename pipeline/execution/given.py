@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from models.images.rows import RowSource
 from models.packs.records.fields import STRINGS
 from models.packs.records.ports import Port
 from pipeline.devices.cells import takes
@@ -14,7 +15,7 @@ from pipeline.execution.errors import InputError
 T = TypeVar("T")
 
 
-class RowTensor(Protocol):
+class RowTensor(RowSource, Protocol):
     """A tensor [1, planes, rows, columns] that nobody holds whole."""
 
     @property
@@ -26,18 +27,6 @@ class RowTensor(Protocol):
     @property
     def n_bytes(self) -> int:
         """What it holds."""
-
-    def put_rows(
-        self,
-        target: NDArray[Any],
-        first_plane: int,
-        first_row: int,
-        first_column: int | None = None,
-    ) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
-
-        ``first_column``: None: it has all columns, too.
-        """
 
     def put(self, target: NDArray[Any]) -> None:
         """Write all of it to ``target``, of its shape."""
@@ -122,10 +111,7 @@ class GivenRows:
         first_row: int,
         first_column: int | None = None,
     ) -> None:
-        """Write planes and rows from there on to ``target`` [planes, rows, columns], as many as it has.
-
-        ``first_column``: None: it has all columns, too.
-        """
+        """As `RowSource` says."""
         tensor = self._tensor
         if isinstance(tensor, np.ndarray):
             # Of blocked layout a plane is a block of channels, beside each other in a row.

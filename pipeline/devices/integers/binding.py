@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.images.rows import RowSource
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
 from pipeline.devices.integers.structures import Task
@@ -16,16 +17,8 @@ from pipeline.devices.integers.workspace import strip_parts, strip_rows
 RunTask = Callable[[Task], None]
 
 
-class RowsOfRequest(Protocol):
+class RowsOfRequest(RowSource, Protocol):
     """What a request gave, whose rows are taken from it; ``whole``: None where it makes them."""
-
-    def put_rows(
-        self,
-        target: NDArray[Any],
-        first_plane: int,
-        first_row: int,
-        first_column: int | None = None,
-    ) -> None: ...
 
     def whole(self) -> NDArray[Any] | None: ...
 

@@ -5,10 +5,11 @@ reaches a terminal that is not for reading. Rich and the tables are imported whe
 server, which imports this to say what is wrong with its settings, would hold their 5 MB as long as it runs.
 """
 
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -72,10 +73,8 @@ def check_text(path: Path) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    try:
+    with _refusing(path):
         check_users_file(path)
-    except OSError as exc:
-        raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,9 +83,15 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         InputError: it cannot be written.
     """
+    with _refusing(path), users_file(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise an InputError that names ``path`` where the system refuses it."""
     try:
-        with users_file(path) as file:
-            file.write(text.encode())
+        yield
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
