@@ -159,7 +159,7 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if one_pass["pieces"]:
         yield "in one pass", operators_on_elements(summary["pieces"], **one_pass)
     if alone:
-        yield "in one each", operators_alone(alone)
+        yield "unfused", operators_alone(alone)
     if "layers_on_cpu" in summary:
         yield "on the CPU", f"{summary['layers_on_cpu']} of {summary['layers']} layers"
 

@@ -172,11 +172,8 @@ def bottlenecks(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def operators_alone(pieces: int) -> str:
-    """Return why ``pieces`` of one operator on elements each have no native kernel."""
-    return (
-        f"{counted(pieces, 'piece')} of one operator on elements (a SiLU, GELU or sum) "
-        "in ONNX Runtime, which passes over memory once for it, too"
-    )
+    """Return how many elementwise operators, a piece each, ONNX Runtime runs by themselves."""
+    return f"{counted(pieces, 'elementwise operator')} (SiLU, GELU or sum), run by ONNX Runtime"
 
 
 def source(sizes: SourceSizes) -> str:

@@ -27,8 +27,8 @@ class MemorySettings(Group):
 
     budget_policy: Literal["refuse", "evict-lru"] = Field(
         "refuse",
-        description="What a load that does not fit comes to. refuse: an error; evict-lru: models that no "
-        "request has used for longest go, and the next request to one loads it again.",
+        description="What a load that does not fit comes to. refuse: an error; evict-lru: the least "
+        "recently used models are evicted, and the next request to one loads it again.",
     )
     evictable: Annotated[Names, Default("all")] = Field(
         (ALL,), description="Models that may go so; names separated by commas."

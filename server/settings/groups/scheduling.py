@@ -19,13 +19,13 @@ class SchedulingSettings(Group):
 
     deadline: Annotated[dict[str, Seconds], NoDecode, Default("as request_timeout")] = Field(
         {},
-        description="For an answer where the request has no timeout. What can't be answered by then is "
-        "refused at once.",
+        description="For an answer where the request has no timeout. Requests that would miss the deadline "
+        "are rejected immediately.",
     )
     lanes: Annotated[_Lanes, NoDecode, Default("1 a model")] = Field(
         {},
-        description="Requests that one sweep of a model carries at most, so that weights are read once for "
-        "all; each takes an arena of the budget, and there are as many as have room.",
+        description="Requests answered per pass over the weights of a model (batch size), at most; each "
+        "takes an arena of the budget, and there are as many as have room.",
     )
     preferred_lanes: Annotated[_Lanes, NoDecode, Default("as lanes")] = Field(
         {}, description="Requests at which a sweep waits for no more."
