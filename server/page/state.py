@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from models.packs.manifest import Manifest
@@ -47,6 +48,9 @@ def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]
             "request_waiting": context.exchanges.waiting,
         },
         "memory": budget.account(),
+        "uploads": [
+            {"name": name, **asdict(step)} for name, step in sorted(context.uploads.steps().items())
+        ],
         "models": sorted(models, key=lambda model: model["name"]),
     }
 
@@ -74,7 +78,7 @@ def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
         "in_turns": engine.takes_turns,
         "predicted_seconds": fitted.predicted_seconds,
         "bound_seconds": fitted.bound_seconds,
-        "takes": _takes(entry.pack.manifest),
+        **_image(entry.pack.manifest),
         "waiting": entry.worker.waiting,
         "ahead_bytes": engine.ahead_bytes,
         "sweeps": entry.worker.served.sweeps,
@@ -84,10 +88,12 @@ def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def _takes(manifest: Manifest) -> str | None:
-    """Return what the page can do with an image: "detect", "classify", or nothing."""
+def _image(manifest: Manifest) -> dict[str, Any]:
+    """Return what the page can do with an image: ``takes`` "detect" or "classify", else ``takes_none``: why."""
     if manifest.preprocess is None:
-        return None
+        return {"takes": None, "takes_none": "it was compiled without --preprocess"}
     if manifest.detection is not None:
-        return "detect"
-    return "classify" if manifest.classification is not None else None
+        return {"takes": "detect", "score_threshold": manifest.detection.score_threshold}
+    if manifest.classification is None:
+        return {"takes": None, "takes_none": "its output is not a vector of scores"}
+    return {"takes": "classify"}

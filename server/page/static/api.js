@@ -15,6 +15,9 @@ export class Refused extends Error {
   }
 }
 
+// What a shell has to add to a command where the server wants a key.
+export const keyOption = () => (key ? ` -H "Authorization: Bearer $KEY"` : "");
+
 export async function ask(path, { method = "GET", body, json, signal } = {}) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   if (json !== undefined) {

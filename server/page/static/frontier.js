@@ -1,4 +1,4 @@
-// Memory against delay: the plans that a model may have, the one that it has, and a slider for another.
+// Memory against latency: the plans that a model may have, the one that it has, and a slider for another.
 
 import { answer, change, look } from "./api.js";
 import { axes, BOTTOM, HEIGHT, LEFT, line, RIGHT, scale, svg, TOP, WIDTH } from "./draw.js";

@@ -1,16 +1,25 @@
 // What happened between one state and the next: counters go on, so rates are differences.
+// It is kept in the storage of the tab, so a reload of the page continues it.
 
-const KEPT_MS = 120_000;
+const KEPT_MS = 120_000, KEY = "history";
 
 export class History {
-  #before = new Map();
-  #samples = new Map();
+  #before;
+  #samples;
 
-  // Take a state that came at `now`; each model of it gets `rate`, `delay` and `stall` of the time since the last.
+  constructor(storage) {
+    this.storage = storage;
+    const { before = [], samples = [] } = JSON.parse(storage.getItem(KEY) ?? "{}");
+    this.#before = new Map(before);
+    this.#samples = new Map(samples);
+  }
+
+  // Take a state that came at `now` (milliseconds since 1970); each model of it gets `rate`, `delay` and `stall` of the time since the last.
   take(state, now) {
     for (const model of state.models) {
       const before = this.#before.get(model.name);
-      this.#before.set(model.name, { ...model, at: now });
+      const { sweeps: answered, sweep_seconds, stall_seconds } = model;
+      this.#before.set(model.name, { sweeps: answered, sweep_seconds, stall_seconds, at: now });
       if (!before || !(model.sweeps >= before.sweeps)) continue;
       const sweeps = model.sweeps - before.sweeps;
       model.rate = sweeps / ((now - before.at) / 1e3);
@@ -28,6 +37,7 @@ export class History {
       model.delay = last?.delay;
       model.stall = last?.stall;
     }
+    this.storage.setItem(KEY, JSON.stringify({ before: [...this.#before], samples: [...this.#samples] }));
   }
 
   of(name) {

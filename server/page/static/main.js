@@ -6,13 +6,13 @@ import { milliseconds, size } from "./format.js";
 import { Frontier } from "./frontier.js";
 import { History } from "./history.js";
 import { showMemory } from "./memory.js";
-import { showModels } from "./models.js";
+import { showModels, showUploads } from "./models.js";
 import { showRecent } from "./recent.js";
 import { follow } from "./stream.js";
 import { Try } from "./tryit.js";
 
 const element = (id) => document.getElementById(id);
-const history = new History(), frontier = new Frontier(attempt), trying = new Try(attempt);
+const history = new History(sessionStorage), frontier = new Frontier(attempt), trying = new Try(attempt);
 let chosen = null, planned = 0, models = [];
 
 async function attempt(words, act) {
@@ -32,6 +32,7 @@ function askForKey(error) {
 
 const named = (name) => models.find((model) => model.name === name);
 
+// A model that is not served has no details; its row says why.
 const on = {
   load: (name) => attempt(`load ${name}`, () => answer(change(named(name).model, "load"), { method: "POST" })),
   unload: (name) => attempt(`unload ${name}`, () => answer(change(named(name).model, "unload"), { method: "POST" })),
@@ -59,7 +60,7 @@ function show(model) {
   if (model.predicted_seconds != null) facts.push(`predicted ${milliseconds(model.predicted_seconds)}`);
   if (model.bound_seconds != null) facts.push(`bound ${milliseconds(model.bound_seconds)}`);
   element("look-facts").textContent = facts.join(" · ");
-  showRecent(history.of(model.name), performance.now());
+  showRecent(history.of(model.name), Date.now());
   frontier.now(model);
   if (model.plan_bytes !== planned) {
     planned = model.plan_bytes;
@@ -68,11 +69,12 @@ function show(model) {
 }
 
 function take(state) {
-  history.take(state, performance.now());
+  history.take(state, Date.now());
   ({ models } = state);
   element("version").textContent = state.version;
   showMemory(state);
   showModels(models, chosen, on);
+  showUploads(state.uploads);
   const model = named(chosen);
   if (model?.state === "READY") show(model);
   else if (model === undefined || model.state === "UNAVAILABLE") {

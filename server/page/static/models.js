@@ -25,6 +25,14 @@ export function showModels(models, chosen, on) {
   }
 }
 
+// What is being uploaded, and how far that is.
+export function showUploads(uploads) {
+  const list = document.getElementById("uploads");
+  list.hidden = !uploads.length;
+  list.replaceChildren(...uploads.map(({ name, step, detail }) =>
+    html("li", {}, `Upload of ${name}: ${step}${detail && `, ${detail}`}`)));
+}
+
 function newRow(name, on) {
   const cells = {};
   for (const key of ["memory", "weights", "delay", "stalls", "rate", "waiting"])
@@ -35,9 +43,9 @@ function newRow(name, on) {
     made.addEventListener("click", () => act(name));
     return made;
   };
-  const buttons = { look: button("Look", on.look), load: button("Load", on.load), unload: button("Unload", on.unload) };
+  const buttons = { look: button("Details", on.look), load: button("Load", on.load), unload: button("Unload", on.unload) };
   const element = html("tr", {},
-    html("th", { scope: "row" }, name), html("td", {}, state, reason), ...Object.values(cells),
+    html("th", { scope: "row", class: "model" }, name), html("td", { class: "state" }, state, reason), ...Object.values(cells),
     html("td", { class: "actions" }, buttons.look, " ", buttons.load, buttons.unload));
   return { element, cells, state, reason, buttons };
 }

@@ -1,4 +1,4 @@
-// Delay and stalls of late.
+// Latency and stalls of the last two minutes.
 
 import { axes, BOTTOM, HEIGHT, LEFT, line, RIGHT, scale, svg, TOP, WIDTH } from "./draw.js";
 import { milliseconds } from "./format.js";
@@ -20,5 +20,5 @@ export function showRecent(samples, now) {
     ...of("delay").map(([at, delay]) => svg("circle", { class: "dot", cx: x(at), cy: y(delay), r: 2 })),
     line(of("delay"), x, y, "delay"), line(of("stall"), x, y, "stall"));
   const last = samples.at(-1);
-  said.textContent = `Blue, delay of a sweep: ${milliseconds(last.delay)}. Orange, waiting for weights: ${milliseconds(last.stall)}.`;
+  said.textContent = `Blue, latency of a run: ${milliseconds(last.delay)}. Orange, waiting for weights: ${milliseconds(last.stall)}.`;
 }

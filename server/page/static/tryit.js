@@ -1,32 +1,69 @@
-// An image to the model: labels, or boxes drawn over it.
+// An image to the model: labels, or boxes drawn over it; and the command that asks the same.
 
-import { answer, model as path } from "./api.js";
-import { html, svg } from "./draw.js";
+import { answer, keyOption, model as path } from "./api.js";
+import { html } from "./draw.js";
 import { milliseconds } from "./format.js";
+
+// Boxes that are fetched; the slider shows those above its score.
+const LEAST_SCORE = 0.05;
 
 const element = (id) => document.getElementById(id);
 
 export class Try {
   #model = null;
   #turn = 0;
+  #found = null;
 
   constructor(attempt) {
     element("image").addEventListener("change", (event) => {
       const [file] = event.target.files;
       if (file) attempt("try the image", () => this.#send(file));
     });
+    element("threshold").addEventListener("input", () => this.#boxes());
+    element("copy").addEventListener("click", () => this.#copy());
   }
 
   choose(model) {
     this.#model = model;
     this.#turn += 1;
-    element("try").hidden = !model.takes;
+    element("try-not").hidden = Boolean(model.takes);
+    element("try-not").textContent = model.takes ? "" : `This model takes no images: ${model.takes_none}.`;
+    element("try-file").hidden = !model.takes;
+    element("threshold-line").hidden = model.takes !== "detect";
+    element("threshold").value = model.score_threshold ?? 0;
+    element("threshold").min = Math.min(LEAST_SCORE, model.score_threshold ?? 0);
     element("image").value = "";
+    element("copied").textContent = "";
+    element("curl").textContent = this.#command();
     this.#clear();
     this.#picture(null);
+    this.#said();
+  }
+
+  get #address() {
+    const { model, version, takes } = this.#model;
+    return path(model, `/versions/${version}${takes ? `:${takes}` : ""}`);
+  }
+
+  #command() {
+    const address = new URL(this.#address, document.baseURI), sends = this.#model.takes ? " --data-binary @image.jpg" : "";
+    return `curl -fsS${keyOption()}${sends} '${address}'`;
+  }
+
+  async #copy() {
+    const command = element("curl");
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      element("copied").textContent = "copied";
+    } catch {
+      // A page over plain HTTP from another machine may not write the clipboard.
+      getSelection().selectAllChildren(command);
+      element("copied").textContent = "selected: press Ctrl+C";
+    }
   }
 
   #clear() {
+    this.#found = null;
     element("boxes").replaceChildren();
     element("answers").replaceChildren();
     element("answer-said").textContent = "";
@@ -41,14 +78,16 @@ export class Try {
   }
 
   async #send(file) {
-    const turn = (this.#turn += 1), { model, version, takes } = this.#model;
+    const turn = (this.#turn += 1), { takes } = this.#model;
+    const least = takes === "detect" ? `?score_threshold=${element("threshold").min}` : "";
     this.#clear();
     this.#picture(file);
     element("answer-said").textContent = "running";
     try {
-      const found = await answer(path(model, `/versions/${version}:${takes}`), { method: "POST", body: file });
+      const found = await answer(this.#address + least, { method: "POST", body: file });
       if (turn !== this.#turn) return;
-      if (takes === "detect") this.#boxes(found);
+      this.#found = found;
+      if (takes === "detect") this.#boxes();
       else this.#labels(found);
     } catch (error) {
       if (turn === this.#turn) element("answer-said").textContent = "";
@@ -61,15 +100,30 @@ export class Try {
     element("answers").replaceChildren(...predictions.map((each) => html("li", {}, named(each))));
   }
 
-  #boxes({ detections, image, delay_ms: delay }) {
-    element("answer-said").textContent = `${detections.length} objects in ${milliseconds(delay / 1e3)}`;
-    const drawn = element("boxes");
-    drawn.setAttribute("viewBox", `0 0 ${image.width} ${image.height}`);
-    drawn.setAttribute("preserveAspectRatio", "none");
-    drawn.replaceChildren(...detections.map(({ box: [left, top, right, bottom], ...each }) =>
-      svg("rect", { x: left, y: top, width: right - left, height: bottom - top }, svg("title", {}, named(each)))));
-    element("answers").replaceChildren(...detections.map((each) => html("li", {}, named(each))));
+  #said() {
+    element("threshold-said").textContent = Number(element("threshold").value).toFixed(2);
   }
+
+  // Draw the boxes whose score is at least the slider's.
+  #boxes() {
+    this.#said();
+    if (!this.#found) return;
+    const { detections, image, delay_ms: delay } = this.#found, least = Number(element("threshold").value);
+    const shown = detections.filter(({ score }) => score >= least);
+    element("answer-said").textContent = `${shown.length} objects in ${milliseconds(delay / 1e3)}`;
+    element("boxes").replaceChildren(...shown.map((each) => box(each, image)));
+    element("answers").replaceChildren(...shown.map((each) => html("li", {}, named(each))));
+  }
+}
+
+// A box in parts of the image, so that it keeps its place when the picture is scaled.
+function box({ box: [left, top, right, bottom], ...each }, { width, height }) {
+  const made = html("div", {}, html("span", {}, each.label ?? `class ${each.index}`)), part = (value, of) => `${(100 * value) / of}%`;
+  made.style.left = part(left, width);
+  made.style.top = part(top, height);
+  made.style.width = part(right - left, width);
+  made.style.height = part(bottom - top, height);
+  return made;
 }
 
 function named({ label, index, score, probability }) {

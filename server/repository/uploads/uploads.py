@@ -30,6 +30,7 @@ from server.repository.uploads.compiling import Compiler
 from server.repository.uploads.placing import check_takes_versions, place
 from server.requests.admission import Turns
 from server.requests.uninterrupted import held, to_its_end
+from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +67,12 @@ class Uploads:
     def __init__(self, repository: Repository, compiler: Compiler) -> None:
         self._repository = repository
         self._compiler = compiler
-        self._names: set[str] = set()
+        self._underway: dict[str, Upload | None] = {}
         self._turns = Turns("a file to be compiled", _LINE)
+
+    def steps(self) -> dict[str, Step]:
+        """Return the step of each upload that is under way, by name."""
+        return {name: taken.step for name, taken in self._underway.items() if taken is not None}
 
     @contextlib.asynccontextmanager
     async def upload(self, name: str) -> AsyncIterator["Upload"]:
@@ -81,18 +86,20 @@ class Uploads:
             raise InvalidRequestError(
                 f"{shown(name)}: not a model name (letters, digits, ._-, at most 100)"
             )
-        if name in self._names:
+        if name in self._underway:
             raise ConflictError(f"model {name!r}: another upload of it is under way")
-        self._names.add(name)
+        self._underway[name] = None
         stack = contextlib.ExitStack()
         try:
             hidden = locked_folder(self._repository.root, f"upload-{name}")
             with _disk():
                 await asyncio.to_thread(check_takes_versions, self._repository.root, name)
                 folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
-            yield Upload(name, folder, self._repository, self._compiler, self._turns)
+            taken = Upload(name, folder, self._repository, self._compiler, self._turns)
+            self._underway[name] = taken
+            yield taken
         finally:
-            self._names.discard(name)
+            del self._underway[name]
             await to_its_end(asyncio.to_thread(stack.close))
 
 
@@ -109,6 +116,7 @@ class Upload:
         self._turns = turns
         self._source = folder / f"{name}.onnx"
         self._warnings: list[str] = []
+        self.step = Step("receive")
 
     async def receive(self, parts: AsyncIterator[bytes]) -> int:
         """Write ``parts`` to the disk; return how many bytes they are.
@@ -123,6 +131,7 @@ class Upload:
                 async for part in parts:
                     await file.write(part)
                     size += len(part)
+                    self.step = Step("receive", format_size(size))
         if not size:
             raise InvalidRequestError("the body is empty; send an ONNX file")
         return size
@@ -130,11 +139,13 @@ class Upload:
     async def make(self) -> AsyncGenerator[Step | Placed]:
         """Compile what was received, place it and load it; the last thing yielded is what became of it.
 
+        ``step`` is the last step that was yielded.
+
         Raises:
             BusyError: too many wait. InvalidRequestError, TooLargeError: it cannot be compiled, or not
             within the limits. SpoolError: the disk is full. ServiceError: a fault of ours.
         """
-        yield Step("wait")
+        yield self._next("wait")
         made = self._folder / self._name
         async with self._turns, aclosing(self._compiled(made)) as steps:
             async for step in steps:
@@ -142,7 +153,7 @@ class Upload:
         with _disk():
             pack = await to_its_end(asyncio.to_thread(place, made, self._repository.root))
         _log.info("model %s: version %s was uploaded", self._name, pack.name)
-        yield Step("load")
+        yield self._next("load")
         yield await self._loaded(pack.name)
 
     async def _compiled(self, made: Path) -> AsyncGenerator[Step]:
@@ -153,9 +164,15 @@ class Upload:
                     if "warning" in said:
                         self._warnings.append(self._public(str(said["warning"])))
                     elif "step" in said:
-                        yield Step(str(said["step"]), self._public(str(said.get("detail", ""))))
+                        yield self._next(
+                            str(said["step"]), self._public(str(said.get("detail", "")))
+                        )
         except ServiceError as exc:
             raise type(exc)(self._public(str(exc))) from exc
+
+    def _next(self, step: str, detail: str = "") -> Step:
+        self.step = Step(step, detail)
+        return self.step
 
     async def _loaded(self, version: str) -> Placed:
         """Load what was placed, as far as it is to be served."""

@@ -62,12 +62,20 @@ def test_models_are_loaded_looked_at_planned_tried_and_unloaded(
     page.get_by_role("button", name="Load pair", exact=True).click()
     page.get_by_role("button", name="Unload pair").wait_for()
 
-    page.get_by_role("button", name="Look tiny").click()
+    page.get_by_role("button", name="Details tiny").click()
     page.locator("#arena rect").first.wait_for()
     (tmp_path / "picture.png").write_bytes(picture())
     page.get_by_label("Image file").set_input_files(tmp_path / "picture.png")
     page.locator("#answers li").first.wait_for()
     assert "class" in page.locator("#answers").inner_text()
+    assert page.locator("#curl").inner_text().endswith("v2/models/tiny/versions/1:classify'")
+    latency = page.locator("#recent circle")
+    latency.first.wait_for()
+    answered = latency.count()
+    page.reload()
+    page.get_by_role("button", name="Details tiny").click()
+    latency.first.wait_for()
+    assert latency.count() >= answered  # history survives the reload
     (tmp_path / "broken.png").write_bytes(b"no image")
     page.get_by_label("Image file").set_input_files(tmp_path / "broken.png")
     page.get_by_role("alert").wait_for()
@@ -89,7 +97,7 @@ def test_models_are_loaded_looked_at_planned_tried_and_unloaded(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [1280, 390, 360])
 def test_everybody_can_use_it(
     server: tuple[subprocess.Popen[bytes], str], page: Any, scheme: str, width: int
 ) -> None:
@@ -98,8 +106,10 @@ def test_everybody_can_use_it(
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(server[1])
-    page.get_by_role("button", name="Look tiny").click()
+    page.get_by_role("button", name="Details tiny").click()
     page.locator("#arena rect").first.wait_for()
     found = Axe().run(page)
     assert not found.response["violations"], found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator(".wide")
+    assert table.evaluate("table => table.scrollWidth <= table.clientWidth"), "names are cut off"
