@@ -89,7 +89,7 @@ def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _image(manifest: Manifest) -> dict[str, Any]:
-    """Return what the page does with an image: ``takes`` detect or classify, or why none (``takes_none``)."""
+    """Return what the page does with an image: ``takes`` detect or classify, else ``takes_none``: why."""
     if manifest.preprocess is None:
         return {"takes": None, "takes_none": "it was compiled without --preprocess"}
     if manifest.detection is not None:
