@@ -217,16 +217,16 @@ def transpose(operation: Operation) -> None:
     _turned(operation, shape, order, tuple(shape[axis] for axis in order))
 
 
-def rows_of(operation: Operation, order: Sequence[int], position: int = 0) -> str:
-    """Return an input whose dimensions lie in ``order``, which a copy makes unless they do."""
-    name, array = operation.name(position), operation.array(position)
+def rows_of(operation: Operation, order: Sequence[int]) -> str:
+    """Return the input with its dimensions in ``order``: itself where they lie so, else a copy."""
+    name, array = operation.name(0), operation.array(0)
     shape, strides = [array.shape[axis] for axis in order], strides_of(array.shape)
     read = [strides[axis] for axis in order]
     if _is_one_range(*join_dimensions(shape, [read, strides_of(shape)], operation)):
         return name
-    made = f"{operation.node.output}/turned{position}"
+    made = f"{operation.node.output}/turned"
     operation.make_other(made, Array(dtype=array.dtype, shape=tuple(shape)))
-    copy(operation, shape, (read, strides_of(shape)), (0, 0), position=position, output=made)
+    copy(operation, shape, (read, strides_of(shape)), (0, 0), output=made)
     return made
 
 
