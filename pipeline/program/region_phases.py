@@ -109,11 +109,11 @@ class Phases:
         """Put the rows ``wanted`` of an input together in ``target``."""
         height = self._rows.network.values[taken.row_value].height
         above, below = max(-wanted.first, 0), max(wanted.end - height, 0)
-        lowest = taken.window.fill == "lowest"
+        fill, end = taken.window.fill, len(wanted) - below
         if above:
-            yield Fill(replace(target, rows=above), lowest)
-        if below:
-            yield Fill(replace(target, first_row=len(wanted) - below, rows=below), lowest)
+            yield Fill(replace(target, rows=above), fill != "zero")
+        if below and fill != "edge":
+            yield Fill(replace(target, first_row=end, rows=below), fill != "zero")
         inside = Rows(max(wanted.first, 0), min(wanted.end, height))
         for part in self._rows.parts[taken.row_value]:
             for source, rows in self._sources(part, inside):
@@ -127,6 +127,9 @@ class Phases:
                         rows=len(rows),
                     ),
                 )
+        for row in range(end, end + below) if fill == "edge" else ():
+            one = replace(target, first_row=row, rows=1)
+            yield Move(replace(one, first_row=row - 1), one)
 
     def _sources(self, part: Part, wanted: Rows) -> Iterator[tuple[Area, Rows]]:
         """Yield where the rows ``wanted`` of a value of one maker lie now."""

@@ -7,7 +7,7 @@ from onnx import helper
 
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import attributes
-from models.packs.records.rows import Window
+from models.packs.records.rows import Outside, Window
 
 #: Of a node that does not say.
 NO_PADS = [0, 0, 0, 0]
@@ -27,7 +27,6 @@ def window_of(
     above, below = given.get("pads", NO_PADS)[axis::2]
     kernel = (_sides(graph, node)[axis] - 1) * given.get("dilations", [1, 1])[axis] + 1
     stride = given.get("strides", [1, 1])[axis]
-    lowest = node.op_type == "MaxPool"
     last = (made - 1) * stride - above
     if above >= kernel or last >= extent:
         return None  # the first or the last are made of padding alone
@@ -36,7 +35,21 @@ def window_of(
         counted = given.get("count_include_pad", 0) and reached <= extent + below
         if not counted and (above or reached > extent):
             return None  # means of fewer
-    return Window(kernel=kernel, stride=stride, above=above, fill="lowest" if lowest else "zero")
+    fill = _fill(node)
+    if fill == "lowest" and last + kernel > extent:
+        return None  # a NaN behind which a lowest number comes is lost
+    return Window(kernel=kernel, stride=stride, above=above, fill=fill)
+
+
+def _fill(node: onnx.NodeProto) -> Outside:
+    """Return what memory holds around the input of ``node``.
+
+    ONNX Runtime's maximum forgets a NaN when another number follows it. The last row again changes nothing,
+    as long as it is in each window that reaches behind the input: where the kernel is not dilated.
+    """
+    if node.op_type != "MaxPool":
+        return "zero"
+    return "lowest" if set(attributes(node).get("dilations", [1])) != {1} else "edge"
 
 
 def loses_bits(graph: Graph, node: onnx.NodeProto) -> bool:

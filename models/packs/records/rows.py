@@ -9,21 +9,25 @@ from models.packs.records.decided import IsChain
 from models.packs.records.fields import Array, Count, Name, Record, Shared
 from models.packs.records.pieces import Operands
 
+#: What memory holds around a value where windows reach over its border.
+Outside = Literal["zero", "lowest", "edge"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(Record):
     """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
 
     They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
-    each row makes ``factor`` rows. What lies outside of the input holds ``fill``; a dilated kernel counts
-    whole. ``above`` below 0: so many rows of the input come first that are never read.
+    each row makes ``factor`` rows. What lies outside of the input holds ``fill``: "edge" is the lowest
+    number in front and the last row again behind. A dilated kernel counts whole. ``above`` below 0: so many
+    rows of the input come first that are never read.
     """
 
     kernel: PositiveInt = 1
     stride: PositiveInt = 1
     above: int = 0
     factor: PositiveInt = 1
-    fill: Literal["zero", "lowest"] = "zero"
+    fill: Outside = "zero"
 
 
 #: Each row of the output is made of that row of the input.

@@ -59,7 +59,7 @@ static void add_window(float *row, const float *x, int from, const float *weight
 static int is_flat(const struct window *g)
 {
     return g->kernel_y == 1 && g->kernel_x == 1 && g->stride_y == 1 && g->stride_x == 1 && !g->pad_y && !g->pad_x
-           && g->line == g->size_x;
+           && g->result_y == g->size_y && g->result_x == g->size_x && g->line == g->size_x;
 }
 
 /* Rows [row, row + rows) of one filter, to y; addend may be y. */
@@ -104,6 +104,57 @@ static void convolve(const float *x, const float *weight, const float *bias, flo
             const size_t place = line * (size_t)g->result_x;
             make_rows(x + channel * (size_t)g->plane, from, weight + (size_t)(f - first) * taps, bias ? bias[f] : 0.0f,
                       addend ? addend + place : NULL, y + place, g, row, rows, function, a, b);
+        }
+    }
+}
+
+/* Adds to row `at` of one filter's result what the channels from x on spread to it. */
+static void add_spread(float *row, const float *x, const float *weight, const struct window *g, int at)
+{
+    const int depth = g->channels / g->groups;
+    int c, k, l, j;
+    for (c = 0; c < depth; c++, x += g->plane) {
+        for (k = 0; k < g->kernel_y; k++, weight += g->kernel_x) {
+            const int from = at + g->pad_y - k * g->step_y, line = from / g->stride_y;
+            if (from < 0 || from % g->stride_y || line >= g->size_y)
+                continue;
+            for (l = 0; l < g->kernel_x; l++) {
+                const float *read = x + (size_t)line * (size_t)g->line;
+                const int shift = l * g->step_x - g->pad_x;
+                for (j = first_inside(shift, g->stride_x); j < g->size_x; j++) {
+                    const int place = j * g->stride_x + shift;
+                    if (place >= g->result_x)
+                        break;
+                    row[place] += weight[l] * read[j];
+                }
+            }
+        }
+    }
+}
+
+/* Filters [first, first + count) of a convolution that is turned round: each element is spread over a window of the
+   result. addend may be y. */
+static void convolve_transposed(const float *x, const float *weight, const float *bias, float *y,
+                                const struct window *g, int first, int count, const float *addend, each function,
+                                float a, float b)
+{
+    const int depth = g->channels / g->groups, together = g->filters / g->groups;
+    const size_t taps = (size_t)depth * (size_t)g->kernel_y * (size_t)g->kernel_x, n = (size_t)g->result_x;
+    int batch, f, at;
+    for (batch = 0; batch < g->batch; batch++) {
+        for (f = first; f < first + count; f++) {
+            const size_t channel = (size_t)batch * (size_t)g->channels + (size_t)(f / together * depth);
+            const size_t line = ((size_t)batch * (size_t)g->filters + (size_t)f) * (size_t)g->result_y;
+            for (at = 0; at < g->result_y; at++) {
+                const size_t place = (line + (size_t)at) * n;
+                float *row = y + place;
+                size_t i;
+                for (i = 0; i < n; i++)
+                    row[i] = (bias ? bias[f] : 0.0f) + (addend ? addend[place + i] : 0.0f);
+                add_spread(row, x + channel * (size_t)g->plane, weight + (size_t)(f - first) * taps, g, at);
+                if (function)
+                    function(row, n, a, b);
+            }
         }
     }
 }

@@ -47,19 +47,22 @@ static void quick_gelu(float *y, size_t n, float a, float b)
         y[i] *= logistic(a * y[i]);
 }
 
+static float tangent(float x)
+{
+    const float size = x < 0.0f ? -x : x, square = x * x;
+    const float e = expf(-2.0f * size);
+    if (size < 0.25f) /* where 1 - e would lose digits: Taylor's series */
+        return x * (1.0f - square * (1.0f / 3 - square * (2.0f / 15 - square * (17.0f / 315))));
+    return (x < 0.0f ? e - 1.0f : 1.0f - e) / (1.0f + e);
+}
+
 static void hyperbolic_tangent(float *y, size_t n, float a, float b)
 {
     size_t i;
     (void)a;
     (void)b;
-    for (i = 0; i < n; i++) {
-        const float x = y[i], size = x < 0.0f ? -x : x, square = x * x;
-        const float e = expf(-2.0f * size);
-        if (size < 0.25f) /* where 1 - e would lose digits: Taylor's series */
-            y[i] = x * (1.0f - square * (1.0f / 3 - square * (2.0f / 15 - square * (17.0f / 315))));
-        else
-            y[i] = (x < 0.0f ? e - 1.0f : 1.0f - e) / (1.0f + e);
-    }
+    for (i = 0; i < n; i++)
+        y[i] = tangent(y[i]);
 }
 
 static void hard_sigmoid(float *y, size_t n, float a, float b)
@@ -151,4 +154,13 @@ static void gelu(float *y, size_t n, float a, float b)
     (void)b;
     for (i = 0; i < n; i++)
         y[i] *= 0.5f * (1.0f + error_of(y[i] * 0.70710678f));
+}
+
+static void gelu_by_tangent(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] *= 0.5f * (1.0f + tangent(y[i] * (0.79788456f + 0.035677408f * y[i] * y[i])));
 }

@@ -32,3 +32,31 @@ static void fill(float *y, int n, float value)
     for (i = 0; i < n; i++)
         y[i] = value;
 }
+
+/* Elements between two rows and two columns: which they are, and the part of the second. */
+static void resize(const float *x, const int32_t *rows, const float *down, const int32_t *columns, const float *right,
+                   float *y, const struct resizing *g, each function, float a, float b)
+{
+    const size_t line = (size_t)g->size_x, plane = line * (size_t)g->size_y;
+    int p, i, j;
+    for (p = 0; p < g->planes; p++, x += plane) {
+        for (i = 0; i < g->result_y; i++, y += g->result_x) {
+            const float *upper = x + (size_t)rows[2 * i] * line, *lower = x + (size_t)rows[2 * i + 1] * line;
+            for (j = 0; j < g->result_x; j++) {
+                const int left = columns[2 * j], other = columns[2 * j + 1];
+                float v = upper[left];
+                if (right[j] > 0.0f)
+                    v = v * (1.0f - right[j]) + upper[other] * right[j];
+                if (down[i] > 0.0f) {
+                    float w = lower[left];
+                    if (right[j] > 0.0f)
+                        w = w * (1.0f - right[j]) + lower[other] * right[j];
+                    v = v * (1.0f - down[i]) + w * down[i];
+                }
+                y[j] = v;
+            }
+            if (function)
+                function(y, (size_t)g->result_x, a, b);
+        }
+    }
+}

@@ -31,6 +31,10 @@ struct copying {
     int size[6], from[6], to[6], start, place;
 };
 
+struct resizing {
+    int planes, size_y, size_x, result_y, result_x;
+};
+
 /* What lies at the caller: rows of pixels of his image, from one to the next so many numbers. */
 struct view {
     int size_y, size_x, channels, line, pixel, channel;

@@ -56,10 +56,11 @@ def _elements(operation: Operation, position: int) -> tuple[str, Scaled]:
 
 
 def add(operation: Operation) -> None:
-    """QLinearAdd of two values of one shape."""
+    """QLinearAdd, each operand broadcast to the shape of both."""
+    if _repeats_the_first(operation):  # ONNX Runtime takes one number second
+        names = operation.node.inputs
+        operation = operation.on([*names[3:6], *names[:3], *names[6:]])
     one, other, to = (scaled(operation, position) for position in (1, 4, 6))
-    if operation.shape(3) != operation.shape(0):
-        operation.refuse(f"shapes {list(operation.shape(0))} and {list(operation.shape(3))}")
     single = np.float32
     factors = single(one.one) / single(to.one), single(other.one) / single(to.one)
     # Zero points as they are written: flipped ones would round otherwise.
@@ -69,6 +70,14 @@ def add(operation: Operation) -> None:
     numbers = {"a": float(factors[0]), "b": float(factors[1]), "start": float(start)}
     flips = {"x_zero": one.flip, "w_zero": other.flip}
     _pair(operation, "add_bytes", (one, other, to), {**numbers, **flips})
+
+
+def _repeats_the_first(operation: Operation) -> bool:
+    """Return whether along the last dimension that there is one number of input 0 meets several of 3."""
+    shape = broadcast(operation, 0, 3)
+    steps = [strides_in(operation.shape(position), shape) for position in (0, 3)]
+    last = [pair for n, *pair in zip(shape, *steps, strict=True) if n > 1][-1:]
+    return last == [[0, 1]]
 
 
 def multiply(operation: Operation) -> None:

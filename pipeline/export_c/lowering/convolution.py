@@ -37,6 +37,71 @@ def convolution(operation: Operation) -> None:
     )
 
 
+def transposed_convolution(operation: Operation) -> None:
+    """ConvTranspose: each element is spread over a window of the result."""
+    operation.floats(0, 1)
+    weight, shape = operation.constant(1), operation.shape(0)
+    groups, axes = int(operation.attribute("group", 1)), len(shape) - 2
+    if axes not in {1, 2} or weight.ndim != len(shape) or shape[1] != len(weight):
+        operation.refuse(f"a weight {list(weight.shape)} on {list(shape)}")
+    # By filters, as a convolution has them.
+    together = weight.shape[1]
+    by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
+    by_filter = by_group.reshape(groups * together, -1, *weight.shape[2:])
+    frame = _spread(operation, weight.shape[2:], shape[2:])
+    made = operation.make((shape[0], len(by_filter), *frame.result))
+    bias = operation.optional(2)
+    fields = geometry(shape, frame, len(by_filter), groups)
+    fields |= {"line": fields["size_x"], "plane": items(shape[2:]), "part": 0}
+    operation.step(
+        "convolve_transposed",
+        Value(operation.name(0)),
+        Weight(np.ascontiguousarray(by_filter), rows=True),
+        None if bias is None else Weight(np.ascontiguousarray(bias)),
+        Value(made),
+        Record("window", fields),
+        Rows(len(by_filter)),
+        after=After(adds=True),
+    )
+
+
+def _spread(operation: Operation, kernel: Shape, size: Shape) -> Window:
+    """Return how windows of ``kernel`` lie on the result of a ConvTranspose of ``size``."""
+    axes = len(kernel)
+    strides, dilations, more = (
+        tuple(operation.attribute(name) or [default] * axes)
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    pads = tuple(operation.attribute("pads") or [0] * (2 * axes))
+    wanted, way = operation.attribute("output_shape"), operation.attribute("auto_pad", "NOTSET")
+    # What comes without pads.
+    whole = [
+        stride * (length - 1) + (n - 1) * step + 1 + extra
+        for stride, length, n, step, extra in zip(
+            strides, size, kernel, dilations, more, strict=True
+        )
+    ]
+    if wanted or way.startswith("SAME"):
+        asked = (
+            wanted[-axes:] if wanted else [n * step for n, step in zip(size, strides, strict=True)]
+        )
+        totals = [max(n - length, 0) for n, length in zip(whole, asked, strict=True)]
+        less, greater = [n // 2 for n in totals], [n - n // 2 for n in totals]
+        pads = (*less, *greater) if way == "SAME_UPPER" else (*greater, *less)
+    elif way == "VALID":
+        pads = (0,) * (2 * axes)
+    result = (
+        wanted[-axes:]
+        if wanted
+        else [n - a - b for n, a, b in zip(whole, pads[:axes], pads[axes:], strict=True)]
+    )
+    if min(*result, *pads) < 0 or min(result) < 1:
+        operation.refuse(f"a result of {list(result)} with pads {list(pads)}")
+    return Window(
+        tuple(kernel), strides, dilations, pads[:axes], pads[axes:], (0,) * axes, tuple(result)
+    )
+
+
 def max_pool(operation: Operation) -> None:
     """MaxPool: the largest under each window, of what lies inside the input."""
     if len([name for name in operation.node.outputs if name]) > 1:

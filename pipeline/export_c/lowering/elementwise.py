@@ -23,12 +23,21 @@ _FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "com.microsoft.QuickGelu": ("quick_gelu", (("alpha", 1.702),)),
     "Erf": ("error_function", ()),
     "com.microsoft.Gelu": ("gelu", ()),
+    "com.microsoft.FastGelu": ("gelu_by_tangent", ()),
     "Exp": ("exponential", ()),
     "Neg": ("negative", ()),
     "Abs": ("absolute", ()),
     "Reciprocal": ("reciprocal", ()),
 }
-_PAIRS = {"Add": ADD, "Sub": "subtract", "Mul": "multiply_each", "Div": "divide"}
+_PAIRS = {
+    "Add": ADD,
+    "Sub": "subtract",
+    "Mul": "multiply_each",
+    "Div": "divide",
+    "PRelu": "scale_negative",
+}
+#: By attribute ``approximate``.
+_GELUS = {"none": "gelu", "tanh": "gelu_by_tangent"}
 _EXTREMES = {"Max": "larger", "Min": "smaller"}
 
 
@@ -37,6 +46,14 @@ def function(operation: Operation) -> None:
     name, parameters = _FUNCTIONS[operation.node.operator]
     numbers = [float(operation.attribute(key, default)) for key, default in parameters]
     _map(operation, Function(name, (*numbers, *[0.0] * (2 - len(numbers)))))  # type: ignore[arg-type]
+
+
+def gelu(operation: Operation) -> None:
+    """Gelu of the standard: exact, or by a hyperbolic tangent."""
+    way = operation.attribute("approximate", "none")
+    if way not in _GELUS:
+        operation.refuse(f"approximate {way}")
+    _map(operation, Function(_GELUS[way]))
 
 
 def clip(operation: Operation) -> None:
@@ -63,7 +80,12 @@ def _map(operation: Operation, applied: Function) -> None:
 
 
 def pair(operation: Operation) -> None:
-    """An operator of two operands, each broadcast to the shape of both."""
+    """An operator of two operands."""
+    combine(operation, operation.node.operator)
+
+
+def combine(operation: Operation, operator: str) -> None:
+    """Add ``operator`` of inputs 0 and 1, each broadcast to the shape of both."""
     operation.floats(0, 1)
     shape = broadcast(operation, 0, 1)
     made = operation.make(shape)
@@ -76,7 +98,7 @@ def pair(operation: Operation) -> None:
         "combine",
         *(operation.operand(0), operation.operand(1), Value(made)),
         Record("pairs", fields),
-        Named(known[operation.node.operator]),
+        Named(known[operator]),
         in_place=[operation.name(n) for n in whole if not operation.is_constant(n)],
         pointwise=True,
         after=After(),
@@ -153,5 +175,6 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     **dict.fromkeys(_PAIRS, pair),
     **dict.fromkeys(_EXTREMES, extreme),
     "Clip": clip,
+    "Gelu": gelu,
     "Pow": power,
 }

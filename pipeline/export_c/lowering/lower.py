@@ -14,6 +14,7 @@ from pipeline.export_c.lowering import (
     matrix,
     movement,
     normalise,
+    resizing,
 )
 from pipeline.export_c.lowering.node import Lowering, Operation
 from pipeline.export_c.lowering.scales import FLIPS
@@ -37,7 +38,10 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "BatchNormalization": normalise.batch_normalization,
     "Concat": movement.concat,
     "Conv": convolution.convolution,
+    "ConvTranspose": convolution.transposed_convolution,
+    "DepthToSpace": movement.depth_to_space,
     "Dropout": movement.dropout,
+    "Expand": movement.expand,
     "Flatten": movement.flatten,
     "Gather": movement.gather,
     "Gemm": matrix.gemm,
@@ -48,16 +52,18 @@ OPERATORS: dict[str, Callable[[Operation], None]] = {
     "MatMul": matrix.matmul,
     "MaxPool": _max_pool,
     "Pad": movement.pad,
+    "ReduceMax": normalise.largest,
     "ReduceMean": normalise.mean,
     "Reshape": movement.reshape,
-    "Resize": movement.upsample,
+    "Resize": resizing.resize,
     "Slice": movement.slice_,
     "Softmax": normalise.softmax,
+    "SpaceToDepth": movement.space_to_depth,
     "Split": movement.split,
     "Squeeze": movement.squeeze,
     "Transpose": movement.transpose,
     "Unsqueeze": movement.unsqueeze,
-    "Upsample": movement.upsample,
+    "Upsample": resizing.resize,
     "com.microsoft.FusedMatMul": matrix.fused_matmul,
 }
 

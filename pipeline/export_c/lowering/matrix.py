@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.export_c.lowering.elementwise import combine
 from pipeline.export_c.lowering.node import Operation, items
 from pipeline.export_c.lowering.steps import After, Record, Rows, Value, Weight
 
@@ -12,19 +13,32 @@ _RANK = 2
 
 
 def gemm(operation: Operation) -> None:
-    """Gemm: alpha A B + beta C, B and C constant."""
+    """Gemm: alpha A B + beta C; by a constant B its outputs can be computed some at a time."""
     operation.floats(0, 1)
-    alpha, beta = operation.attribute("alpha", 1.0), operation.attribute("beta", 1.0)
-    if operation.attribute("transA", 0):
-        operation.refuse("transA: its first matrix is turned round")
-    matrix = operation.constant(1)
-    matrix = matrix if operation.attribute("transB", 0) else matrix.T
-    bias = operation.optional(2)
-    if bias is not None and bias.shape not in {(len(matrix),), (1, len(matrix)), (1,), ()}:
-        operation.refuse(f"a bias of shape {list(bias.shape)}")
-    if bias is not None:
-        bias = np.ascontiguousarray(np.broadcast_to(beta * bias.reshape(-1), len(matrix)))
-    _dense(operation, np.float32(alpha) * matrix, bias)
+    alpha, beta = (np.float32(operation.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    turned = bool(operation.attribute("transA", 0)), bool(operation.attribute("transB", 0))
+    bias = operation.constant(2) if operation.is_constant(2) else None
+    if operation.is_constant(1) and not turned[0] and (bias is not None or not operation.has(2)):
+        matrix = operation.constant(1) if turned[1] else operation.constant(1).T
+        if bias is None or bias.shape in {(len(matrix),), (1, len(matrix)), (1,), (1, 1), ()}:
+            if bias is not None:
+                bias = np.broadcast_to((beta * bias).reshape(-1), len(matrix))
+            _dense(operation, alpha * matrix, bias)
+            return
+    if not operation.has(2):
+        _of_tensors(operation, turned, float(alpha))
+        return
+    product = f"{operation.node.output}/product"
+    _of_tensors(operation.on(operation.node.inputs, product), turned, float(alpha))
+    added = operation.name(2)
+    if beta != 1:
+        added, factor = f"{operation.node.output}/added", f"{operation.node.output}/beta"
+        operation.fold(np.array(beta), factor)
+        if bias is not None:
+            operation.fold(beta * bias, added)
+        else:
+            combine(operation.on([operation.name(2), factor], added), "Mul")
+    combine(operation.on([product, added]), "Add")
 
 
 def matmul(operation: Operation) -> None:
@@ -89,7 +103,7 @@ def _dense(operation: Operation, matrix: NDArray[Any], bias: NDArray[Any] | None
         "multiply",
         Value(operation.name(0)),
         Weight(np.ascontiguousarray(matrix, np.float32), rows=True),
-        None if bias is None else Weight(bias.astype(np.float32)),
+        None if bias is None else Weight(np.ascontiguousarray(bias, np.float32)),
         Value(made),
         Record("matrix", sizes),
         Rows(outputs),

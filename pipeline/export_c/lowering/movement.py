@@ -4,18 +4,19 @@ What only changes the shape, a part of something, or a whole of parts may be the
 (pipeline/export_c/memory.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeline.export_c.lowering.elementwise import join_dimensions
+from models.packs.records.fields import Array
+from pipeline.export_c.lowering.elementwise import join_dimensions, strides_in
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.steps import Record, Same, Value
 
 _FLOAT_BYTES = 4
 
 
-def _copy(
+def copy(
     operation: Operation,
     sizes: Sequence[int],
     strides: tuple[Sequence[int], Sequence[int]],
@@ -53,7 +54,7 @@ def _is_one_range(joined: Shape, strides: Sequence[Shape]) -> bool:
     return all(n == 1 for n in joined[:-1]) and all(step[-1] == 1 for step in strides)
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
+def strides_of(shape: Sequence[int]) -> list[int]:
     """Return the elements from one to the next along each dimension, as C lays them out."""
     return [items(shape[axis + 1 :]) for axis in range(len(shape))]
 
@@ -66,7 +67,7 @@ def _reshaped(operation: Operation, shape: Sequence[int]) -> None:
         return
     operation.make(tuple(shape), operation.array(0).dtype)
     count = items(shape)
-    _copy(operation, [count], ([1], [1]), (0, 0))
+    copy(operation, [count], ([1], [1]), (0, 0))
 
 
 def identity(operation: Operation) -> None:
@@ -128,12 +129,12 @@ def concat(operation: Operation) -> None:
     whole = list(shapes[0])
     whole[axis] = sum(shape[axis] for shape in shapes)
     operation.make(tuple(whole), operation.array(0).dtype)
-    strides, start = _strides(whole), 0
+    strides, start = strides_of(whole), 0
     for position, shape in zip(positions, shapes, strict=True):
-        _copy(
+        copy(
             operation,
             shape,
-            (_strides(shape), strides),
+            (strides_of(shape), strides),
             (0, start * strides[axis]),
             position=position,
         )
@@ -147,27 +148,42 @@ def split(operation: Operation) -> None:
     outputs = operation.node.outputs
     equal = -(-shape[axis] // len(outputs))
     equals = [min(equal, shape[axis] - equal * n) for n in range(len(outputs))]
-    start, strides = 0, _strides(shape)
+    start, strides = 0, strides_of(shape)
     for number, length in enumerate(operation.integers(1, "split") or equals):
         part = (*shape[:axis], length, *shape[axis + 1 :])
         if outputs[number]:
             made = operation.make(part, operation.array(0).dtype, number)
             starts = (start * strides[axis], 0)
-            _copy(operation, part, (strides, _strides(part)), starts, output=made)
+            copy(operation, part, (strides, strides_of(part)), starts, output=made)
         start += length
 
 
 def gather(operation: Operation) -> None:
-    """Gather of one element along an axis, which is gone if its number is a scalar."""
+    """Gather of constant elements along an axis, which is gone if its number is a scalar."""
     shape, index = list(operation.shape(0)), operation.constant(1)
     axis = int(operation.attribute("axis", 0)) % len(shape)
-    if index.size != 1:
-        operation.refuse(f"{index.size} elements along axis {axis}; one can be exported")
-    strides = _strides(shape)
-    start = int(index.reshape(-1)[0]) % shape[axis] * strides[axis]
-    shape[axis] = 1
-    operation.make((*shape[:axis], *index.shape, *shape[axis + 1 :]), operation.array(0).dtype)
-    _copy(operation, shape, (strides, _strides(shape)), (start, 0))
+    numbers = [int(number) % shape[axis] for number in index.reshape(-1)]
+    rest = shape[:axis], shape[axis + 1 :]
+    strides, whole = strides_of(shape), strides_of([*rest[0], len(numbers), *rest[1]])
+    operation.make((*rest[0], *index.shape, *rest[1]), operation.array(0).dtype)
+    place = 0
+    for first, step, count in _runs(numbers):
+        read = [*strides[:axis], step * strides[axis], *strides[axis + 1 :]]
+        starts = first * strides[axis], place * whole[axis]
+        copy(operation, [*rest[0], count, *rest[1]], (read, whole), starts)
+        place += count
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first number, the step and the length of runs that ``numbers`` are."""
+    at = 0
+    while at < len(numbers):
+        step = numbers[at + 1] - numbers[at] if at + 1 < len(numbers) else 1
+        end = at + 1
+        while end < len(numbers) and numbers[end] == numbers[end - 1] + step:
+            end += 1
+        yield numbers[at], step, end - at
+        at = end
 
 
 def slice_(operation: Operation) -> None:
@@ -187,20 +203,84 @@ def slice_(operation: Operation) -> None:
     if operation.is_constant(0):
         operation.fold(np.ascontiguousarray(operation.constant(0)[tuple(parts)]))
         return
-    sizes, strides = [len(item) for item in ranges], _strides(shape)
+    sizes, strides = [len(item) for item in ranges], strides_of(shape)
     operation.make(tuple(sizes), operation.array(0).dtype)
     first = sum(item.start * stride for item, stride in zip(ranges, strides, strict=True))
     read = [item.step * stride for item, stride in zip(ranges, strides, strict=True)]
-    _copy(operation, sizes, (read, _strides(sizes)), (first, 0))
+    copy(operation, sizes, (read, strides_of(sizes)), (first, 0))
 
 
 def transpose(operation: Operation) -> None:
     """Transpose."""
     shape = operation.shape(0)
     order = list(operation.attribute("perm") or reversed(range(len(shape))))
-    sizes, strides = [shape[axis] for axis in order], _strides(shape)
-    operation.make(tuple(sizes), operation.array(0).dtype)
-    _copy(operation, sizes, ([strides[axis] for axis in order], _strides(sizes)), (0, 0))
+    _turned(operation, shape, order, tuple(shape[axis] for axis in order))
+
+
+def rows_of(operation: Operation, order: Sequence[int]) -> str:
+    """Return the input with its dimensions in ``order``: itself where they lie so, else a copy."""
+    name, array = operation.name(0), operation.array(0)
+    shape, strides = [array.shape[axis] for axis in order], strides_of(array.shape)
+    read = [strides[axis] for axis in order]
+    if _is_one_range(*join_dimensions(shape, [read, strides_of(shape)], operation)):
+        return name
+    made = f"{operation.node.output}/turned"
+    operation.make_other(made, Array(dtype=array.dtype, shape=tuple(shape)))
+    copy(operation, shape, (read, strides_of(shape)), (0, 0), output=made)
+    return made
+
+
+def expand(operation: Operation) -> None:
+    """Expand to a constant shape, or to one that the input has where that has ones."""
+    wanted, given = tuple(operation.integers(1, "shape") or ()), operation.shape(0)
+    try:
+        shape = np.broadcast_shapes(given, wanted)
+    except ValueError:
+        operation.refuse(f"{list(given)} to {list(wanted)}")
+    if operation.is_constant(0):
+        operation.fold(np.ascontiguousarray(np.broadcast_to(operation.constant(0), shape)))
+        return
+    operation.make(shape, operation.array(0).dtype)
+    copy(operation, shape, (strides_in(given, shape), strides_of(shape)), (0, 0))
+
+
+def space_to_depth(operation: Operation) -> None:
+    """SpaceToDepth: blocks of pixels become channels, those of one place in a block together."""
+    batch, channels, height, width = _image(operation)
+    size = int(operation.attribute("blocksize", 1))
+    if height % size or width % size:
+        operation.refuse(f"blocks of {size} by {size} in {height} by {width}")
+    lengths = [batch, channels, height // size, size, width // size, size]
+    made = batch, channels * size * size, height // size, width // size
+    _turned(operation, lengths, (0, 3, 5, 1, 2, 4), made)
+
+
+def depth_to_space(operation: Operation) -> None:
+    """DepthToSpace: channels become blocks of pixels, the channels of a block apart (DCR) or together."""
+    batch, channels, height, width = _image(operation)
+    size, mode = int(operation.attribute("blocksize", 1)), operation.attribute("mode", "DCR")
+    depth = channels // (size * size)
+    if channels % (size * size) or mode not in {"DCR", "CRD"}:
+        operation.refuse(f"{channels} channels in blocks of {size} by {size}, mode {mode}")
+    made = batch, depth, height * size, width * size
+    if mode == "DCR":
+        _turned(operation, [batch, size, size, depth, height, width], (0, 3, 4, 1, 5, 2), made)
+    else:
+        _turned(operation, [batch, depth, size, size, height, width], (0, 1, 4, 2, 5, 3), made)
+
+
+def _image(operation: Operation) -> Shape:
+    shape = operation.shape(0)
+    if len(shape) != 4:
+        operation.refuse(f"an input of {len(shape)} dimensions; 4 can be exported")
+    return shape
+
+
+def _turned(operation: Operation, shape: Sequence[int], order: Sequence[int], made: Shape) -> None:
+    """Add a copy of the input, seen as ``shape``, with its dimensions in ``order``, as ``made``."""
+    sizes, strides = [shape[axis] for axis in order], strides_of(shape)
+    operation.make(made, operation.array(0).dtype)
+    copy(operation, sizes, ([strides[axis] for axis in order], strides_of(sizes)), (0, 0))
 
 
 def pad(operation: Operation) -> None:
@@ -220,7 +300,7 @@ def pad(operation: Operation) -> None:
     given = operation.optional(2)
     value = float(operation.attribute("value", 0.0) if given is None else given.reshape(-1)[0])
     made = operation.make(tuple(whole))
-    strides = _strides(shape), _strides(whole)
+    strides = strides_of(shape), strides_of(whole)
     starts = (
         sum(max(-a, 0) * stride for a, stride in zip(before, strides[0], strict=True)),
         sum(max(a, 0) * stride for a, stride in zip(before, strides[1], strict=True)),
@@ -233,54 +313,4 @@ def pad(operation: Operation) -> None:
     for start, count in filled:
         if count:
             operation.step("fill", Value(made, start * _FLOAT_BYTES), count, value)
-    _copy(operation, cut, strides, starts)
-
-
-def upsample(operation: Operation) -> None:
-    """Upsample and Resize that repeat each element a whole number of times: mode nearest."""
-    shape = operation.shape(0)
-    factors = _factors(operation, shape)
-    if operation.attribute("mode", "nearest") != "nearest":
-        operation.refuse(f"mode {operation.attribute('mode')}; nearest can be exported")
-    # Each dimension as two: its elements, and how often each of them is repeated.
-    sizes, read = [], []
-    for length, factor, stride in zip(shape, factors, _strides(shape), strict=True):
-        sizes += [length, factor]
-        read += [stride, 0]
-    operation.make(
-        tuple(n * f for n, f in zip(shape, factors, strict=True)), operation.array(0).dtype
-    )
-    _copy(operation, sizes, (read, _strides(sizes)), (0, 0))
-
-
-def _factors(operation: Operation, shape: Shape) -> list[int]:
-    resizes = operation.node.operator == "Resize" and operation.node.opset > 10
-    scales = operation.optional(2 if resizes else 1)
-    sizes = operation.integers(3, "") if resizes else None
-    for name, default in (("axes", None), ("keep_aspect_ratio_policy", "stretch")):
-        if operation.attribute(name, default) != default:
-            operation.refuse(f"{name} {operation.attribute(name)}")
-    found: Sequence[float]
-    if sizes:
-        found = [size / length for size, length in zip(sizes, shape, strict=True)]
-    elif scales is not None and scales.size:
-        found = [float(scale) for scale in scales]
-    else:
-        found = [float(scale) for scale in operation.attribute("scales") or ()]
-    if len(found) != len(shape) or any(scale < 1 or scale % 1 for scale in found):
-        operation.refuse(f"scales {list(found)}; whole numbers can be exported")
-    # With whole factors all ways but align_corners pick the same element, rounded as is usual for each.
-    way = operation.attribute("coordinate_transformation_mode", "half_pixel")
-    rounding = operation.attribute("nearest_mode", "round_prefer_floor")
-    if resizes and (way, rounding) not in _REPEATS:
-        operation.refuse(f"{way} and {rounding}, which do not repeat elements")
-    return [int(scale) for scale in found]
-
-
-_REPEATS = {
-    ("asymmetric", "floor"),
-    ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"),
-    ("pytorch_half_pixel", "round_prefer_floor"),
-    ("pytorch_half_pixel", "round_prefer_ceil"),
-}
+    copy(operation, cut, strides, starts)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pipeline.export_c.lowering.node import Operation, Shape, items
+from pipeline.export_c.lowering.movement import identity, rows_of
+from pipeline.export_c.lowering.node import Operation, items
 from pipeline.export_c.lowering.steps import After, Record, Value, Weight
 
 _LATER_SOFTMAX = 13
@@ -51,18 +52,30 @@ def layer_normalization(operation: Operation) -> None:
 
 
 def mean(operation: Operation) -> None:
-    """ReduceMean over the last dimensions."""
+    """ReduceMean over any dimensions."""
+    _reduced(operation, "average_of_planes")
+
+
+def largest(operation: Operation) -> None:
+    """ReduceMax over any dimensions."""
+    _reduced(operation, "largest_of_planes")
+
+
+def _reduced(operation: Operation, kernel: str) -> None:
+    """Add ``kernel`` on the dimensions that go; a copy puts them last if others lie behind them."""
     operation.floats(0)
-    shape = operation.shape(0)
-    axes = operation.integers(1, "axes") or list(range(len(shape)))
-    gone = sorted(axis % len(shape) for axis in axes)
-    if gone != list(range(len(shape) - len(gone), len(shape))):
-        operation.refuse(f"axes {gone} of {list(shape)}; the last ones can be exported")
-    kept: Shape = shape[: len(shape) - len(gone)]
-    ones = (1,) * len(gone) if operation.attribute("keepdims", 1) else ()
-    made = operation.make((*kept, *ones))
-    size = items(kept), items(shape[len(kept) :])
-    operation.step("average_of_planes", Value(operation.name(0)), Value(made), *size, after=After())
+    shape, axes = operation.shape(0), operation.integers(1, "axes")
+    if not axes and operation.attribute("noop_with_empty_axes", 0):
+        identity(operation)
+        return
+    gone = {axis % len(shape) for axis in axes or range(len(shape))}
+    kept = [axis for axis in range(len(shape)) if axis not in gone]
+    source = rows_of(operation, (*kept, *sorted(gone)))
+    ones = operation.attribute("keepdims", 1)
+    lengths = [1 if axis in gone else n for axis, n in enumerate(shape)]
+    made = operation.make(tuple(lengths) if ones else tuple(shape[axis] for axis in kept))
+    size = items(lengths), items([shape[axis] for axis in gone])
+    operation.step(kernel, Value(source), Value(made), *size, after=After())
 
 
 def batch_normalization(operation: Operation) -> None:

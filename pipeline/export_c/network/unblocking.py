@@ -18,12 +18,13 @@ from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
 from pipeline.export_c.network.network import Network, Node
 
 _FUSED = {"com.microsoft.FusedConv": "Conv", "com.microsoft.FusedGemm": "Gemm"}
-#: Names of an activation's parameters, in the order in which fused operators give them.
+#: Names of an activation's parameters, in the order in which convolutions give them.
 _PARAMETERS = {
     "LeakyRelu": ("alpha",),
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
 }
+_PREFIX = "activation_"
 _SUM = 3
 _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 
@@ -169,7 +170,7 @@ class _Translation:
         """Yield the operator, its sum and its activation as nodes of their own."""
         attributes = dict(node.attributes)
         activation = attributes.pop("activation", None)
-        numbers = attributes.pop("activation_params", ())
+        numbers = _parameters(activation, attributes)
         added = [name for name in node.inputs[_SUM:] if name] if operator == "Conv" else []
         read = node.inputs[: _SUM if operator == "Conv" else None]
         steps: list[Node] = []
@@ -188,8 +189,8 @@ class _Translation:
             for name in added
         ]
         if activation:
-            given = dict(zip(_PARAMETERS.get(activation, ()), numbers, strict=False))
-            steps.append(Node(activation, node.label, (node.output,), (node.output,), given, 1))
+            made = (node.output,)
+            steps.append(Node(activation, node.label, made, made, numbers, 1))
         yield from _in_a_row(steps, node.output)
 
     def _gate(self, node: Node) -> tuple[Node, Node]:
@@ -212,6 +213,18 @@ class _Translation:
             names.append(f"{node.output}/bias")
             self._constants[names[2]] = np.asarray(self._constants[read[2]])[:rows]
         return tuple(names)
+
+
+def _parameters(activation: str | None, attributes: dict[str, Any]) -> dict[str, float]:
+    """Take the parameters of ``activation`` out of ``attributes``, by the names that it has for them.
+
+    Convolutions give a list, a Gemm an attribute ``activation_NAME`` each.
+    """
+    listed = attributes.pop("activation_params", ())
+    numbers = dict(zip(_PARAMETERS.get(activation or "", ()), listed, strict=False))
+    for name in [name for name in attributes if name.startswith(_PREFIX)]:
+        numbers[name.removeprefix(_PREFIX)] = attributes.pop(name)
+    return numbers
 
 
 def _in_a_row(steps: list[Node], output: str) -> Iterator[Node]:

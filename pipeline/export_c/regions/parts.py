@@ -66,9 +66,15 @@ def _fit(wide: _Window, thin: _Window, narrow: _Window) -> bool:
     """Return whether channels inside are made for themselves, and lie as the kernels take them."""
     inner = wide["filters"]
     for_itself = {thin[name] for name in ("channels", "filters", "groups")} == {inner}
-    adds_up = narrow["channels"] == inner and _PIXEL.items() <= narrow.items()
+    adds_up = narrow["channels"] == inner and _is_of_pixels(narrow)
     # A product of matrices has all pixels in a row.
     pixels = wide["result_y"] * wide["result_x"] == thin["size_y"] * thin["size_x"]
-    in_rows = wide["result_y"] == thin["size_y"] or _PIXEL.items() <= wide.items()
+    in_rows = wide["result_y"] == thin["size_y"] or _is_of_pixels(wide)
     beside = {window.get("y_channel", 1) for window in (wide, thin, narrow)} == {1}
     return all((wide["groups"] == 1, for_itself, adds_up, pixels, in_rows, beside))
+
+
+def _is_of_pixels(window: _Window) -> bool:
+    """Return whether each pixel of the result is made of the one at its place; pads behind make more."""
+    sizes = [window[f"{what}_y"] * window[f"{what}_x"] for what in ("size", "result")]
+    return _PIXEL.items() <= window.items() and sizes[0] == sizes[1]

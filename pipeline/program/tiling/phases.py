@@ -59,14 +59,21 @@ class TilePhases:
     def _gather(self, tile: int, taken: RowInput, needs: Box, target: Area) -> Iterator[Action]:
         """Put the box ``needs`` of an input together in ``target``."""
         _, _, height, width = self._boxes.network.values[taken.row_value].shape
-        for margin in margins(needs, height, width):
-            yield Fill(_inside(target, needs, margin), taken.window.fill == "lowest")
+        fill, around = taken.window.fill, margins(needs, height, width)
+        behind = [box for box in around if _is_behind(box, height, width)] if fill == "edge" else []
+        for margin in around:
+            if margin not in behind:
+                yield Fill(_inside(target, needs, margin), fill != "zero")
         inside = self._boxes.inside(taken.row_value, needs)
         for part in self._boxes.parts[taken.row_value] if inside else ():
             assert inside is not None
             for source, box in self._sources(tile, part, inside):
                 area = _inside(target, needs, box)
                 yield Move(source, replace(area, first_plane=part.first_plane, planes=part.planes))
+        # Columns first: rows behind are as wide as the box.
+        for margin in sorted(behind, key=lambda box: box.rows.first >= height):
+            for before, copy in _again(margin, height):
+                yield Move(_inside(target, needs, before), _inside(target, needs, copy))
 
     def _sources(self, tile: int, part: Part, wanted: Box) -> Iterator[tuple[Area, Box]]:
         """Yield where the box ``wanted`` of a value of one maker lies now."""
@@ -116,6 +123,22 @@ class TilePhases:
             Columns(0, held.shape[3], held.shape[3]),
         )
         return _inside(whole, Box(Rows(0, 0), Rows(0, 0)), box)
+
+
+def _is_behind(margin: Box, height: int, width: int) -> bool:
+    """Return whether ``margin`` lies below a value, or beside it to the right."""
+    return margin.rows.first >= height or margin.columns.first >= width
+
+
+def _again(margin: Box, height: int) -> Iterator[tuple[Box, Box]]:
+    """Yield each row of a margin below a value, or column to the right, behind the one before it."""
+    rows, columns = margin.rows, margin.columns
+    if rows.first >= height:
+        for row in range(rows.first, rows.end):
+            yield Box(Rows(row - 1, row), columns), Box(Rows(row, row + 1), columns)
+    else:
+        for column in range(columns.first, columns.end):
+            yield Box(rows, Rows(column - 1, column)), Box(rows, Rows(column, column + 1))
 
 
 def _inside(area: Area, held: Box, box: Box) -> Area:

@@ -3,7 +3,7 @@
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,14 @@ class Compiled:
     rows: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pack: Pack, folder: Path, **options: Any) -> "Compiled":
+    def of(
+        cls, pack: Pack, folder: Path, flags: Sequence[str] = FLAGS, **options: Any
+    ) -> "Compiled":
         exported = export_c(pack, Options(**options))
         write_export(exported, folder)
         prefix = exported.api.prefix
         library = folder / f"{prefix}.so"
-        run_compiler(*FLAGS, "-shared", "-fPIC", "-o", library, folder / f"{prefix}.c", "-lm")
+        run_compiler(*flags, "-shared", "-fPIC", "-o", library, folder / f"{prefix}.c", "-lm")
         file = folder / f"{prefix}.weights"
         weights = bytearray(file.read_bytes() if file.exists() else b"")
         return cls(exported, ctypes.CDLL(str(library)), weights, [])

@@ -1,6 +1,7 @@
 """Each family of operators in C, beside ONNX Runtime on the source, of packs for CPUs and for GPUs."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +26,7 @@ def with_constants(model: onnx.ModelProto, **arrays: object) -> onnx.ModelProto:
     return model
 
 
-def check(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: object) -> Compiled:
+def check(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: Any) -> Compiled:
     """Check that the exported ``model`` answers as ONNX Runtime."""
     compiled = Compiled.of(packed(model, folder, target), folder / "c", **options)
     inputs = inputs_for(shapes_of(model))
@@ -156,12 +157,91 @@ def dense() -> onnx.ModelProto:
     return with_constants(parsed(DENSE, weights), half=0.5, last=-1)
 
 
-FAMILIES = {each.__name__: each for each in (functions, pairs, pools, movement, dense)}
+RESIZED = """resized (float[1,4,4,6] x, float[1,5,4,6] z) => (float a, float b, float c, float d, float e,
+    float f, float g, float h, float i, float j) {
+    a = ConvTranspose<strides=[2,3], pads=[0,1,1,0], output_padding=[1,0], group=2>(x, w, bias)
+    b = PRelu(x, slope)
+    c0 = ReduceMax<axes=[1], keepdims=1>(x)
+    c1 = Expand(c0, shape)
+    c = Neg(c1)
+    d = Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(x, , factors)
+    e = Resize<mode="linear", coordinate_transformation_mode="align_corners">(x, , factors)
+    f = Resize<mode="linear", coordinate_transformation_mode="asymmetric">(x, , , sizes)
+    g = Resize<mode="nearest", coordinate_transformation_mode="half_pixel",
+        nearest_mode="floor">(x, , , sizes)
+    h = Gelu(x)
+    i = Gelu<approximate="tanh">(x)
+    j0 = SpaceToDepth<blocksize=2>(z)
+    j1 = Concat<axis=1>(j0, j0)
+    j = ReduceMean<axes=[1,3], keepdims=0>(j1)
+}"""
+
+FOCUS = """focus (float[1,3,8,6] x) => (float y) {
+    a = Slice(x, s00, ends, axes, steps)
+    b = Slice(x, s10, ends, axes, steps)
+    c = Slice(x, s01, ends, axes, steps)
+    d = Slice(x, s11, ends, axes, steps)
+    e = Concat<axis=1>(a, b, c, d)
+    y = Conv(e, w)
+}"""
+
+
+def resized() -> onnx.ModelProto:
+    weights = {"w": (4, 3, 3, 4), "bias": (6,), "slope": (4, 1, 1)}
+    model = with_constants(parsed(RESIZED, weights), shape=[1, 3, 1, 6], sizes=[1, 4, 6, 5])
+    factors = numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), "factors")
+    model.graph.initializer.append(factors)
+    model.opset_import[0].version = 20
+    for node in model.graph.node:  # lists are inputs since operator set 18
+        if node.op_type.startswith("Reduce"):
+            with_constants(
+                model, **{f"{node.name}{node.output[0]}_axes": list(node.attribute[0].ints)}
+            )
+            node.input.append(f"{node.name}{node.output[0]}_axes")
+            del node.attribute[0]
+    return model
+
+
+def focus() -> onnx.ModelProto:
+    corners = {f"s{row}{column}": [row, column] for row in (0, 1) for column in (0, 1)}
+    whole = {"ends": [99, 99], "axes": [2, 3], "steps": [2, 2]}
+    return with_constants(parsed(FOCUS, {"w": (5, 12, 1, 1)}), **corners, **whole)
+
+
+FAMILIES = {
+    each.__name__: each for each in (functions, pairs, pools, movement, dense, resized, focus)
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family: str, tmp_path: Path) -> None:
     check(FAMILIES[family](), tmp_path, "cuda-sm72")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "function", ["LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "HardSigmoid<alpha=0.4, beta=0.1>"]
+)
+def test_numbers_of_functions_behind_products(function: str, target: str, tmp_path: Path) -> None:
+    """ONNX Runtime makes them attributes of FusedGemm, and a list of a convolution's."""
+    text = f"""g (float[2,6] x, float[1,3,4,5] z) => (float a, float b) {{
+        a0 = Gemm<transB=1>(x, w, bias)
+        a = {function}(a0)
+        b0 = Conv(z, v)
+        b = {function}(b0)
+    }}"""
+    check(parsed(text, {"w": (9, 6), "bias": (9,), "v": (4, 3, 1, 1)}), tmp_path, target)
+
+
+def test_pads_behind_a_pixel_are_part_of_the_result(tmp_path: Path) -> None:
+    """Rows of such a convolution are no longer rows of its input; and three are no bottleneck."""
+    text = """g (float[1,4,6,6] x) => (float y) {
+        a = Conv<pads=[0,0,0,1]>(x, wide)
+        b = Conv<pads=[1,1,1,1], group=32>(a, depth)
+        y = Conv<pads=[0,0,1,0]>(b, narrow)
+    }"""
+    shapes = {"wide": (32, 4, 1, 1), "depth": (32, 1, 3, 3), "narrow": (4, 32, 1, 1)}
+    check(parsed(text, shapes), tmp_path, "cuda-sm72")
 
 
 def test_what_is_no_number_stays_none(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ layers in chunks, and pieces that need whole tensors.
 """
 
 from random import Random
-from typing import Literal
 
 from models.packs.manifest import Manifest
-from models.packs.records.rows import RowInput, RowPart, Window
+from models.packs.records.rows import Outside, RowInput, RowPart, Window
 from tests.pipeline.program.records import Records, Tensor
 
 _MOST_HEIGHT = 23
@@ -88,7 +87,7 @@ class _Builder:
         rows = room // stride + 1
         if chosen.random() < 0.2 and room % stride and rows * stride < height + above:
             rows += 1  # ceil_mode
-        fill: Literal["zero", "lowest"] = chosen.choice(["zero", "zero", "lowest"])
+        fill: Outside = chosen.choice(["zero", "zero", "lowest", "edge"])
         return Window(kernel=kernel, stride=stride, above=above, fill=fill), rows
 
     def _sum(self) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece
-from models.packs.records.rows import RowInput, RowOperator
+from models.packs.records.rows import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.regions import Action, Area, Call, Fill, Move
@@ -89,11 +89,16 @@ class TaggedMemory:
         height = self._manifest.row_values[row_value].height
         return self._rows(row_value, range(height))
 
-    def _rows(self, row_value: int, rows: range, fill: int = _ZERO) -> Tags:
+    def _rows(self, row_value: int, rows: range, fill: Outside = "zero") -> Tags:
         """Return the tags of ``rows``, plane by plane; of those outside of it that of padding."""
         held = self._manifest.row_values[row_value]
+        within = range(held.height)
+        if fill == "edge":
+            within = range(max(rows.stop, held.height))  # what is behind is the last row again
         tags = [
-            self._tag(row_value, plane, row) if 0 <= row < held.height else fill
+            self._tag(row_value, plane, min(row, held.height - 1))
+            if row in within
+            else (_ZERO if fill == "zero" else _LOWEST)
             for plane in range(held.planes)
             for row in rows
         ]
@@ -184,8 +189,7 @@ class TaggedMemory:
             memory = self._area(region, area)
             if not _contiguous(area) or area.rows != len(_read(taken, rows)):
                 raise WrongError(f"{where}: input {number} is no strip of what it needs")
-            fill = _LOWEST if taken.window.fill == "lowest" else _ZERO
-            expected = self._rows(taken.row_value, _read(taken, rows), fill)
+            expected = self._rows(taken.row_value, _read(taken, rows), taken.window.fill)
             _check(f"{where}: input {number}", memory.reshape(-1), expected)
             self._apart(where, operator, number, memory, written)
         if not _contiguous(call.output):

@@ -1,0 +1,56 @@
+"""Networks at random (drawn.py) in C, beside the engine."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.export_c.lowering.lower import OPERATORS
+from tests.pipeline.export_c.compiled import TARGETS, needs_compiler
+from tests.pipeline.export_c.drawn import FLAGS, attempt, draw_case, exported
+from tests.pipeline.export_c.program import answers_of, program
+
+pytestmark = needs_compiler
+
+_SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_networks_answer_as_in_the_engine(number: int, tmp_path: Path) -> None:
+    attempt(number, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 16))
+def test_three_hundred_networks_answer_as_in_the_engine(part: int, tmp_path: Path) -> None:
+    answered = 0
+    for number in range(100 * part, 100 * part + 20):
+        (tmp_path / str(number)).mkdir()
+        answered += attempt(number, tmp_path / str(number))
+    assert answered >= 16  # of bytes some have operators that C does not take
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_no_network_reads_or_writes_beside_its_memory(part: int, tmp_path: Path) -> None:
+    for number in range(5 * part, 5 * part + 5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        case = draw_case(random.Random(number), more=0)
+        made = exported(case, folder, TARGETS[number % 2])
+        path = program(made.exported, folder / "c", *FLAGS, *_SANITIZERS)
+        (numbers,) = case.feeds.values()
+        answers = answers_of(made.exported, path, numbers[np.newaxis])
+        _, expected = made.run(case.feeds)
+        (wanted,) = expected.values()
+        np.testing.assert_allclose(answers[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_every_operator_is_drawn() -> None:
+    """A kind whose nodes ONNX Runtime refuses would be drawn in vain."""
+    drawn = {name for number in range(300) for name in draw_case(random.Random(number)).operators}
+    # Those of other domains come of compiling; Upsample is gone from the operator sets that are drawn.
+    plain = {name for name in OPERATORS if name.isalnum() and not name.startswith("QLinear")}
+    assert drawn >= plain - {"Upsample", "QuantizeLinear", "DequantizeLinear"}
