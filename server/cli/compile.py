@@ -71,6 +71,13 @@ def compile_(
         int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
     ] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
+    keep_input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An input with a value that requests may replace, though it looks like a weight.",
+        ),
+    ] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],
@@ -127,6 +134,7 @@ def compile_(
         version=version,
         batch=batch,
         shapes=_shapes(shape or []),
+        keep_inputs=tuple(keep_input or ()),
         chunk_bytes=size(chunk, "--chunk"),
         labels=read_labels(labels) if labels else (),
         preprocess=read_preprocess(preprocess) if preprocess else None,
