@@ -31,7 +31,7 @@ from server.cli.printing.output import print_json, say, suggest, warn
 from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budgets
-from server.settings.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
@@ -42,20 +42,10 @@ STORES: tuple[Store, ...] = get_args(Store)
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for text in texts:
-        name, _, dims = text.rpartition("=")
-        try:
-            shapes[name] = tuple(int(dim) for dim in dims.split(","))
-        except ValueError:
-            shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 0:
-            raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
-        if 0 in shapes[name]:
-            raise typer.BadParameter(
-                f"{text!r}: a dimension of 0 has no values", param_hint="--shape"
-            )
-    return shapes
+    try:
+        return parse_shapes(texts)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
 def compile_(
