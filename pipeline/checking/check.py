@@ -45,6 +45,7 @@ _DRAWS = 3
 _LEAST_SAID = 5e-5
 # Where ONNX Runtime differs from itself by more of the largest value, nothing else can be told from it.
 _MOST_OPEN = 0.25
+_NUDGE = 1e-6
 
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
@@ -261,19 +262,20 @@ class _Checker:
         optimised = self.reference.answer(inputs, optimise=True)
         if not difference(got, optimised, self.tolerance):
             return "", False
-        own = difference(optimised, expected, self.tolerance)
+        other, how = optimised, "with and without its optimisations"
+        if not difference(other, expected, self.tolerance):
+            # Deep networks of roundings make another answer of the last digit of a sum.
+            other, how = self._expected(_nudged(inputs)), "where inputs differ in the last digit"
+        own = difference(other, expected, self.tolerance)
         if not own:
             return fault, False
         # Of two right answers that are so far apart a third may be as far from either.
-        open_ = replace(self.tolerance, fraction=largest_error(optimised, expected))
+        open_ = replace(self.tolerance, fraction=largest_error(other, expected))
         if open_.fraction <= _MOST_OPEN and not (
-            difference(got, expected, open_) and difference(got, optimised, open_)
+            difference(got, expected, open_) and difference(got, other, open_)
         ):
             return "", False
-        return (
-            f"ONNX Runtime itself answers otherwise with and without its optimisations: {own}",
-            True,
-        )
+        return f"ONNX Runtime itself answers otherwise {how}: {own}", True
 
     def _answer(self, inputs: Arrays, device: Device) -> Arrays:
         self.progress("check", "the pack")
@@ -284,6 +286,17 @@ class _Checker:
                 f"{self.reference.source}: the pack fails where ONNX Runtime answers: {exc}; nothing "
                 "was written; please report this (--no-check compiles without comparing)"
             ) from exc
+
+
+def _nudged(inputs: Arrays) -> Arrays:
+    """Return ``inputs`` with floats that are off by a millionth, as sums in another order are."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (array * (1 + generator.choice((-_NUDGE, _NUDGE), array.shape))).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in inputs.items()
+    }
 
 
 def _remark(answer: Arrays) -> str:

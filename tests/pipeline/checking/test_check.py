@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
@@ -221,6 +221,36 @@ def test_what_onnx_runtime_leaves_open_is_said_with_its_distance(
     (note,) = unsure(linear(), tmp_path, off, more)
     assert "not compared: ONNX Runtime itself answers otherwise" in note
     assert "output 'y' is off by" in note
+
+
+def test_a_network_of_roundings_is_not_called_wrong(tmp_path: Path) -> None:
+    """Forty quantisers, each with a step of a third of what it sees, amplify the last digit of a sum."""
+    generator = np.random.default_rng(0)
+    nodes, initializers, x = [], [], "x"
+    for name, array in (
+        ("s", FLOATS(0.03)),
+        ("z", np.uint8(128)),
+        ("ws", FLOATS(0.0016)),
+        ("wz", np.int8(0)),
+    ):
+        initializers.append(numpy_helper.from_array(np.asarray(array), name))
+    for n in range(40):
+        weights = generator.integers(-127, 127, (16, 16, 3, 3)).astype(np.int8)
+        initializers.append(numpy_helper.from_array(weights, f"w{n}"))
+        nodes += [
+            helper.make_node("QuantizeLinear", [x, "s", "z"], [f"q{n}"]),
+            helper.make_node("DequantizeLinear", [f"q{n}", "s", "z"], [f"d{n}"]),
+            helper.make_node("DequantizeLinear", [f"w{n}", "ws", "wz"], [f"f{n}"]),
+            helper.make_node("Conv", [f"d{n}", f"f{n}"], [f"c{n}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"c{n}"], [f"r{n}"]),
+        ]
+        x = f"r{n}"
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, 16, 16]) for name in ("x", x)
+    ]
+    graph = helper.make_graph(nodes, "deep", ports[:1], ports[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert all("not compared" in note for note in checked(model, tmp_path))
 
 
 def _pictures(colour: int) -> Callable[[], list[Image.Image]]:
