@@ -73,7 +73,7 @@ def compile_onnx(
     name = destination.name
     check_options(destination, options)
     progress("read")
-    model = read_onnx(source, options.batch, options.shapes, options.warn)
+    model = read_onnx(source, options.batch, options.shapes, options.warn, options.keep_inputs)
     _tell_infinite(source, model, options)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
@@ -84,14 +84,14 @@ def compile_onnx(
         if options.calibrate is not None:
             progress("calibrate")
             computed = _quantised(source, model, metadata, options, unfinished)
-            model = read_onnx(computed)
+            model = read_onnx(computed, keep=options.keep_inputs)
         source_model = _Source(source, name, model, metadata, parameters)
         del model
         _write_pack(source_model, options, unfinished, progress)
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            again = read_onnx(computed, options.batch, options.shapes)
+            again = read_onnx(computed, options.batch, options.shapes, keep=options.keep_inputs)
             options.accept(unfinished.pack, write_reference(again, unfinished.work))
     return pack
 

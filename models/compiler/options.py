@@ -26,7 +26,8 @@ Accept = Callable[[Path, Path], None]
 class CompileOptions:
     """What the user decides.
 
-    ``batch``: what unknown first dimensions become; None: 1. ``chunk_bytes``: None takes the default for
+    ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
+    inputs, though they look like weights. ``chunk_bytes``: None takes the default for
     the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
@@ -36,6 +37,7 @@ class CompileOptions:
     version: int = 1
     batch: int | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keep_inputs: tuple[str, ...] = ()
     chunk_bytes: int | None = None
     labels: tuple[str, ...] = ()
     preprocess: Preprocess | None = None

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -90,13 +91,14 @@ class Dataset:
                 counted.update(mark.name for mark in (sample.marks or tuple)())
         return counted
 
-    def pictures(self) -> Iterator[Image.Image]:
-        """Yield the picture of each sample.
+    def pictures(self, most: int | None = None) -> Iterator[Image.Image]:
+        """Yield the picture of each sample, of ``most`` at even distances if it is given.
 
         Raises:
             SampleError: one is broken.
         """
-        for sample in self.samples():
+        step = 1 if most is None else -(-self.count // most)
+        for sample in itertools.islice(self.samples(), 0, None, step):
             yield sample.open()
 
 

@@ -1,7 +1,8 @@
 """The inputs of a model: static shapes for all, and defaults for those that a caller may leave out.
 
 Since IR version 4 an initializer that is also an input is its default. Before, every initializer had
-to be an input; exporters kept that habit for years, and nobody overrides the weights that they list.
+to be an input; exporters kept that habit for years. So a file that lists a weight of a layer lists by
+habit: whatever it lists with a value is a constant, unless it is asked for by name.
 """
 
 import math
@@ -24,14 +25,30 @@ from models.packs.records.fields import DTYPES
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16
 
-# Where operators have weights: initializers there are no one's default if all are listed as inputs.
+# Where operators have weights: no caller means to replace an initializer there.
+_ALL = tuple(range(9))
 _WEIGHTED = {
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
     "Gemm": (1, 2),
     "MatMul": (0, 1),
     "BatchNormalization": (1, 2, 3, 4),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "PRelu": (1,),
+    "LSTM": (1, 2, 3, 7),
+    "GRU": (1, 2, 3),
+    "RNN": (1, 2, 3),
+    "QuantizeLinear": _ALL,
+    "DequantizeLinear": _ALL,
+    "ConvInteger": _ALL,
+    "MatMulInteger": _ALL,
+    "QLinearConv": _ALL,
+    "QLinearMatMul": _ALL,
 }
+# What is a weight behind them was one before.
+_TURNED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _FIRST_IR_WITH_DEFAULTS = 4
 _SHOWN_OPTIONS = 3
 
@@ -39,30 +56,58 @@ _SHOWN_OPTIONS = 3
 Warn = Callable[[str], None]
 
 
-def keep_defaults(path: Path, model: onnx.ModelProto, warn: Warn) -> None:
-    """Leave those initializers among the inputs that are defaults; the others become constants."""
+def keep_defaults(
+    path: Path, model: onnx.ModelProto, warn: Warn, asked: Collection[str] = ()
+) -> None:
+    """Leave those initializers among the inputs that are defaults; the others become constants.
+
+    ``asked``: names of those that are defaults whatever they look like.
+
+    Raises:
+        OnnxError: one of ``asked`` has no value, or cannot be a default.
+    """
     held = {tensor.name: tensor for tensor in model.graph.initializer}
     listed = [value.name for value in model.graph.input if value.name in held]
-    constants = set(listed)
-    if model.ir_version >= _FIRST_IR_WITH_DEFAULTS:
-        by_habit = set(held) <= set(listed) and _has_weights(model, set(listed))
-        if not by_habit:
-            constants = {name for name in listed if not _can_be_default(held[name])}
-        if constants:
-            warn(_announcement(path, sorted(constants, key=listed.index)))
+    _check_asked(path, [name for name in listed if _can_be_default(held[name])], listed, asked)
+    if model.ir_version < _FIRST_IR_WITH_DEFAULTS or not _weights(model).isdisjoint(listed):
+        constants = set(listed)
+    else:
+        constants = {name for name in listed if not _can_be_default(held[name])}
+    constants.difference_update(asked)
+    if constants and model.ir_version >= _FIRST_IR_WITH_DEFAULTS:
+        warn(_announcement(path, [name for name in listed if name in constants]))
     kept = [value for value in model.graph.input if value.name not in constants]
     del model.graph.input[:]
     model.graph.input.extend(kept)
     model.ir_version = max(model.ir_version, _FIRST_IR_WITH_DEFAULTS)
 
 
-def _has_weights(model: onnx.ModelProto, names: set[str]) -> bool:
-    return any(
-        name in names
-        for node in model.graph.node
+def _weights(model: onnx.ModelProto) -> set[str]:
+    """Return what layers of ``model`` read as weights, some of it by way of another shape or type."""
+    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
+    found = {
+        name
+        for node in nodes
         for position, name in enumerate(node.input)
         if position in _WEIGHTED.get(node.op_type, ())
-    )
+    }
+    for node in reversed(nodes):
+        if node.op_type in _TURNED and not found.isdisjoint(node.output):
+            found.add(node.input[0])
+    return found
+
+
+def _check_asked(
+    path: Path, able: Collection[str], listed: Collection[str], asked: Collection[str]
+) -> None:
+    for name in asked:
+        if name not in listed:
+            raise OnnxError(f"{path}: {name!r} is no input with a value")
+        if name not in able:
+            raise OnnxError(
+                f"{path}: {name!r} cannot be an input with a default: at most "
+                f"{MAX_DEFAULT_BYTES >> 10} KiB of numbers can"
+            )
 
 
 def _can_be_default(tensor: TensorProto) -> bool:
@@ -75,7 +120,7 @@ def _announcement(path: Path, names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:3])
     return (
         f"{path}: {shown}{rest}: listed as input{'s' if len(names) > 1 else ''} with a default; "
-        "constant in the pack, no request can replace what it holds"
+        "constant in the pack, no request can name it (--keep-input NAME keeps one as an input)"
     )
 
 

@@ -5,7 +5,7 @@ small defaults (models/graphs/inputs.py), and weights that were checked: inside 
 references to ranges of files (models/graphs/file.py) that were there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -26,6 +26,7 @@ def read_onnx(
     batch: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     warn: Warn = lambda text: None,
+    keep: Collection[str] = (),
 ) -> onnx.ModelProto:
     """Read and validate the model in ``path`` and fix the shapes of its inputs.
 
@@ -34,9 +35,10 @@ def read_onnx(
         batch: what an unknown first dimension becomes; None: 1.
         shapes: whole shapes by input name, for inputs whose other dimensions are unknown too.
         warn: called with a line for what is taken otherwise than it says.
+        keep: inputs with a value that stay inputs, though they look like weights.
 
     Raises:
-        OnnxError: the file is missing, is not ONNX, refers to missing or outside data, has
+        OnnxError: the file is missing, is not ONNX, has no nodes, refers to missing or outside data, has
             impossible dimensions, an input whose shape stays unknown, or no use for ``batch``.
     """
     model, ranges = _parse(path)
@@ -50,8 +52,8 @@ def read_onnx(
             )
     tidy(path, model)
     lower_versions(model)
+    keep_defaults(path, model, warn, keep)
     lift_constants(model)
-    keep_defaults(path, model, warn)
     fix_inputs(path, model, batch, shapes or {})
     return model
 
@@ -63,10 +65,14 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
         raise OnnxError(f"{path}: {exc.strerror or exc}") from exc
     except (DecodeError, ValueError) as exc:
         raise OnnxError(f"{path}: not an ONNX model ({exc})") from exc
-    if not model.ir_version or not model.graph.node:
-        raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no nodes)")
+    if not model.ir_version or not model.HasField("graph"):
+        raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no graph)")
     if not model.graph.output:
         raise OnnxError(f"{path}: the graph has no outputs")
+    if not model.graph.node:
+        raise OnnxError(
+            f"{path}: the graph has no nodes: its outputs are its inputs or constants, nothing is computed"
+        )
     return model, ranges
 
 

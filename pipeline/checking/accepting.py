@@ -1,8 +1,10 @@
 """What a finished pack must stand before anyone sees it: a run beside its source, on its device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
+
+from PIL import Image
 
 from models.packs.pack import read_pack
 from models.packs.target import Target
@@ -12,9 +14,16 @@ from pipeline.devices.find import open_device
 
 
 def checker(
-    source: Path, target: Target, warn: Callable[[str], None], progress: Progress
+    source: Path,
+    target: Target,
+    warn: Callable[[str], None],
+    progress: Progress,
+    pictures: Callable[[], Iterable[Image.Image]] | None = None,
 ) -> Callable[[Path, Path], None]:
-    """Return what compares a finished pack with ``source``; ``warn`` is told what cannot be compared."""
+    """Return what compares a finished pack with ``source``; ``warn`` is told what cannot be compared.
+
+    ``pictures``: as for ``check_pack``.
+    """
 
     def accept(folder: Path, reference: Path) -> None:
         from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
@@ -25,7 +34,9 @@ def checker(
             except DeviceError as exc:
                 device = None
                 warn(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(read_pack(folder), Reference(reference, source), device, progress)
+            notes = check_pack(
+                read_pack(folder), Reference(reference, source), device, progress, pictures
+            )
         for note in notes:
             warn(f"{source}: {note}")
 

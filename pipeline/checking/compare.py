@@ -39,11 +39,6 @@ def tolerance_of(traits: Traits, store: Store = "fp32") -> Tolerance:
     return Tolerance(max(_HALF if traits.half else _FLOAT, stored))
 
 
-def loses_bits(store: Store) -> bool:
-    """Return whether weights stored so are others than those of the source."""
-    return store in _STORED
-
-
 def largest_error(got: Arrays, expected: Arrays) -> float:
     """Return by how much floats differ at most, as a part of the largest of their output."""
     return max((_error(got[name], array) for name, array in expected.items()), default=0.0)
@@ -55,7 +50,13 @@ def _error(got: NDArray[Any], expected: NDArray[Any]) -> float:
     one, other = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(one) & np.isfinite(other)
     largest = float(np.abs(other[finite]).max(initial=0))
-    return float(np.abs((one - other)[finite]).max(initial=0)) / max(largest, _LEAST_SCALE)
+    return _farthest(one[finite], other[finite]) / max(largest, _LEAST_SCALE)
+
+
+def _farthest(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return by how much finite numbers differ at most; infinite where no float64 holds it."""
+    with np.errstate(over="ignore"):
+        return float(np.abs(one - other).max(initial=0))
 
 
 def difference(got: Arrays, expected: Arrays, tolerance: Tolerance) -> str:
@@ -80,7 +81,7 @@ def _difference(got: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance)
     if not np.isfinite(one[finite]).all():
         return "has NaN or infinite values"
     largest = float(np.abs(other[finite]).max(initial=0))
-    off = float(np.abs(one[finite] - other[finite]).max(initial=0))
+    off = _farthest(one[finite], other[finite])
     if off <= tolerance.fraction * max(largest, _LEAST_SCALE):
         return ""
     return f"is off by {off:.3g}, where its largest value is {largest:.3g}"

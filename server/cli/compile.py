@@ -1,6 +1,7 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,7 +15,7 @@ from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.ports import Port
-from models.packs.records.spans import Store
+from models.packs.records.spans import Store, loses_bits
 from models.packs.same_spans import shared_bytes
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
@@ -30,29 +31,21 @@ from server.cli.printing.output import print_json, say, suggest, warn
 from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budgets
-from server.settings.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
+# Pictures of --calibrate on which is measured what --store costs.
+_MEASURED = 8
 #: What --store takes.
 STORES: tuple[Store, ...] = get_args(Store)
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for text in texts:
-        name, _, dims = text.rpartition("=")
-        try:
-            shapes[name] = tuple(int(dim) for dim in dims.split(","))
-        except ValueError:
-            shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 0:
-            raise typer.BadParameter(f"{text!r} is not NAME=1,3,224,224", param_hint="--shape")
-        if 0 in shapes[name]:
-            raise typer.BadParameter(
-                f"{text!r}: a dimension of 0 has no values", param_hint="--shape"
-            )
-    return shapes
+    try:
+        return parse_shapes(texts)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
 def compile_(
@@ -71,6 +64,13 @@ def compile_(
         int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
     ] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
+    keep_input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An input with a value that requests may replace, though it looks like a weight.",
+        ),
+    ] = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],
@@ -82,7 +82,9 @@ def compile_(
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="int8: pictures like those to come, of any size; a hundred do."
+            metavar="DIR",
+            help="Pictures like those to come, of any size. --precision int8: a hundred do; "
+            "--store fp16, bf16, int8: what it costs is measured on eight of them.",
         ),
     ] = None,
     target: Annotated[
@@ -116,8 +118,12 @@ def compile_(
     store = store or "fp32"
     if store not in STORES:
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
-    if (precision == "int8") != (calibrate is not None):
-        raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
+    if precision == "int8" and calibrate is None:
+        raise typer.BadParameter("--precision int8 needs --calibrate DIR")
+    if calibrate is not None and precision != "int8" and not (loses_bits(store) and check):
+        raise typer.BadParameter(
+            "--calibrate DIR goes with --precision int8, or with --store fp16, bf16 or int8 and its check"
+        )
     pictures = read_folder(calibrate) if calibrate else None
     if pictures:
         pictures.check_pictures()
@@ -127,6 +133,7 @@ def compile_(
         version=version,
         batch=batch,
         shapes=_shapes(shape or []),
+        keep_inputs=tuple(keep_input or ()),
         chunk_bytes=size(chunk, "--chunk"),
         labels=read_labels(labels) if labels else (),
         preprocess=read_preprocess(preprocess) if preprocess else None,
@@ -134,13 +141,15 @@ def compile_(
         scores=scores,  # type: ignore[arg-type]
         force=force,
         target=compiled_for,
-        calibrate=pictures.pictures if pictures else None,
+        calibrate=pictures.pictures if pictures and precision == "int8" else None,
         measure=device_measure(compiled_for),
         warn=warnings.append,
         store=store,
     )
     with steps(f"compiling {source.name}") as progress:
-        accept = checker(source, compiled_for, warnings.append, progress) if check else None
+        measured = partial(pictures.pictures, _MEASURED) if pictures else None
+        judge = checker(source, compiled_for, warnings.append, progress, measured)
+        accept = judge if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     pack = read_pack(folder)
     summary = summary_of(pack, open_named(context, "cpu"))

@@ -50,7 +50,8 @@ class Expected:
         try:
             return slots(self._settings.repository, name)
         except OSError as exc:
-            raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
+            where = f"{exc.filename}: " if exc.filename else ""
+            raise NotServingError(f"model {name!r}: {where}{exc.strerror or exc}") from exc
 
     def set_aside(self, activations: Activations) -> None:
         """Take the memory of requests out of the budget, before models share the rest; blocks.

@@ -133,8 +133,9 @@ def judge(
 
 
 def _found(folder: Path, device: Device) -> Found:
-    numbers = tuple(path.name for path in versions(folder))
+    numbers: tuple[str, ...] = ()
     try:
+        numbers = tuple(path.name for path in versions(folder))
         pack = open_pack(folder, device.target)
         profile, profile_fault = _profile(pack, device)
         if profile is not None:

@@ -1,6 +1,7 @@
-"""Sizes as people write them: 256MiB, 24 MB, 4194304."""
+"""Sizes as people write them: 256MiB, 24 MB, 4194304; shapes of inputs: data=1,3,224,224."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
@@ -37,6 +38,27 @@ def parse_size(text: str) -> int:
         number = text.strip()
         raise ValueError(f"{text!r} has no unit; write {number}MiB, {number}KiB or {number}B")
     return n_bytes
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that ``texts`` give inputs, by name.
+
+    Raises:
+        ValueError: one is not NAME=1,3,224,224, or has no values.
+    """
+    shapes = {}
+    for text in texts:
+        name, _, dims = text.rpartition("=")
+        try:
+            shape = tuple(int(dim) for dim in dims.split(","))
+        except ValueError:
+            shape = ()
+        if not name or not shape or min(shape) < 0:
+            raise ValueError(f"{text!r} is not NAME=1,3,224,224")
+        if 0 in shape:
+            raise ValueError(f"{text!r}: a dimension of 0 has no values")
+        shapes[name] = shape
+    return shapes
 
 
 def format_size(n_bytes: int) -> str:

@@ -64,7 +64,7 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
 def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Aliases:
     """Return ``aliases`` with what ``nodes`` make, operators on elements, over operands that die there."""
     parents = dict(aliases.parents)
-    found = Aliases(parents, aliases.elided)
+    storage = Storage(graph, aliases)
     maker = {name: index for index, node in enumerate(graph.nodes) for name in made(node)}
     for index in nodes:
         node = graph.nodes[index]
@@ -74,26 +74,72 @@ def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Alias
         operands = [name for name in reads(node) if name in graph.values]
         # What was made last is what regions make and use up at once.
         for name in sorted(operands, key=lambda each: -maker.get(each, -1)):
-            others = {found.root(each) for each in operands if each != name}
+            others = {each for each in operands if each != name}
             if (
                 result == graph.values[name]
                 and result.n_bytes >= _LEAST_BYTES
                 and node.output[0] not in parents
-                and found.root(name) not in others
-                and dies(graph, found, name, index + 1)
+                and storage.names(name).isdisjoint(others)
+                and storage.dies(name, index + 1)
             ):
                 parents[node.output[0]] = (name, 0)
+                storage.join(node.output[0], name)
                 break
-    return found
+    return Aliases(parents, aliases.elided)
 
 
-def dies(graph: Graph, aliases: Aliases, name: str, end: int) -> bool:
-    """Return whether nothing from node ``end`` on reads memory that ``name`` lies in."""
-    root = aliases.root(name)
-    sharing = {other for other in graph.values if aliases.root(other) == root}
-    if root in graph.inputs or not sharing.isdisjoint(graph.outputs):
-        return False
-    return all(sharing.isdisjoint(reads(node)) for node in graph.nodes[end:])
+@dataclass
+class _Place:
+    """``names`` lie in the same memory; ``last``: the last node that reads it, -1: none does."""
+
+    names: set[str]
+    last: int
+    is_input: bool
+    is_output: bool
+
+
+class Storage:
+    """Which values of ``graph`` lie in the same memory, and until when it is read."""
+
+    def __init__(self, graph: Graph, aliases: Aliases) -> None:
+        inputs, outputs = set(graph.inputs), set(graph.outputs)
+        self._places = {
+            name: _Place(
+                {name},
+                max(graph.readers.get(name, ()), default=-1),
+                name in inputs,
+                name in outputs,
+            )
+            for name in graph.values
+        }
+        for name, (parent, _) in aliases.parents.items():
+            self.join(name, parent)
+
+    def join(self, name: str, other: str) -> None:
+        """Note that ``name`` lies in the memory of ``other``."""
+        less, more = sorted(
+            (self._places[name], self._places[other]), key=lambda place: len(place.names)
+        )
+        if less is more:
+            return
+        more.names |= less.names
+        more.last = max(more.last, less.last)
+        more.is_input |= less.is_input
+        more.is_output |= less.is_output
+        self._places.update(dict.fromkeys(less.names, more))
+
+    def names(self, name: str) -> set[str]:
+        """Return the values in the memory of ``name``."""
+        return self._places[name].names
+
+    def ends(self, name: str, end: int) -> bool:
+        """Return whether the memory of ``name`` is no output and not read from node ``end`` on."""
+        place = self._places[name]
+        return place.last < end and not place.is_output
+
+    def dies(self, name: str, end: int) -> bool:
+        """Return whether it ends so and is no input."""
+        return self.ends(name, end) and not self._places[name].is_input
 
 
 def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -136,25 +182,17 @@ class _Sum:
 
 def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
     """Let a convolution with a sum write over what it adds where its storage is dead afterwards."""
-    readers = graph.readers()
-    storage: dict[str, set[str]] = {}
-    for name in graph.values:
-        storage.setdefault(aliases.root(name), set()).add(name)
+    storage = Storage(graph, aliases)
     for item in _sums(graph, fused):
-        shared = storage.get(aliases.root(item.addend), set())
-        dead = all(
-            name not in graph.outputs
-            and all(reader <= item.last for reader in readers.get(name, ()))
-            for name in shared
-        )
-        apart = not (shared & item.others)
-        fits = item.addend in graph.values and (
-            graph.values[item.addend].n_bytes == graph.values[item.result].n_bytes
-        )
-        if dead and apart and fits and item.result not in aliases.parents:
+        if (
+            item.addend in graph.values
+            and graph.values[item.addend].n_bytes == graph.values[item.result].n_bytes
+            and storage.ends(item.addend, item.last + 1)
+            and storage.names(item.addend).isdisjoint(item.others)
+            and item.result not in aliases.parents
+        ):
             aliases.parents[item.result] = (item.addend, 0)
-            moved = storage.pop(item.result, {item.result})
-            storage[aliases.root(item.addend)] |= moved
+            storage.join(item.result, item.addend)
 
 
 def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:

@@ -63,7 +63,7 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
 
 def _fusions(graph: Graph) -> dict[int, Fusion]:
     """Return the fusions of ``graph`` by first node; no two have a node in common."""
-    readers = graph.readers()
+    readers = graph.readers
     taken = {index for region in graph.regions for index in range(region.first, region.end)}
     kept = {*graph.outputs, *(name for index in taken for name in reads(graph.nodes[index]))}
     found: dict[int, Fusion] = {}

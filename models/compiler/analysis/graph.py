@@ -1,5 +1,6 @@
 """The optimised graph as the compiler sees it: nodes in execution order over named values."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +66,13 @@ class Graph:
 
     def region(self, index: int) -> Region | None:
         """Return the region of node ``index``."""
-        return next((region for region in self.regions if index in region), None)
+        return self._region_of.get(index)
+
+    @functools.cached_property
+    def _region_of(self) -> dict[int, Region]:
+        return {
+            index: region for region in self.regions for index in range(region.first, region.end)
+        }
 
     def is_weight(self, name: str) -> bool:
         """Return whether ``name`` is a constant that lives in weights.bin."""
@@ -90,8 +97,9 @@ class Graph:
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
 
-    def readers(self) -> dict[str, list[int]]:
-        """Return, for each value and constant, the indices of the nodes that read it, ascending."""
+    @functools.cached_property
+    def readers(self) -> Mapping[str, list[int]]:
+        """For each value and constant the indices of the nodes that read it, ascending."""
         readers: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for name in dict.fromkeys(reads(node)):

@@ -7,7 +7,7 @@ bottleneck's expansion, its largest tensor, then never exists. The factors of a 
 on all channels: groups run up to their means first, and again when the factors are there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,12 +68,13 @@ def find_bottlenecks(
     """
     if block == 1:
         return
-    readers = graph.readers()
+    readers = graph.readers
     on_rows = {row.index: row for row in rows.nodes}
+    sources = frozenset(name for row in rows.nodes for name, _ in row.inputs)
     least = _LEAST_PART * max((value.n_bytes for value in graph.values.values()), default=0)
     for index, node in enumerate(graph.nodes):
         if index in on_rows and _is_pointwise(graph, index):
-            walk = _Walk(graph, on_rows, readers, elided, index)
+            walk = _Walk(graph, on_rows, sources, readers, elided, index)
             found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
             if found is not None and _is_worth_it(graph, found, least):
                 yield found
@@ -136,12 +137,14 @@ def _is_conv(graph: Graph, index: int) -> bool:
 class _Walk:
     """Goes back from the node ``last`` as long as each node makes channels that only this part reads.
 
-    ``inner``: what is still to be made for each group; ``gate``: what factors are still to be made of.
+    ``sources``: what operators on rows read. ``inner``: what is still to be made for each group;
+    ``gate``: what factors are still to be made of.
     """
 
     graph: Graph
-    on_rows: dict[int, RowNode]
-    readers: dict[str, list[int]]
+    on_rows: Mapping[int, RowNode]
+    sources: frozenset[str]
+    readers: Mapping[str, list[int]]
     elided: frozenset[int]
     last: int
     inner: set[str] = field(default_factory=set)
@@ -270,9 +273,7 @@ class _Walk:
 
     def _has_rows(self, name: str) -> bool:
         shape = self.graph.array(name).shape
-        return len(shape) == 4 and any(
-            name == source for row in self.on_rows.values() for source, _ in row.inputs
-        )
+        return len(shape) == 4 and name in self.sources
 
     def _with_gate(self, operators: Sequence[GroupNodes]) -> Iterator[GroupNodes]:
         """Yield ``operators`` with that of the factors, which runs before they are needed."""

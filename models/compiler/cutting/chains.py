@@ -6,10 +6,10 @@ them can share it, since an operator on elements may write over what it reads.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import IN_PLACE, Aliases, dies
+from models.compiler.analysis.alias import IN_PLACE, Aliases, Storage
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.optimising.blocked import POINTWISE
@@ -53,11 +53,15 @@ def place_chains(
     """Return ``graph`` with values inside chains as small as a slice, and ``aliases`` that share them."""
     values = dict(graph.values)
     parents = dict(aliases.parents)
+    storage = Storage(graph, aliases)
     for chain in chains.values():
         for name in chain.inner:
             size = _slice_elements(chain, values[name].n_bytes)
             values[name] = replace(values[name], shape=(size,))
-        parents.update(_shared(graph, Aliases(parents, aliases.elided), chain))
+        shared = _shared(graph, parents, storage, chain)
+        parents.update(shared)
+        for name, (parent, _) in shared.items():
+            storage.join(name, parent)
     return replace(graph, values=values), Aliases(parents, aliases.elided)
 
 
@@ -97,7 +101,7 @@ class _Finder:
     def __init__(self, graph: Graph, aliases: Aliases) -> None:
         self._graph = graph
         self._aliases = aliases
-        self._readers = graph.readers()
+        self._readers = graph.readers
         parents = {parent for parent, _ in aliases.parents.values()}
         self._pinned = {*graph.outputs, *aliases.parents, *parents}
 
@@ -153,11 +157,13 @@ class _Finder:
         return outside.isdisjoint(root(name) for name in computed)
 
 
-def _shared(graph: Graph, aliases: Aliases, chain: Chain) -> dict[str, tuple[str, int]]:
+def _shared(
+    graph: Graph, placed: Collection[str], storage: Storage, chain: Chain
+) -> dict[str, tuple[str, int]]:
     """Return parents for what the chain makes: memory of what nothing can read any more.
 
-    ONNX Runtime orders nodes by what they read and nothing else: other readers of the memory must be
-    among those that a node depends on.
+    ``placed``: what lies in another value already. ONNX Runtime orders nodes by what they read and nothing
+    else: other readers of the memory must be among those that a node depends on.
     """
     nodes = {index: graph.nodes[index] for index in range(chain.first, chain.end)}
     maker = {made(node)[0]: index for index, node in nodes.items()}
@@ -172,15 +178,13 @@ def _shared(graph: Graph, aliases: Aliases, chain: Chain) -> dict[str, tuple[str
     taken: set[str] = set()
     for index, node in nodes.items():
         result = made(node)[0]
-        if result in aliases.parents or node.op_type not in IN_PLACE:
+        if result in placed or node.op_type not in IN_PLACE:
             continue
         for name in reads(node):
             ours = (
                 name in chain.inner
                 if result in chain.inner
-                else name in graph.values
-                and name not in maker
-                and dies(graph, aliases, name, chain.end)
+                else name in graph.values and name not in maker and storage.dies(name, chain.end)
             )
             if ours and name not in taken and readers[name] <= before[index]:
                 parents[result] = (name, 0)

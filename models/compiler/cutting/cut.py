@@ -39,7 +39,7 @@ def cut(
     ``fused``: by first node. ``alike``: whether two pieces run in the same place, or may not be merged.
     ``starts``: nodes that are the first of their piece.
     """
-    cutter = _Cutter(graph, aliases)
+    cutter = Cutter(graph, aliases)
 
     def apart(layer: range) -> list[CutPiece]:
         """Return the pieces of ``layer`` and on that no other node joins; none: it may be merged."""
@@ -70,19 +70,14 @@ def cut(
     return [*pieces, *pending]
 
 
-def whole(graph: Graph, aliases: Aliases, index: int, last: int | None = None) -> CutPiece:
-    """Return node ``index`` as a piece of its own, with those up to ``last`` if it is given."""
-    return _Cutter(graph, aliases).whole(index, (index if last is None else last) + 1)
-
-
-class _Cutter:
+class Cutter:
     """Makes pieces of whole nodes."""
 
     def __init__(self, graph: Graph, aliases: Aliases) -> None:
         self._graph = graph
         self._aliases = aliases
         self._elided = aliases.elided
-        self._readers = graph.readers()
+        self._readers = graph.readers
         children = {parent for parent, _ in aliases.parents.values()}
         self._pinned = set(aliases.parents) | children | set(graph.outputs)
 

@@ -1,5 +1,6 @@
 """Partition a graph into pieces that ONNX Runtime accepts."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from models.compiler.cutting.bottleneck_graphs import group_graphs
 from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks
 from models.compiler.cutting.chains import find_chains, place_chains
 from models.compiler.cutting.chunks import alternatives
-from models.compiler.cutting.cut import cut, whole
+from models.compiler.cutting.cut import Cutter, cut
 from models.compiler.cutting.equality import Equality
 from models.compiler.cutting.pieces import serialise, serialise_rows
 from models.compiler.cutting.quantised_groups import edges as quantised_edges
@@ -59,6 +60,47 @@ class Partition:
     tile_graphs: list[int | None] = field(default_factory=list)
     bottlenecks: list[FoundBottleneck] = field(default_factory=list)
     group_graphs: list[list[list[int]]] = field(default_factory=list)
+
+    def numbers(self, serialised: Sequence[bytes], pieces: Sequence[CutPiece]) -> list[int]:
+        """Return the positions of ``serialised``, which ``pieces`` are, in ``graphs``; add new ones."""
+        for data, piece in zip(serialised, pieces, strict=True):
+            self.graphs.setdefault(data, piece)
+            self._positions.setdefault(data, len(self._positions))
+        return [self._positions[data] for data in serialised]
+
+    def whole(self, first: int, last: int) -> CutPiece:
+        """Return the nodes from ``first`` to ``last`` as a piece of its own."""
+        return self._cutter.whole(first, last + 1)
+
+    def pieces_of(self, node: int) -> range:
+        """Return the numbers of the pieces that have ``node``; none where it has no kernel."""
+        return range(0) if node in self.aliases.elided else self._pieces_of[node]
+
+    def is_whole(self, nodes: range) -> bool:
+        """Return whether some pieces have ``nodes`` and no others."""
+        first, last = self._pieces_of.get(nodes.start), self._pieces_of.get(nodes.stop - 1)
+        if first is None or last is None:
+            return False
+        return (
+            self.pieces[first.start].first_node == nodes.start
+            and self.pieces[last.stop - 1].end_node == nodes.stop
+        )
+
+    @functools.cached_property
+    def _positions(self) -> dict[bytes, int]:
+        return {data: position for position, data in enumerate(self.graphs)}
+
+    @functools.cached_property
+    def _cutter(self) -> Cutter:
+        return Cutter(self.graph, self.aliases)
+
+    @functools.cached_property
+    def _pieces_of(self) -> dict[int, range]:
+        found: dict[int, range] = {}
+        for number, piece in enumerate(self.pieces):
+            for node in range(piece.first_node, piece.end_node):
+                found[node] = range(found.get(node, range(number, number)).start, number + 1)
+        return found
 
     def layers(self) -> dict[int, range]:
         """Return the nodes of each layer by its first: one, or several that are fused."""
@@ -150,18 +192,8 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     parts = Partition(
         graph, aliases, pieces, {}, [], fused=fused, rows=rows, bottlenecks=bottlenecks
     )
-    parts.graph_of.extend(_numbers(parts.graphs, serialised, pieces))
+    parts.graph_of.extend(parts.numbers(serialised, pieces))
     return parts
-
-
-def _numbers(
-    graphs: dict[bytes, CutPiece], serialised: Sequence[bytes], pieces: Sequence[CutPiece]
-) -> list[int]:
-    """Return the positions of ``serialised`` in ``graphs``; new ones are added."""
-    for data, piece in zip(serialised, pieces, strict=True):
-        graphs.setdefault(data, piece)
-    positions = {data: position for position, data in enumerate(graphs)}
-    return [positions[data] for data in serialised]
 
 
 def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
@@ -188,7 +220,7 @@ def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
             [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
             list(zip(alternative.pieces, serialised, strict=True)),
         ):
-            numbers = _numbers(parts.graphs, serialised, alternative.pieces)
+            numbers = parts.numbers(serialised, alternative.pieces)
             parts.alternatives.append(alternative)
             parts.alternative_graphs.append(numbers)
 
@@ -220,12 +252,12 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
     ]
     found.nodes[:] = [row for row, _, _ in kept]
     for row, *both in kept:
-        for item in both:
-            if item is not None:
-                parts.graphs.setdefault(item, whole(parts.graph, parts.aliases, row.index))
-    positions = {item: position for position, item in enumerate(parts.graphs)}
-    parts.row_graphs.extend(None if item is None else positions[item] for _, item, _ in kept)
-    parts.tile_graphs.extend(None if tile is None else positions[tile] for _, _, tile in kept)
+        numbers = [
+            None if item is None else parts.numbers([item], [parts.whole(row.index, row.index)])[0]
+            for item in both
+        ]
+        parts.row_graphs.append(numbers[0])
+        parts.tile_graphs.append(numbers[1])
 
 
 def _add_bottlenecks(parts: Partition, load: Load) -> None:
@@ -234,8 +266,7 @@ def _add_bottlenecks(parts: Partition, load: Load) -> None:
     kept = []
     for found in parts.bottlenecks:
         nodes = range(found.first_node, found.end_node)
-        own = [piece for piece in parts.pieces if piece.first_node in nodes]
-        if not own or own[0].first_node != nodes.start or own[-1].end_node != nodes.stop:
+        if not parts.is_whole(nodes):
             continue
         graphs = list(group_graphs(parts.graph, found, parts.aliases.elided))
         for data in (data for each in graphs for data in each):
@@ -243,13 +274,10 @@ def _add_bottlenecks(parts: Partition, load: Load) -> None:
                 accepted[data] = _error(data, load) is None
         if all(accepted[data] for each in graphs for data in each):
             kept.append(found)
-            own = [
-                whole(parts.graph, parts.aliases, item.nodes[0], item.nodes[-1])
-                for item in found.operators
-            ]
+            own = [parts.whole(item.nodes[0], item.nodes[-1]) for item in found.operators]
             parts.group_graphs.append(
                 [
-                    _numbers(parts.graphs, each, [piece] * len(each))
+                    parts.numbers(each, [piece] * len(each))
                     for each, piece in zip(graphs, own, strict=True)
                 ]
             )
@@ -277,9 +305,7 @@ def _refused(
     found = []
     for index in range(piece.first_node, piece.end_node):
         if index not in parts.aliases.elided:
-            alone = serialise(
-                parts.graph, whole(parts.graph, parts.aliases, index), parts.aliases.elided
-            )
+            alone = serialise(parts.graph, parts.whole(index, index), parts.aliases.elided)
             found.append((made(parts.graph.nodes[index])[0], _error(alone, load)))
     guilty = [(key, reason) for key, reason in found if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"

@@ -61,7 +61,7 @@ class _Walk:
     def __init__(self, graph: Graph, most_weights: int | None) -> None:
         self._graph = graph
         self._most = most_weights
-        self._readers = graph.readers()
+        self._readers = graph.readers
 
     def end(self, index: int) -> int | None:
         """Return where the group that begins with node ``index`` ends; None: there is none."""

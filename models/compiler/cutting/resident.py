@@ -1,6 +1,6 @@
 """Resident pieces: a region of the graph as one ONNX model that keeps its weights and its names."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 import onnx
@@ -18,14 +18,16 @@ from models.packs.records.pieces import Resident
 _MAX_BYTES = (1 << 31) - (1 << 20)
 
 
-def resident_piece(graph: Graph, region: Region, kept: Iterable[str]) -> CutPiece:
+def resident_piece(graph: Graph, region: Region, kept: Collection[str]) -> CutPiece:
     """Return the piece of ``region``; it gives those of its values that are ``kept`` or read outside."""
     nodes = graph.nodes[region.first : region.end]
     computed = dict.fromkeys(name for node in nodes for name in made(node))
     read = dict.fromkeys(name for node in nodes for name in reads(node))
-    wanted = {*kept, *graph.outputs}
-    outside = [*graph.nodes[: region.first], *graph.nodes[region.end :]]
-    wanted.update(name for node in outside for name in reads(node))
+
+    def is_wanted(name: str) -> bool:
+        outside = (reader not in region for reader in graph.readers.get(name, ()))
+        return name in kept or name in graph.outputs or any(outside)
+
     inputs = [
         name
         for name in read
@@ -35,7 +37,7 @@ def resident_piece(graph: Graph, region: Region, kept: Iterable[str]) -> CutPiec
         region.first,
         region.end,
         {name: Slice(name, graph.array(name).shape) for name in inputs},
-        {name: Slice(name, graph.array(name).shape) for name in computed if name in wanted},
+        {name: Slice(name, graph.array(name).shape) for name in computed if is_wanted(name)},
         (),
         region=region,
     )

@@ -80,7 +80,7 @@ class _Finder:
         self.found = RowGraph()
         self._graph = graph
         self._layouts = RowLayouts(graph, block)
-        self._readers = graph.readers()
+        self._readers = graph.readers
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]

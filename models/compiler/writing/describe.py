@@ -185,7 +185,7 @@ class RowDescriber:
     def _value(
         self, name: str, node: int | None, parts: tuple[tuple[str, int, int], ...]
     ) -> RowValue:
-        own = [] if node is None else self._pieces(node)
+        own = range(0) if node is None else self.parts.pieces_of(node)
         return RowValue(
             name=name,
             dtype=self.parts.graph.array(name).dtype,
@@ -200,13 +200,6 @@ class RowDescriber:
             end_piece=own[-1] + 1 if own else 0,
         )
 
-    def _pieces(self, node: int) -> list[int]:
-        """Return the pieces that have the node ``node``; none where it has no kernel."""
-        if node in self.parts.aliases.elided:
-            return []
-        numbered = enumerate(self.parts.pieces)
-        return [number for number, item in numbered if item.first_node <= node < item.end_node]
-
     def operators(self) -> tuple[RowOperator, ...]:
         """Return the records of the operators that have a kernel."""
         graphs = zip(self.parts.row_graphs, self.parts.tile_graphs, strict=True)
@@ -220,7 +213,7 @@ class RowDescriber:
         return {name: position for position, name in enumerate(self.parts.rows.planes)}
 
     def _operator(self, row: RowNode, graph: int, tile: int | None) -> RowOperator:
-        own = self._pieces(row.index)
+        own = self.parts.pieces_of(row.index)
         columns = [window for _, window in row.inputs] if tile is None else row.columns
         return RowOperator(
             graph=graph,
@@ -259,9 +252,7 @@ def layer_records(parts: Partition) -> tuple[Layer, ...]:
             continue
         end = parts.fused[index].end if index in parts.fused else index + 1
         nodes = graph.nodes[index:end]
-        own = [
-            i for i, piece in enumerate(parts.pieces) if piece.first_node <= index < piece.end_node
-        ]
+        own = parts.pieces_of(index)
         layers.append(
             Layer(
                 name=label(nodes[0]),

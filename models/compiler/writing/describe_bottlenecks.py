@@ -1,11 +1,12 @@
 """Describe the bottlenecks of a partition for the manifest."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes, GroupTensor
-from models.compiler.cutting.cut import inner_bytes, whole
+from models.compiler.cutting.cut import inner_bytes
 from models.compiler.cutting.layout import Layout
 from models.compiler.cutting.partition import Partition
 from models.graphs.nodes import made
@@ -26,9 +27,10 @@ class BottleneckDescriber:
         return tuple(self._bottleneck(found, graphs) for found, graphs in numbered)
 
     def _bottleneck(self, found: FoundBottleneck, graphs: list[list[int]]) -> Bottleneck:
-        nodes = range(found.first_node, found.end_node)
         own = [
-            number for number, piece in enumerate(self.parts.pieces) if piece.first_node in nodes
+            number
+            for node in range(found.first_node, found.end_node)
+            for number in self.parts.pieces_of(node)
         ]
         makers = {item.output: number for number, item in enumerate(found.operators)}
         return Bottleneck(
@@ -43,14 +45,14 @@ class BottleneckDescriber:
             output=self._row_values[found.operators[-1].output],
         )
 
-    @property
+    @functools.cached_property
     def _row_values(self) -> Mapping[str, int]:
         return {name: position for position, name in enumerate(self.parts.rows.planes)}
 
     def _operator(
         self, item: GroupNodes, graphs: tuple[int, ...], makers: Mapping[str, int]
     ) -> GroupOperator:
-        piece = whole(self.parts.graph, self.parts.aliases, item.nodes[0], item.nodes[-1])
+        piece = self.parts.whole(item.nodes[0], item.nodes[-1])
         return GroupOperator(
             kind=item.kind,
             graphs=graphs,
@@ -77,10 +79,11 @@ class BottleneckDescriber:
     def _weights(self, name: str, item: GroupNodes) -> Operand:
         array = self.parts.graph.array(name)
         spans = (
-            span
-            for piece, span in zip(self.parts.pieces, self.layout.span_of, strict=True)
-            if any(piece.first_node <= index < piece.end_node for index in item.nodes)
-            and any(part.name == name for part in (*piece.weights, *piece.shared_weights))
+            self.layout.span_of[number]
+            for index in item.nodes
+            for number in self.parts.pieces_of(index)
+            for piece in [self.parts.pieces[number]]
+            if any(part.name == name for part in (*piece.weights, *piece.shared_weights))
         )
         index, offset = self.layout.locate(Slice(name, array.shape), next(spans, None))
         return Operand(

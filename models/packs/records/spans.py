@@ -18,6 +18,11 @@ PlaneBits = Literal[0, 1, 2, 3, 4, 8]
 Store = Literal["fp32", "fp16", "bf16", "int8", "lossless"]
 
 
+def loses_bits(store: Store) -> bool:
+    """Return whether weights stored so are others than those of the source."""
+    return store in ("fp16", "bf16", "int8")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord(Record):
     """A file of the pack; ``checksum`` is None for weights.bin, whose spans have their own."""

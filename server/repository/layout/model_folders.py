@@ -1,7 +1,12 @@
-"""Which folders of a repository are models: those with versions in them, whatever these hold."""
+"""Which folders of a repository are models: those with versions in them, whatever these hold.
+
+A folder that may not be looked into counts as one where its name could be a model's: that it cannot be
+served is said, where a model that is silently missing would be looked for in vain.
+"""
 
 from pathlib import Path
 
+from models.packs.names import is_model_name
 from models.packs.pack import versions
 from server.errors import NotFoundError
 from server.repository.layout.presence import is_folder
@@ -34,5 +39,5 @@ def folder_of(root: Path, name: str) -> Path | None:
 def _has_versions(folder: Path) -> bool:
     try:
         return bool(versions(folder))
-    except OSError:  # of others: a disk has lost+found, where nobody may look
-        return False
+    except OSError:  # a disk has lost+found, too
+        return is_model_name(folder.name)

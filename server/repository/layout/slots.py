@@ -53,11 +53,12 @@ def slots(root: Path, model: str) -> list[Slot]:
     folder = folder_of(root, model)
     if folder is None:
         raise NotFoundError(f"model {shown(model)}: not in the repository")
+    there = versions(folder)
     config = read_model_config(folder)
     beside = look([folder / FILE, *(folder / file for file in config.label_files.values())])
     if (folder / "manifest.json").exists():  # a pack as such, without a folder for its version
         return [Slot(model, model, folder, config, beside + look_at_pack(folder))]
-    found = _wanted(folder, config)
+    found = _wanted(folder, there, config)
     several = serves_several(config.policy)
     return [
         Slot(
@@ -69,9 +70,8 @@ def slots(root: Path, model: str) -> list[Slot]:
     ]
 
 
-def _wanted(folder: Path, config: ModelConfig) -> list[Path]:
-    """Return the folders of the versions that are served."""
-    there = versions(folder)
+def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Path]:
+    """Return those of ``there``, the folders of versions in ``folder``, that are served."""
     if not there:
         raise PackError(f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
     # One without a manifest is being copied there.

@@ -13,8 +13,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,10 @@ _NICE = 10
 
 @dataclass(frozen=True)
 class Task:
-    """``source``: the file; ``destination``: FOLDER/NAME, to hold version 1; ``server``: its process."""
+    """``source``: the file; ``destination``: FOLDER/NAME, to hold version 1; ``server``: its process.
+
+    ``shapes``: of inputs, whole, by name.
+    """
 
     source: str
     destination: str
@@ -35,6 +38,7 @@ class Task:
     memory_bytes: int
     cpu_seconds: int
     server: int
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return it as the argument of the process."""
@@ -116,6 +120,7 @@ def _compile(task: Task) -> Path:
     source, target = Path(task.source), named_target(task.target)
     options = CompileOptions(
         target=target,
+        shapes={name: tuple(shape) for name, shape in task.shapes.items()},
         measure=device_measure(target),
         warn=_warn,
         accept=checker(source, target, _warn, _step),

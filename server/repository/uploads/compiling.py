@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,12 @@ class Compiler:
         self._limits = limits
         self._command = tuple(command)
 
-    async def compiled(self, source: Path, destination: Path) -> AsyncGenerator[dict[str, Any]]:
+    async def compiled(
+        self, source: Path, destination: Path, shapes: Mapping[str, tuple[int, ...]]
+    ) -> AsyncGenerator[dict[str, Any]]:
         """Compile ``source`` into ``destination``/1; yield the steps and warnings on the way.
+
+        ``shapes``: of inputs, whole, by name.
 
         The process is gone when this ends, however it does.
 
@@ -49,6 +53,7 @@ class Compiler:
         task = Task(
             *(str(source), str(destination), self._target),
             *(self._limits.memory_bytes, self._limits.cpu_seconds, os.getpid()),
+            shapes=dict(shapes),
         )
         process = await asyncio.create_subprocess_exec(
             *self._command,

@@ -7,11 +7,13 @@ or at the next start. A name has one upload at a time, and one file is compiled 
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiofiles
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _NOT_LOADED = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError)
 _LINE = 16
+#: Compiles a file into a folder, and yields the steps on the way.
+_Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,12 @@ class Uploads:
         return {name: taken.step for name, taken in self._underway.items() if taken is not None}
 
     @contextlib.asynccontextmanager
-    async def upload(self, name: str) -> AsyncIterator["Upload"]:
+    async def upload(
+        self, name: str, shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    ) -> AsyncIterator["Upload"]:
         """Yield an upload of the model ``name``; at its end nothing is left but what was placed.
+
+        ``shapes``: of inputs, whole, by name.
 
         Raises:
             InvalidRequestError: no name of a model. ConflictError: it is being uploaded, or takes no
@@ -95,7 +103,8 @@ class Uploads:
             with _disk():
                 await asyncio.to_thread(check_takes_versions, self._repository.root, name)
                 folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
-            taken = Upload(name, folder, self._repository, self._compiler, self._turns)
+            compiled = functools.partial(self._compiler.compiled, shapes=shapes)
+            taken = Upload(name, folder, self._repository, compiled, self._turns)
             self._underway[name] = taken
             yield taken
         finally:
@@ -107,12 +116,12 @@ class Upload:
     """One upload, in its hidden ``folder``."""
 
     def __init__(
-        self, name: str, folder: Path, repository: Repository, compiler: Compiler, turns: Turns
+        self, name: str, folder: Path, repository: Repository, compiled: _Compiled, turns: Turns
     ) -> None:
         self._name = name
         self._folder = folder
         self._repository = repository
-        self._compiler = compiler
+        self._compile = compiled
         self._turns = turns
         self._source = folder / f"{name}.onnx"
         self._warnings: list[str] = []
@@ -159,7 +168,7 @@ class Upload:
     async def _compiled(self, made: Path) -> AsyncGenerator[Step]:
         """Compile into ``made``; yield the steps, and keep the warnings."""
         try:
-            async with aclosing(self._compiler.compiled(self._source, made)) as lines:
+            async with aclosing(self._compile(self._source, made)) as lines:
                 async for said in lines:
                     if "warning" in said:
                         self._warnings.append(self._public(str(said["warning"])))
@@ -188,8 +197,8 @@ class Upload:
         return Placed(self._name, version, state, reason, tuple(self._warnings))
 
     def _public(self, text: str) -> str:
-        """Return ``text`` without the hidden folder, which is no client's business."""
-        return text.replace(f"{self._folder}/", "")
+        """Return ``text`` for a client: without the hidden folder, with parameters instead of options."""
+        return text.replace(f"{self._folder}/", "").replace("--shape ", "the parameter shape=")
 
 
 async def _close(file: AsyncBufferedIOBase) -> None:

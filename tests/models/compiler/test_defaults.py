@@ -73,9 +73,76 @@ def test_weights_that_are_all_listed_are_constants(version: int, tmp_path: Path)
     source, pack, warnings = compiled(model, tmp_path)
     assert [port.name for port in pack.manifest.inputs] == ["x"]
     assert len(warnings) == (version >= 4)  # where ONNX Runtime would let callers replace them
-    assert all("'w', 'b'" in line and "no request can replace" in line for line in warnings)
+    assert all("'w', 'b'" in line and "no request can name" in line for line in warnings)
     inputs = inputs_for({"x": (1, 64)})
     same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)
+
+
+def listing_all(constant: bool = False) -> onnx.ModelProto:
+    """Return a network that lists every initializer; ``constant``: it has a Constant node, too."""
+    model = parsed(
+        """l (float[1,4,6,6] x) => (float y) {
+            c = Conv(x, w, b)
+            p = PRelu(c, slope)
+            t = Transpose<perm = [1, 0]>(m)
+            f = Flatten(p)
+            z = MatMul(f, t)
+            y = Add(z, one)
+        }""",
+        {"w": (2, 4, 3, 3), "b": (2,), "slope": (2, 1, 1), "m": (3, 32)},
+    )
+    one = numpy_helper.from_array(np.ones((1, 3), np.float32), "one")
+    if constant:
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["one"], value=one))
+    else:
+        model.graph.initializer.append(one)
+    for tensor in model.graph.initializer:
+        port = helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims)
+        model.graph.input.append(port)
+    model.ir_version = 9
+    return model
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_weights_are_no_inputs_whatever_is_beside_them(constant: bool, tmp_path: Path) -> None:
+    source, pack, (warning,) = compiled(listing_all(constant), tmp_path)
+    assert [port.name for port in pack.manifest.inputs] == ["x"]
+    assert "no request can name it" in warning
+    inputs = inputs_for({"x": (1, 4, 6, 6)})
+    same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["w", "b", "slope", "m"])
+def test_each_weight_tells_that_all_are_listed_by_habit(name: str, tmp_path: Path) -> None:
+    """An optimiser adds initializers and lists none of them: not all are listed then."""
+    model = listing_all()
+    kept = [value for value in model.graph.input if value.name in ("x", name, "one")]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    _, pack, _ = compiled(model, tmp_path)
+    assert [port.name for port in pack.manifest.inputs] == ["x"]
+
+
+def test_a_weight_that_is_asked_for_stays_an_input(tmp_path: Path) -> None:
+    source, warnings = written(listing_all(), tmp_path / "m.onnx"), list[str]()
+    options = CompileOptions(warn=warnings.append, keep_inputs=("w", "one"))
+    pack = open_pack(compile_onnx(source, tmp_path / "m", options))
+    assert [port.name for port in pack.manifest.inputs] == ["x", "w", "one"]
+    assert all("'w'" not in line for line in warnings)
+    inputs = inputs_for({"x": (1, 4, 6, 6), "w": (2, 4, 3, 3)})
+    same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("x", "no input with a value"), ("k", "at most 64 KiB")]
+)
+def test_what_cannot_be_a_default_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    model = parsed(
+        "l (float[1,200] x, float[200,200] k) => (float y) { y = Add(x, k) }", {"k": (200, 200)}
+    )
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, repr(name), words):
+        compile_onnx(source, tmp_path / "m", CompileOptions(keep_inputs=(name,)))
 
 
 def test_large_defaults_are_weights(tmp_path: Path) -> None:

@@ -1,20 +1,22 @@
 """The check of a compiled pack: it agrees with ONNX Runtime, or there is no pack."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError
+from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, read_pack
 from pipeline.checking.check import Reference, check_pack
-from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.compare import Tolerance, difference, largest_error
 from pipeline.devices.cpu import CpuDevice
 from tests.models.compiler.test_resident import branches, loop, selection, strings
 from tests.models.nets import gemm, parsed, residual, written
@@ -60,12 +62,17 @@ def test_sound_models_pass_without_a_note(
 
 
 def _other_weights(pack: Path) -> None:
-    """Scale the biggest tensor of the pack: what a wrong compiler could do; checksums are made anew."""
+    """Scale the weights of the pack: what a wrong compiler could do."""
+    _scale_weights(pack, 1.01)
+
+
+def _scale_weights(pack: Path, factor: float) -> None:
+    """Scale the weights of ``pack``; checksums are made anew."""
     from models.packs.checksum import checksum
     from models.packs.manifest import Manifest, write_manifest
 
     file = pack / "weights.bin"
-    numbers = np.fromfile(file, np.float32) * np.float32(1.01)
+    numbers = np.fromfile(file, np.float32) * np.float32(factor)
     numbers.tofile(file)
     manifest = Manifest.model_validate_json((pack / "manifest.json").read_bytes())
     data = file.read_bytes()
@@ -154,6 +161,127 @@ FLOATS = functools.partial(np.array, dtype=np.float32)
 def test_what_counts_as_the_same(got: np.ndarray, expected: np.ndarray, words: str) -> None:
     fault = difference({"y": got}, {"y": expected}, Tolerance())
     assert (words in fault) if words else not fault, fault
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (FLOATS([np.inf, 1]), FLOATS([np.inf, 1])),
+        (FLOATS([np.nan, -np.inf]), FLOATS([np.nan, -np.inf])),
+        (np.array([1e308]), np.array([-1e308])),
+        (FLOATS([]), FLOATS([])),
+    ],
+)
+def test_comparing_warns_of_nothing(got: np.ndarray, expected: np.ndarray) -> None:
+    difference({"y": got}, {"y": expected}, Tolerance())
+    assert largest_error({"y": got}, {"y": expected}) in (0, np.inf)
+
+
+@dataclass(frozen=True)
+class Unsure(Reference):
+    """A reference whose optimised answer is ``off`` by a part of the largest value of the other."""
+
+    off: float = 0.0
+
+    def answer(self, inputs: Mapping[str, np.ndarray], optimise: bool) -> Mapping[str, np.ndarray]:
+        found = super().answer(inputs, optimise)
+        factor = 1 + self.off if optimise else 1.0
+        return {name: array * np.float32(factor) for name, array in found.items()}
+
+
+def unsure(model: onnx.ModelProto, folder: Path, off: float, more: float) -> list[str]:
+    """Return the notes of a pack whose answers are off by ``more``, where ONNX Runtime's are by ``off``."""
+    source = written(model, folder / "m.onnx")
+    notes: list[str] = []
+
+    def accept(pack: Path, reference: Path) -> None:
+        _scale_weights(pack, 1 + more)
+        notes.extend(check_pack(read_pack(pack), Unsure(reference, source, off), CpuDevice()))
+
+    compile_onnx(source, folder / "r" / "m", CompileOptions(accept=accept))
+    return notes
+
+
+def linear() -> onnx.ModelProto:
+    return parsed("g (float[1,64] x) => (float y) { y = Gemm<transB=1>(x, w) }", {"w": (32, 64)})
+
+
+@pytest.mark.parametrize(("off", "more"), [(0.01, 0.004), (0.01, -0.008), (0.1, 0.05)])
+def test_what_lies_as_near_as_onnx_runtime_to_itself_is_compared(
+    off: float, more: float, tmp_path: Path
+) -> None:
+    assert unsure(linear(), tmp_path, off, more) == []
+
+
+@pytest.mark.parametrize(("off", "more"), [(0.01, -0.2), (0.9, 0.2)])
+def test_what_onnx_runtime_leaves_open_is_said_with_its_distance(
+    off: float, more: float, tmp_path: Path
+) -> None:
+    (note,) = unsure(linear(), tmp_path, off, more)
+    assert "not compared: ONNX Runtime itself answers otherwise" in note
+    assert "output 'y' is off by" in note
+
+
+def test_a_network_of_roundings_is_not_called_wrong(tmp_path: Path) -> None:
+    """Forty quantisers, each with a step of a third of what it sees, amplify the last digit of a sum."""
+    generator = np.random.default_rng(0)
+    nodes, initializers, x = [], [], "x"
+    for name, array in (
+        ("s", FLOATS(0.03)),
+        ("z", np.uint8(128)),
+        ("ws", FLOATS(0.0016)),
+        ("wz", np.int8(0)),
+    ):
+        initializers.append(numpy_helper.from_array(np.asarray(array), name))
+    for n in range(40):
+        weights = generator.integers(-127, 127, (16, 16, 3, 3)).astype(np.int8)
+        initializers.append(numpy_helper.from_array(weights, f"w{n}"))
+        nodes += [
+            helper.make_node("QuantizeLinear", [x, "s", "z"], [f"q{n}"]),
+            helper.make_node("DequantizeLinear", [f"q{n}", "s", "z"], [f"d{n}"]),
+            helper.make_node("DequantizeLinear", [f"w{n}", "ws", "wz"], [f"f{n}"]),
+            helper.make_node("Conv", [f"d{n}", f"f{n}"], [f"c{n}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"c{n}"], [f"r{n}"]),
+        ]
+        x = f"r{n}"
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, 16, 16]) for name in ("x", x)
+    ]
+    graph = helper.make_graph(nodes, "deep", ports[:1], ports[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert all("not compared" in note for note in checked(model, tmp_path))
+
+
+def _pictures(colour: int) -> Callable[[], list[Image.Image]]:
+    return lambda: [Image.new("RGB", (8, 8), (colour + n, colour, colour)) for n in range(3)]
+
+
+def stored_on(pictures: Callable[[], list[Image.Image]] | None, folder: Path) -> str:
+    """Return what is said of a network stored as int8."""
+    model = parsed("c (float[1,3,8,8] x) => (float y) { y = Conv(x, w) }", {"w": (64, 3, 5, 5)})
+    folder.mkdir()
+    source = written(model, folder / "m.onnx")
+    notes: list[str] = []
+
+    def accept(pack: Path, reference: Path) -> None:
+        checked = Reference(reference, source)
+        notes.extend(check_pack(read_pack(pack), checked, CpuDevice(), pictures=pictures))
+
+    options = CompileOptions(
+        accept=accept, store="int8", preprocess=Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,))
+    )
+    compile_onnx(source, folder / "r" / "m", options)
+    (note,) = notes
+    return note
+
+
+def test_what_storing_costs_is_measured_on_pictures(tmp_path: Path) -> None:
+    drawn = stored_on(None, tmp_path / "drawn")
+    measured = stored_on(_pictures(200), tmp_path / "pictures")
+    assert "on drawn numbers, not pictures (--calibrate DIR" in drawn
+    assert "on 3 pictures of --calibrate" in measured
+    assert drawn.split("by up to ")[1].split()[0] != measured.split("by up to ")[1].split()[0]
 
 
 def test_quantised_integers_may_differ_by_one_step() -> None:

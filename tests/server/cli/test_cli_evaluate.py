@@ -101,9 +101,10 @@ def test_results_that_cannot_be_kept_are_not_lost(
 
 
 def test_int8_and_calibrate_go_together(source: Path, tmp_path: Path, cli: Cli) -> None:
-    for words in (("--precision", "int8"), ("--calibrate", tmp_path)):
-        refused = cli("compile", source, "-o", tmp_path / "packs" / "m", *words)
-        refused.refuses(BAD, "go together")
+    asked = ("compile", source, "-o", tmp_path / "packs" / "m")
+    cli(*asked, "--precision", "int8").refuses(BAD, "needs --calibrate DIR")
+    for words in ((), ("--store", "lossless"), ("--store", "fp16", "--no-check")):
+        cli(*asked, "--calibrate", tmp_path, *words).refuses(BAD, "goes with --precision int8")
     small = ("--precision", "int8", "--calibrate", tmp_path)
     refused = cli("compile", source, "-o", tmp_path / "packs" / "m", *small)
     refused.refuses(BAD, "no pictures in it")

@@ -20,6 +20,7 @@ def test_compile_says_what_it_saves_and_what_it_costs(
     assert made.code == 0
     assert "in the file as int8" in made.out
     assert "stored as int8: outputs differ from ONNX Runtime's by up to" in made.err
+    assert "on drawn numbers, not pictures" in made.err
 
 
 def test_inspect_says_how_each_layer_is_stored(cli: Cli, source: Path, tmp_path: Path) -> None:

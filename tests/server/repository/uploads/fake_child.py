@@ -1,7 +1,7 @@
 """Stands for the process that compiles: does what the "model" that it gets says.
 
-``copy PACK`` makes that pack; ``fail KIND`` fails so; ``die NUMBER`` ends by a signal; ``sleep`` goes on
-until it is killed.
+``copy PACK`` makes that pack; ``fail KIND`` fails so; ``fail open`` says which shapes it got, or wants one;
+``die NUMBER`` ends by a signal; ``sleep`` goes on until it is killed.
 """
 
 import json
@@ -20,6 +20,9 @@ def main() -> None:
         shutil.copytree(rest, os.path.join(task["destination"], "1"))  # noqa: PTH118
         say(warning=f"{task['source']}: a warning")
         say(pack=task["destination"])
+    elif rest == "open":
+        shapes = task["shapes"] or "fix it with --shape data=1,N"
+        say(error=f"{task['source']}: {shapes}", kind="model")
     elif word == "fail":
         say(error=f"{task['source']}: why not", kind=rest)
     elif word == "die":

@@ -117,6 +117,20 @@ async def test_steps_are_told_as_they_begin(service: Service, packs: Packs) -> N
     assert (last, said) == ("error", {"error": "new.onnx: why not", "status": 400})
 
 
+async def test_shapes_that_a_file_leaves_open_come_with_the_request(
+    service: Service, repository: Path
+) -> None:
+    async def sent(query: str) -> Any:
+        return await service.client.post(f"{UPLOAD.format('new')}?{query}", content="fail open")
+
+    given = (await sent("shape=data=1,3,8,8&shape=a%3Db=2")).json()["error"]
+    assert "{'data': [1, 3, 8, 8], 'a=b': [2]}" in given
+    error(await sent(""), 400, "fix it with the parameter shape=data=1,N")
+    for wrong in ("data", "data=1,x", "=1", "data=0", "data=-1"):
+        error(await sent(f"shape={wrong}"), 400, "parameter shape", wrong)
+    nothing_is_left(repository, tiny=["1"], pair=["1"])
+
+
 FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
     ("", 400, ("empty",)),
     ("fail model", 400, ("tiny.onnx: why not",)),
