@@ -46,8 +46,8 @@ class Graph:
     ``values`` has every activation (graph inputs and node outputs) of known size, ``loose`` the others;
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
-    that are weights however small they are; ``resident``: those of them that stay in memory. ``dequantised``:
-    as ``models/compiler/optimising/integers/floats.py`` returns them.
+    that are weights however small they are; ``resident``: those of them that stay in memory.
+    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them.
     """
 
     nodes: tuple[onnx.NodeProto, ...]

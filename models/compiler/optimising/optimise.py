@@ -36,6 +36,7 @@ from models.compiler.optimising.integers.floats import (
     make_floats,
 )
 from models.compiler.optimising.integers.limits import limit_integers
+from models.compiler.optimising.integers.scale_checks import check_scales
 from models.compiler.optimising.integers.unsigned import make_unsigned
 from models.compiler.optimising.integers.zero_points import write_zero_points
 from models.compiler.optimising.matrices import store_by_row
@@ -49,8 +50,8 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
-from models.compiler.optimising.scale_checks import check_scales
 from models.compiler.optimising.softmax import along_rows
+from models.compiler.optimising.transposed import transposed_as_convolutions
 from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import live
@@ -152,7 +153,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> None:
     """Check the shapes of the model in ``result``: its nodes have the names that users know.
 
-    Then say in convolutions what is better said so (models/compiler/optimising/dense.py).
+    Then say in convolutions what is better said so (``dense.py`` and ``transposed.py`` there).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -160,7 +161,11 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
-    if as_convolutions(model, placed, block):
+    changed = (
+        as_convolutions(model, placed, block),
+        transposed_as_convolutions(model, placed, block),
+    )
+    if any(changed):
         result.write_bytes(model.SerializeToString())
 
 
