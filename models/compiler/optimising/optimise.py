@@ -29,7 +29,8 @@ from models.compiler.optimising.by_onnxruntime import (
     write_reference,
 )
 from models.compiler.optimising.crops import take_crops_apart
-from models.compiler.optimising.dense import as_convolutions
+from models.compiler.optimising.convolutions.channels import fill_channels
+from models.compiler.optimising.convolutions.dense import as_convolutions
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
     find_integers,
@@ -51,7 +52,7 @@ from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
 from models.compiler.optimising.softmax import along_rows
-from models.compiler.optimising.transposed import transposed_as_convolutions
+from models.compiler.optimising.convolutions.transposed import transposed_as_convolutions
 from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import live
@@ -153,7 +154,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> None:
     """Check the shapes of the model in ``result``: its nodes have the names that users know.
 
-    Then say in convolutions what is better said so (``dense.py`` and ``transposed.py`` there).
+    Then say in blocked convolutions what can be said so (models/compiler/optimising/convolutions/).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -162,6 +163,7 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     trim_heap()
     _check_shapes(model, placed, path)
     changed = (
+        fill_channels(model, placed, block),
         as_convolutions(model, placed, block),
         transposed_as_convolutions(model, placed, block),
     )
