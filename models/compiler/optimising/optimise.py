@@ -31,6 +31,7 @@ from models.compiler.optimising.by_onnxruntime import (
 from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.convolutions.channels import fill_channels
 from models.compiler.optimising.convolutions.dense import as_convolutions
+from models.compiler.optimising.few_channels import interpolate_few
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
     find_integers,
@@ -114,6 +115,7 @@ def optimise(
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = types_of(optimised, path, folder).placed
     shapes = {name: array.shape for name, array in placed.items()}
+    interpolate_few(optimised, shapes, target.block)
     stay_blocked(optimised, shapes, target.block)
     if for_cpu:
         along_rows(optimised, shapes)
