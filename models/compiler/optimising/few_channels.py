@@ -1,6 +1,6 @@
 """Images of few channels are made larger as they are, not in blocks.
 
-ONNX Runtime keeps what a blocked convolution makes in that layout while it is interpolated: one channel of an
+ONNX Runtime keeps what a blocked convolution makes in that layout while it interpolates: one channel of an
 edge detector takes the memory, and the time, of sixteen.
 """
 

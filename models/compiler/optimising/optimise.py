@@ -28,9 +28,10 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.convolutions.channels import fill_channels
 from models.compiler.optimising.convolutions.dense import as_convolutions
+from models.compiler.optimising.convolutions.transposed import transposed_as_convolutions
+from models.compiler.optimising.crops import take_crops_apart
 from models.compiler.optimising.few_channels import interpolate_few
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
@@ -53,7 +54,6 @@ from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
 from models.compiler.optimising.softmax import along_rows
-from models.compiler.optimising.convolutions.transposed import transposed_as_convolutions
 from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import live

@@ -1,10 +1,10 @@
 """Convolutions of channels that make no whole blocks get a few more, of zeros.
 
-ONNX Runtime computes a convolution of each channel by itself in blocks only where they divide the channels, and
-one of all channels only where these divide by four; others it unrolls, and turns their tensors from one layout
-to the other. So channels of MobileNetV3 (72), ShuffleNet (58) or PiDiNet (20) are filled up where nobody can
-see it: weights of zero make them, operators on elements and pools keep them as they are, and weights of zero
-read them. The same numbers: each sum has a few zeros more.
+ONNX Runtime computes a convolution in blocks only where four divides its channels; others it unrolls, and
+turns their tensors from one layout to the other, as it does for operators between convolutions whose
+channels are no whole blocks. So channels of MobileNetV3 (72) or ShuffleNet (58) are filled up where nobody
+can see it: weights of zero make them, operators on elements and pools keep them as they are, and weights of
+zero read them. The same numbers: each sum has a few zeros more.
 """
 
 import math
@@ -29,7 +29,7 @@ _ON_CHANNELS = frozenset(
     )
 )
 _RANK = 4
-#: As many channels at once reads a convolution of all of them.
+#: So many must divide the channels that a convolution reads.
 _READ_AT_ONCE = 4
 
 
