@@ -2,7 +2,8 @@
 
 Rounding to steps keeps an order, so a number that is limited and then rounded is its rounded self between
 the rounded limits. ONNX Runtime leaves Relu and Clip out where the integers have no others; elsewhere, as
-with symmetric scales, they keep the operator before them from becoming one of integers.
+with symmetric scales, they keep the operator before them from becoming one of integers. What was rounded
+in the same way before they limit it is no float at all.
 """
 
 from collections.abc import Mapping
@@ -53,12 +54,10 @@ class _Limits:
             return [node]
         bounds, source = self._bounds(limiting), limiting.input[0]
         maker = self._makers.get(source)
-        if (
-            bounds is None
-            or maker is None
-            or maker.op_type not in _COMPUTING
-            or self._uses[source] != 1
-        ):
+        if bounds is None or maker is None:
+            return [node]
+        given = self._integers(maker, node)
+        if given is None and (maker.op_type not in _COMPUTING or self._uses[source] != 1):
             return [node]
         rounded = self._rounded(node, bounds)
         if rounded is None:
@@ -71,7 +70,26 @@ class _Limits:
         for side, bound in zip(("least", "most"), rounded, strict=True):
             self._graph.initializer.append(numpy_helper.from_array(bound, f"{name}/{side}"))
             ends.append(f"{name}/{side}")
-        return [first, helper.make_node("Clip", [first.output[0], *ends], [name], f"{name}/limits")]
+        unlimited = first.output[0] if given is None else given
+        limited = helper.make_node("Clip", [unlimited, *ends], [name], f"{name}/limits")
+        return [first, limited] if given is None else [limited]
+
+    def _integers(self, maker: onnx.NodeProto, node: onnx.NodeProto) -> str | None:
+        """Return the integers that ``node`` makes again of what ``maker`` makes of them; None: others."""
+        if maker.op_type != "DequantizeLinear":
+            return None
+        scalings = [
+            [self._tensors[name] for name in each.input[1:] if name in self._tensors]
+            for each in (maker, node)
+        ]
+        if any(len(each) != _OPERANDS or each[0].dims or each[1].dims for each in scalings):
+            return None
+        same = all(
+            one.data_type == other.data_type
+            and numpy_helper.to_array(one) == numpy_helper.to_array(other)
+            for one, other in zip(*scalings, strict=True)
+        )
+        return maker.input[0] if same else None
 
     def _bounds(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return between what ``node`` limits, if it does only that."""
