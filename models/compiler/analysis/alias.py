@@ -22,7 +22,16 @@ SUM_INPUT = 3
 IN_PLACE = frozenset(
     (
         *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
-        *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "Relu", "Sigmoid", "Sub", "Tanh"),
+        *(
+            "QLinearConcat",
+            "QLinearLeakyRelu",
+            "QLinearMul",
+            "QLinearSigmoid",
+            "Relu",
+            "Sigmoid",
+            "Sub",
+            "Tanh",
+        ),
     )
 )
 # A smaller value had better be inside a piece, with nodes around it.

@@ -1,5 +1,6 @@
 """Channels that make no whole blocks: filled up where nobody sees it, and interpolated as planes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ NETWORKS = {
 }
 
 
-def network(text: str, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
+def network(text: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
     head = (
         '<ir_version: 8, opset_import: ["" : 17]> net (float[1,3,24,20] x) => (float[a,b,c,d] y) {'
     )

@@ -208,6 +208,7 @@ def _signed(inputs: str, outputs: str, before: str, behind: str, limit: str) -> 
         "t": np.array(0.03, np.float32),
         "o": np.array(-3, np.int8),
         "m": np.array(0, np.int8),
+        "v": np.array(0.05, np.float32),
         "low": np.array(-0.1, np.float32),
         "high": np.array(2, np.float32),
         "q": INT8,
@@ -239,6 +240,8 @@ LIMITS = {
     "before the rounding": "r = Relu(e)",
     "rounded before, too": "e7 = QuantizeLinear(e, t, m) f = DequantizeLinear(e7, t, m)"
     " r = Clip(f, low, high)",
+    "rounded otherwise before": "e7 = QuantizeLinear(e, v, o) f = DequantizeLinear(e7, v, o)"
+    " r = Clip(f, low, high)",
 }
 
 
@@ -260,4 +263,5 @@ def test_signed_activations_are_computed_as_integers(
     assert found["QLinearConv"] + found["QGemm"] >= 2
     assert found["QLinearAdd"] == 1
     assert found["Clip"] == 1
+    assert found["QLinearConcat"] == (limit == "rounded otherwise before")
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()
