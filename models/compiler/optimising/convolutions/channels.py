@@ -1,10 +1,8 @@
-"""Convolutions of channels that make no whole blocks get a few more, of zeros.
+"""Convolutions of channels that four does not divide get a few more, of zeros.
 
-ONNX Runtime computes a convolution in blocks only where four divides its channels; others it unrolls, and
-turns their tensors from one layout to the other, as it does for operators between convolutions whose
-channels are no whole blocks. So channels of MobileNetV3 (72) or ShuffleNet (58) are filled up where nobody
-can see it: weights of zero make them, operators on elements and pools keep them as they are, and weights of
-zero read them. The same numbers: each sum has a few zeros more.
+ONNX Runtime computes these unrolled, all others in blocks. So channels like those of ShuffleNet (58) are
+filled up where nobody can see it: weights of zero make them, operators on elements and pools keep them as
+they are, and weights of zero read them. The same numbers: each sum has a few zeros more.
 """
 
 import math
@@ -29,8 +27,8 @@ _ON_CHANNELS = frozenset(
     )
 )
 _RANK = 4
-#: So many must divide the channels that a convolution reads.
-_READ_AT_ONCE = 4
+#: So many must divide the channels of a blocked convolution.
+_AT_ONCE = 4
 
 
 def fill_channels(model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> bool:
@@ -114,10 +112,10 @@ class _Filler:
         channels, features = (self._values[name].shape[1] for name in (x, y))
         group = attributes(node).get("group", 1)
         if group == 1 and channels > self._block:
-            self._units[x] = max(_READ_AT_ONCE, self._units.get(x, 1))
+            self._units[x] = max(_AT_ONCE, self._units.get(x, 1))
         elif group == channels == features > 1:
             self._join([x, y])
-            self._units[x] = self._block
+            self._units[x] = _AT_ONCE
         elif group > 1:
             self._fix([x, y])
 

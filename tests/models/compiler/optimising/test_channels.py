@@ -1,4 +1,4 @@
-"""Channels that make no whole blocks: filled up where nobody sees it, and interpolated as planes."""
+"""Channels that four does not divide: filled up where nobody sees it, and interpolated as planes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,15 +23,15 @@ NETWORKS = {
         {"w0": (22, 3, 3, 3), "w1": (22, 1, 3, 3), "w2": (22, 22, 1, 1), "w3": (7, 22, 1, 1)},
     ),
     "gate": (
-        """a = Conv(x, w0, b0)  h = HardSwish(a)  d = Conv<pads=[2,2,2,2], group=72>(h, w1, b1)
+        """a = Conv(x, w0, b0)  h = HardSwish(a)  d = Conv<pads=[2,2,2,2], group=74>(h, w1, b1)
         g = GlobalAveragePool(d)  f = Conv(g, w2, b2)  e = Relu(f)  i = Conv(e, w3, b3)
         k = HardSigmoid(i)  n = Mul(d, k)  y = Conv(n, w4, b4)""",
         {
-            "w0": (72, 3, 1, 1),
-            "w1": (72, 1, 5, 5),
-            "w2": (18, 72, 1, 1),
-            "w3": (72, 18, 1, 1),
-            "w4": (24, 72, 1, 1),
+            "w0": (74, 3, 1, 1),
+            "w1": (74, 1, 5, 5),
+            "w2": (18, 74, 1, 1),
+            "w3": (74, 18, 1, 1),
+            "w4": (24, 74, 1, 1),
         },
     ),
     "read by all": (
